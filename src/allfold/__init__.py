@@ -1,0 +1,38 @@
+"""allfold: write a collective algorithm once, then prove it, price it, see it, and run it."""
+
+# The packages `algorithms` and modules `schedule` and `verify` share their names with the functions that users call. A
+# module binds its name here when it is first loaded, so load them before the functions take the names.
+from . import algorithms as _algorithms  # noqa: F401, I001
+from .errors import (
+    AllfoldError,
+    CollectiveTimeout,
+    MismatchError,
+    RankFailed,
+    RankLost,
+    ScheduleError,
+    UsageError,
+)
+from .registry import algorithm, algorithms, schedule
+from .schedule import Move, Schedule, copy, reduce
+from .verify import Proof, verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AllfoldError",
+    "CollectiveTimeout",
+    "MismatchError",
+    "Move",
+    "Proof",
+    "RankFailed",
+    "RankLost",
+    "Schedule",
+    "ScheduleError",
+    "UsageError",
+    "algorithm",
+    "algorithms",
+    "copy",
+    "reduce",
+    "schedule",
+    "verify",
+]

@@ -1,0 +1,50 @@
+"""Bruck's algorithms: ⌈log₂P⌉ steps for any number of ranks, without partners that must be powers of two.
+
+On paper they begin and end with a rotation of the buffer, so that what travels is contiguous. Here moves name chunks,
+so all_gather needs no rotation, and all_to_all only the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy
+from .tree import doublings
+
+
+@algorithm("all_gather", "bruck")
+def bruck_all_gather(ranks: int) -> Iterator[list[Move]]:
+    """In step k everybody fetches all that the rank 2^k to its right has: its own chunk and the ones that follow.
+
+    ⌈log₂P⌉ steps, (P−1)/P·S through the busiest port.
+    """
+    for distance in doublings(ranks):
+        yield [
+            copy(chunk=(r + distance + i) % ranks, source=(r + distance) % ranks, destination=r)
+            for r in range(ranks)
+            for i in range(min(distance, ranks - distance))
+        ]
+
+
+@algorithm("all_to_all", "bruck")
+def bruck_all_to_all(ranks: int) -> Iterator[list[Move]]:
+    """A slice that must go d ranks to the right travels along the binary digits of d; slices travel in bundles.
+
+    While it travels, a slice with d to go in all lies in chunk r+d of the rank r that holds it; at last everybody
+    sorts its chunks, since what came from rank r−d belongs into chunk r−d.
+    ⌈log₂P⌉+1 steps (the last one local), ⌈log₂P⌉/2·S through the busiest port for powers of two.
+    """
+    for distance in doublings(ranks):
+        yield [
+            copy(chunk=(r + d) % ranks, source=r, destination=(r + distance) % ranks, into=(r + distance + d) % ranks)
+            for r in range(ranks)
+            for d in range(ranks)
+            if d & distance
+        ]
+    yield [
+        copy(chunk=(r + d) % ranks, source=r, destination=r, into=(r - d) % ranks)
+        for r in range(ranks)
+        for d in range(1, ranks)
+        if 2 * d != ranks
+    ]

@@ -1,0 +1,49 @@
+"""Direct: nobody forwards for anybody. Each rank owns one chunk, takes it from all, and hands it to all.
+
+As many bytes as the ring, in one step where the ring takes P−1; the price is that every port talks to everyone. On
+shared memory, where there are no ports to crowd, this is the fastest way to move a large buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+
+
+@algorithm("reduce_scatter", "direct")
+def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
+    """Everyone sends everyone the chunk that it owns; the owner adds up.
+
+    1 step, (P−1)/P·S through the busiest port.
+    """
+    yield [reduce(chunk=owner, source=r, destination=owner) for owner in range(ranks) for r in range(ranks) if r != owner]
+
+
+@algorithm("all_gather", "direct")
+def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
+    """Everyone sends its chunk to everyone.
+
+    1 step, (P−1)/P·S through the busiest port.
+    """
+    yield [copy(chunk=owner, source=owner, destination=r) for owner in range(ranks) for r in range(ranks) if r != owner]
+
+
+@algorithm("all_reduce", "direct")
+def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
+    """Reduce your own chunk from all, hand it to all.
+
+    2 steps, 2(P−1)/P·S through the busiest port.
+    """
+    yield from direct_reduce_scatter(ranks)
+    yield from direct_all_gather(ranks)
+
+
+@algorithm("all_to_all", "direct")
+def direct_all_to_all(ranks: int) -> Iterator[list[Move]]:
+    """Everyone sends every slice straight to where it belongs.
+
+    1 step, (P−1)/P·S through the busiest port.
+    """
+    yield [copy(chunk=d, source=s, destination=d, into=s) for s in range(ranks) for d in range(ranks) if s != d]

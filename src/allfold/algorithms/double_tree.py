@@ -1,0 +1,69 @@
+"""Two complementary binary trees, each for half of the data.
+
+In one binary tree half of the ranks are leaves and only ever send or receive once: half of the ports lie idle. Two
+trees in which (nearly) every rank is a leaf of one and an inner node of the other use them all.
+(Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+from .compose import together
+
+
+def parents(ranks: int) -> list[int | None]:
+    """The parent of every node of the binary tree in which an in-order walk visits 0, 1, 2, … and even nodes are leaves.
+
+    Node i has as many levels below it as i has trailing one bits. Where the tree is cut off on the right, a node hangs
+    from the nearest ancestor that exists.
+    """
+
+    def parent(node: int) -> int:
+        level = (~node & node + 1).bit_length() - 1
+        return node + (1 << level) if not node >> level + 1 & 1 else node - (1 << level)
+
+    root = (1 << (ranks.bit_length() - 1)) - 1
+    above: list[int | None] = []
+    for node in range(ranks):
+        up = parent(node)
+        while node != root and up >= ranks:
+            up = parent(up)
+        above.append(None if node == root else up)
+    return above
+
+
+def depths(above: list[int | None]) -> list[int]:
+    def depth(node: int) -> int:
+        up = above[node]
+        return 0 if up is None else 1 + depth(up)
+
+    return [depth(node) for node in range(len(above))]
+
+
+def up_and_down(seats: list[int], chunk: int) -> Iterator[list[Move]]:
+    """Reduce one chunk up the tree and broadcast it down again; node i of the tree is rank `seats[i]`."""
+    above = parents(len(seats))
+    depth = depths(above)
+    levels = [
+        [(seats[node], seats[up]) for node, up in enumerate(above) if up is not None and depth[node] == level]
+        for level in range(1, max(depth) + 1)
+    ]
+    for level in reversed(levels):
+        yield [reduce(chunk=chunk, source=child, destination=parent) for child, parent in level]
+    for level in levels:
+        yield [copy(chunk=chunk, source=parent, destination=child) for child, parent in level]
+
+
+@algorithm("all_reduce")
+def double_tree(ranks: int) -> Iterator[list[Move]]:
+    """One half of the buffer goes up and down one binary tree, the other half through the complementary one.
+
+    The second tree is the first one mirrored, or shifted by one rank where the number of ranks is odd.
+    2⌊log₂P⌋ steps, at most 2S through the busiest port.
+    """
+    plain = list(range(ranks))
+    complement = plain[::-1] if ranks % 2 == 0 else plain[1:] + plain[:1]
+    yield from together(up_and_down(plain, chunk=0), up_and_down(complement, chunk=1))

@@ -1,0 +1,54 @@
+"""The driver: one rank does all the work, and its port carries all the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+
+
+@algorithm("reduce", "driver")
+def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
+    """Everyone sends its buffer to the root, which adds them up.
+
+    1 step, (P−1)·S through the busiest port.
+    """
+    yield [reduce(chunk=0, source=r, destination=root) for r in range(ranks) if r != root]
+
+
+@algorithm("broadcast", "driver")
+def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
+    """The root sends its buffer to everyone.
+
+    1 step, (P−1)·S through the busiest port.
+    """
+    yield [copy(chunk=0, source=root, destination=r) for r in range(ranks) if r != root]
+
+
+@algorithm("gather", "driver")
+def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
+    """Everyone sends its slice to the root.
+
+    1 step, (P−1)/P·S through the busiest port.
+    """
+    yield [copy(chunk=r, source=r, destination=root) for r in range(ranks) if r != root]
+
+
+@algorithm("scatter", "driver")
+def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
+    """The root sends everyone its slice.
+
+    1 step, (P−1)/P·S through the busiest port.
+    """
+    yield [copy(chunk=r, source=root, destination=r) for r in range(ranks) if r != root]
+
+
+@algorithm("all_reduce", "driver")
+def driver_all_reduce(ranks: int) -> Iterator[list[Move]]:
+    """Rank 0 collects and adds up all buffers, then sends the result back to everyone.
+
+    2 steps, (P−1)·S through the busiest port.
+    """
+    yield from driver_reduce(ranks, root=0)
+    yield from driver_broadcast(ranks, root=0)

@@ -1,0 +1,39 @@
+"""Neighbor exchange: a ring in which everybody talks to both neighbours in turn, half as many steps as the ring.
+
+(Chen, Zhang, Zhang, Yuan: "Performance evaluation of allgather algorithms on terascale Linux cluster with Fast
+Ethernet", 2005.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy
+
+
+@algorithm("all_gather")
+def neighbor_exchange(ranks: int) -> Iterator[list[Move]]:
+    """Neighbours swap chunks; then everybody swaps, with its left and its right neighbour in turn, what came last.
+
+    P/2 steps and (P−1)/P·S through the busiest port for an even number of ranks. An odd one leaves a guest over, the
+    last rank: it gives its chunk to its neighbour first and gets all others from it at the end, (P−1)/2+2 steps and
+    less than 2S.
+    """
+    players = ranks - ranks % 2
+    guest = ranks - 1 if ranks % 2 and ranks > 1 else None
+    owned = [[r] for r in range(players)]
+    if guest is not None:
+        owned[-1].append(guest)
+        yield [copy(chunk=guest, source=guest, destination=guest - 1)]
+    latest = owned
+    for step in range(players // 2):
+        # Even ranks look to the right first, then to the left, and so on; odd ranks the other way round.
+        partner = [(r + (1 if (r + step) % 2 == 0 else -1)) % players for r in range(players)]
+        yield [copy(chunk=c, source=r, destination=partner[r]) for r in range(players) for c in latest[r]]
+        if step == 0:
+            latest = [owned[r] + owned[partner[r]] for r in range(players)]
+        else:
+            latest = [latest[partner[r]] for r in range(players)]
+    if guest is not None:
+        yield [copy(chunk=c, source=guest - 1, destination=guest) for c in range(guest)]

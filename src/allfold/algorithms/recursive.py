@@ -1,0 +1,123 @@
+"""Recursive halving and doubling: pairs of ranks exchange, then pairs of pairs, and so on: log₂P steps.
+
+That is a game for powers of two. Otherwise the surplus ranks are *guests*: each hands what it has to a neighbouring
+*host* before the game (fold in) and gets its result from it afterwards (fold out). Hosts and the ranks without a guest
+are the *players*, 2^k of them. A guest sits at rank host+1, so that what a player holds is an interval of ranks, and
+pairs exchange with their nearest neighbours first: both together keep rank order in every reduction here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+
+
+def seats(ranks: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """The players' ranks, and the pairs (host, guest)."""
+    surplus = ranks - (1 << (ranks.bit_length() - 1))
+    hosts = [2 * i for i in range(surplus)]
+    return hosts + list(range(2 * surplus, ranks)), [(host, host + 1) for host in hosts]
+
+
+def slices(players: list[int], guests: list[tuple[int, int]]) -> list[list[int]]:
+    """The slices that each player answers for: its own, and its guest's if it has one."""
+    guest_of = dict(guests)
+    return [[player, guest_of[player]] if player in guest_of else [player] for player in players]
+
+
+def halve(players: list[int], owned: list[list[int]]) -> Iterator[list[Move]]:
+    """Reduce, so that each player ends with the chunks it owns: every exchange halves what a player still cares for.
+
+    Before the exchange at distance d, player i cares for the chunks of all players equal to i modulo d; afterwards
+    for those equal modulo 2d, and its partner i^d has taken the rest.
+    """
+    distance = 1
+    while distance < len(players):
+        yield [
+            reduce(chunk=chunk, source=rank, destination=players[i ^ distance])
+            for i, rank in enumerate(players)
+            for other in range((i ^ distance) % (2 * distance), len(players), 2 * distance)
+            for chunk in owned[other]
+        ]
+        distance *= 2
+
+
+def double(players: list[int], owned: list[list[int]]) -> Iterator[list[Move]]:
+    """The same exchanges run backwards: each player starts with the chunks it owns, and what it has doubles."""
+    distance = len(players) // 2
+    while distance:
+        yield [
+            copy(chunk=chunk, source=rank, destination=players[i ^ distance])
+            for i, rank in enumerate(players)
+            for other in range(i % (2 * distance), len(players), 2 * distance)
+            for chunk in owned[other]
+        ]
+        distance //= 2
+
+
+@algorithm("all_reduce")
+def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
+    """Pairs exchange whole buffers and both add up; then pairs of pairs, until everyone has everything.
+
+    log₂P steps and log₂P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and (⌊log₂P⌋+1)·S.
+    """
+    players, guests = seats(ranks)
+    if guests:
+        yield [reduce(chunk=0, source=guest, destination=host) for host, guest in guests]
+    distance = 1
+    while distance < len(players):
+        yield [reduce(chunk=0, source=rank, destination=players[i ^ distance]) for i, rank in enumerate(players)]
+        distance *= 2
+    if guests:
+        yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
+
+
+@algorithm("reduce_scatter")
+def halving(ranks: int) -> Iterator[list[Move]]:
+    """Pairs exchange the halves that the other one cares for; each then goes on with half of the buffer.
+
+    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2S.
+    """
+    players, guests = seats(ranks)
+    owned = slices(players, guests)
+    if guests:
+        yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in range(ranks)]
+    yield from halve(players, owned)
+    if guests:
+        yield [copy(chunk=guest, source=host, destination=guest) for host, guest in guests]
+
+
+@algorithm("all_gather", "recursive_doubling")
+def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
+    """Pairs exchange all they have, with ever nearer partners, and so what everyone has doubles.
+
+    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2S.
+    """
+    players, guests = seats(ranks)
+    owned = slices(players, guests)
+    if guests:
+        yield [copy(chunk=guest, source=guest, destination=host) for host, guest in guests]
+    yield from double(players, owned)
+    if guests:
+        yield [
+            copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in range(ranks) if c != guest
+        ]
+
+
+@algorithm("all_reduce")
+def halving_doubling(ranks: int) -> Iterator[list[Move]]:
+    """Rabenseifner's: a reduce_scatter by halving, then an all_gather by doubling, along the same exchanges.
+
+    2·log₂P steps and 2(P−1)/P·S through the busiest port; with guests 2⌊log₂P⌋+2 steps and less than 3S.
+    """
+    players, guests = seats(ranks)
+    chunks = range(len(players))
+    owned = [[chunk] for chunk in chunks]
+    if guests:
+        yield [reduce(chunk=c, source=guest, destination=host) for host, guest in guests for c in chunks]
+    yield from halve(players, owned)
+    yield from double(players, owned)
+    if guests:
+        yield [copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in chunks]

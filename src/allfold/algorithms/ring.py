@@ -1,0 +1,47 @@
+"""The ring: everybody talks to its right neighbour only, and every port is busy in every step.
+
+Cut the buffer into one chunk a rank. First the *share-reduce*: chunk c starts at rank c+1 and travels once around; each
+rank that it passes adds its own part, so that it arrives complete at rank c. Then the *share-only*: each complete chunk
+travels once more around, and everybody keeps a copy. All P chunks travel at the same time, each one rank behind the
+next, so in every step every rank sends one chunk and receives one.
+
+No port ever carries more than 2(P−1)/P of the buffer, and no algorithm can do with less. The price is the number of
+steps: 2(P−1), which is why a tree is faster for small buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+
+
+@algorithm("reduce_scatter", "ring")
+def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
+    """Everybody adds its own part to the chunk that came from the left, and hands it on to the right.
+
+    P−1 steps, (P−1)/P·S through the busiest port.
+    """
+    for step in range(ranks - 1):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+
+
+@algorithm("all_gather", "ring")
+def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
+    """Everybody hands on to the right what came from the left last time, its own chunk first.
+
+    P−1 steps, (P−1)/P·S through the busiest port.
+    """
+    for step in range(ranks - 1):
+        yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+
+
+@algorithm("all_reduce", "ring")
+def ring_all_reduce(ranks: int) -> Iterator[list[Move]]:
+    """Chunks travel around the ring twice: once to be added up, once to be handed out.
+
+    2(P−1) steps, 2(P−1)/P·S through the busiest port.
+    """
+    yield from ring_reduce_scatter(ranks)  # share-reduce
+    yield from ring_all_gather(ranks)  # share-only

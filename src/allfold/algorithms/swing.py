@@ -1,0 +1,84 @@
+"""Swing: recursive exchanges with partners that stay close on a ring or torus.
+
+(De Sensi, Bonato, Saam, Hoefler: "Swing: short-cutting rings for higher bandwidth allreduce", arXiv 2401.09356.)
+
+Recursive halving meets partners at distance 1, 2, 4, 8, …; swing swings to and fro, at distance 1, −1, 3, −5, 11, …, so
+on a ring its messages cross fewer links. Even ranks swing one way and odd ranks the other, so partners are mutual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..registry import algorithm
+from ..schedule import Move, copy, reduce
+from .compose import together
+
+Edge = tuple[int, int, int]  # (chunk, the rank nearer to the chunk's owner, the rank farther from it)
+
+
+def partner(rank: int, step: int, players: int) -> int:
+    swing = (1 - (-2) ** (step + 1)) // 3  # 1, −1, 3, −5, 11, …
+    return (rank + swing if rank % 2 == 0 else rank - swing) % players
+
+
+def spreading(players: int) -> list[list[Edge]]:
+    """How every chunk spreads from its owner to all players, last exchange first: a tree for each chunk.
+
+    For a power of two every exchange reaches somebody new. For other even numbers some would reach a rank that has the
+    chunk already; those are left out, so that each chunk still spreads along a tree.
+    """
+    steps = (players - 1).bit_length()
+    exchanges: list[list[Edge]] = [[] for _ in range(steps)]
+    for chunk in range(players):
+        holders = [chunk]
+        held = {chunk}
+        for step in reversed(range(steps)):
+            for rank in list(holders):
+                other = partner(rank, step, players)
+                if other not in held:
+                    held.add(other)
+                    holders.append(other)
+                    exchanges[step].append((chunk, rank, other))
+    return exchanges[::-1]
+
+
+def guest_turns(guest: int, steps: int) -> list[list[int]]:
+    """With an odd number of ranks the last one is a guest: in every step it deals directly with some of the others."""
+    return [list(range(guest * step // steps, guest * (step + 1) // steps)) for step in range(steps)]
+
+
+@algorithm("all_reduce")
+def swing(ranks: int) -> Iterator[list[Move]]:
+    """Chunks are added up along swinging exchanges until each is complete at its owner, then handed out backwards.
+
+    2⌈log₂P⌉ steps and 2(P−1)/P·S through the busiest port for powers of two. An odd number of ranks plays without the
+    last one, which gives everybody its part of their chunk, takes everybody's part of its own, and gets all results
+    the same way.
+    """
+    guest = ranks - 1 if ranks % 2 and ranks > 1 else None
+    players = ranks if guest is None else guest
+    exchanges = spreading(players)
+    adding = [[reduce(chunk=c, source=far, destination=near) for c, near, far in step] for step in reversed(exchanges)]
+    handing = [[copy(chunk=c, source=near, destination=far) for c, near, far in step] for step in exchanges]
+    if guest is None:
+        yield from adding
+        yield from handing
+        return
+    turns = guest_turns(guest, max(1, len(exchanges)))
+    yield from together(
+        adding,
+        (
+            [reduce(chunk=r, source=guest, destination=r) for r in turn]
+            + [reduce(chunk=guest, source=r, destination=guest) for r in turn]
+            for turn in turns
+        ),
+    )
+    yield from together(
+        handing,
+        (
+            [copy(chunk=r, source=r, destination=guest) for r in turn]
+            + [copy(chunk=guest, source=guest, destination=r) for r in turn]
+            for turn in turns
+        ),
+    )

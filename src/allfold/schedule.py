@@ -1,0 +1,397 @@
+"""The language: a collective algorithm as data.
+
+An algorithm is a generator of steps. A step is a list of moves that happen at once: every move of a step reads what
+its source held before the step. A move takes one chunk from one rank to another, where it replaces (`copy`) or is
+combined with (`reduce`) what lies there. A `Schedule` is all the moves of an algorithm for a given number of ranks,
+held in NumPy columns so that a million moves are cheap.
+
+What a step means when several reduces arrive at one chunk: they and the chunk's own content are folded, left to right,
+in the order of the lowest rank that each of them contains. That makes the order of a reduction a property of the
+schedule and of nothing else, and keeps rank order wherever the schedule allows it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+from os.path import basename
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import Collective, find_collective
+from .errors import ScheduleError, UsageError
+
+Column = NDArray[np.int32]
+
+COLUMNS = ("reduces", "chunk", "source", "destination", "into", "site")
+
+
+class Move(NamedTuple):
+    """One chunk of `source`, copied or reduced into chunk `into` of `destination`; made by `copy` and `reduce`."""
+
+    reduces: bool
+    chunk: int
+    source: int
+    destination: int
+    into: int
+    site: int
+
+    @property
+    def where(self) -> str:
+        """The source line that made this move, as `file.py:line`."""
+        return _sites[self.site]
+
+    def __str__(self) -> str:
+        return describe(*self[:5])
+
+
+def copy(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
+    """`destination` replaces its chunk `into` (the same chunk, unless told otherwise) by `chunk` of `source`."""
+    return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, _site()))
+
+
+def reduce(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
+    """`destination` combines its chunk `into` (the same chunk, unless told otherwise) with `chunk` of `source`."""
+    return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, _site()))
+
+
+def describe(reduces: bool, chunk: int, source: int, destination: int, into: int) -> str:
+    """A move in one word: `0:1→2` is chunk 0 from rank 1 to rank 2, `+0:1→2` is reduced, `0:1→2@5` lands in chunk 5."""
+    return f"{'+' if reduces else ''}{chunk}:{source}→{destination}{'' if into == chunk else f'@{into}'}"
+
+
+# The source lines of moves, numbered as they are met. A move is made millions of times from a handful of lines, so it
+# carries a number; the code objects are kept so that their identities stay valid as keys.
+_sites: list[str] = ["?"]
+_site_numbers: dict[tuple[int, int], int] = {}
+_codes: dict[int, CodeType] = {}
+_new_move = tuple.__new__
+
+
+def _site() -> int:
+    frame = sys._getframe(2)
+    key = (id(frame.f_code), frame.f_lineno)
+    number = _site_numbers.get(key)
+    if number is None:
+        _codes[id(frame.f_code)] = frame.f_code
+        number = _site_numbers[key] = len(_sites)
+        _sites.append(f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+    return number
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a schedule sends, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer."""
+
+    steps: int
+    messages: int
+    bytes: Fraction
+    busiest_port_bytes: Fraction
+    busiest_port_messages: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "messages": self.messages,
+            "bytes": float(self.bytes),
+            "busiest_port_bytes": float(self.busiest_port_bytes),
+            "busiest_port_messages": self.busiest_port_messages,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """All moves of one algorithm for a given number of ranks.
+
+    `chunks` chunks of every rank's row hold the buffer, `scratch` further ones hold what the algorithm puts there.
+    Move i of step t stands at `columns[...][starts[t] + i]`.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    root: int | None
+    chunks: int
+    scratch: int
+    starts: NDArray[np.int64]
+    columns: dict[str, Column] = field(repr=False)
+    sites: tuple[str, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for column in (self.starts, *self.columns.values()):
+            column.setflags(write=False)
+
+    @property
+    def steps(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def moves(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def title(self) -> str:
+        """`ring(ranks=4)`: how errors and tables name this schedule."""
+        return f"{self.algorithm}(ranks={self.ranks}{'' if self.root is None else f', root={self.root}'})"
+
+    @property
+    def promise(self) -> Collective:
+        """What the collective promises: its pre- and postcondition."""
+        return find_collective(self.collective)
+
+    def where(self, move: int) -> str:
+        return self.sites[int(self.columns["site"][move])]
+
+    def step(self, step: int) -> list[Move]:
+        """The moves of one step, as `Move`s. Their `where` is only known in the process that made them: see `where`."""
+        start, end = self.starts[step], self.starts[step + 1]
+        rows = zip(*(self.columns[name][start:end].tolist() for name in COLUMNS[:5]), strict=True)
+        return [Move(bool(reduces), *rest, 0) for reduces, *rest in rows]
+
+    def __iter__(self) -> Iterator[list[Move]]:
+        return (self.step(step) for step in range(self.steps))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @cached_property
+    def _identity(self) -> tuple[Any, ...]:
+        lines = np.asarray(self.sites, dtype=object)[self.columns["site"]] if self.moves else ()
+        head = (self.collective, self.algorithm, self.ranks, self.root, self.chunks, self.scratch)
+        columns = (self.columns[name].tobytes() for name in COLUMNS[:5])
+        return (*head, self.starts.tobytes(), *columns, tuple(lines))
+
+    def __str__(self) -> str:
+        from .view.text import moves_as_text
+
+        return moves_as_text(self)
+
+    @cached_property
+    def counts(self) -> Counts:
+        source, destination = self.columns["source"].astype(np.int64), self.columns["destination"].astype(np.int64)
+        travels = source != destination
+        step = np.repeat(np.arange(self.steps, dtype=np.int64), np.diff(self.starts))[travels]
+        source, destination = source[travels], destination[travels]
+        # What a rank sends to another within one step travels as one message, however many chunks it holds.
+        messages = np.unique((step * self.ranks + source) * self.ranks + destination)
+        ports = (messages // self.ranks % self.ranks, messages % self.ranks)
+        chunks_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in (source, destination)]
+        messages_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in ports]
+        return Counts(
+            steps=self.steps,
+            messages=len(messages),
+            bytes=Fraction(len(source), self.chunks) if self.promise.carries_data else Fraction(0),
+            busiest_port_bytes=Fraction(int(max(chunks_through)), self.chunks)
+            if self.promise.carries_data
+            else Fraction(0),
+            busiest_port_messages=int(max(messages_through)),
+        )
+
+    # JSON, out and in ------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        rows = np.stack([self.columns[name] for name in COLUMNS], axis=1).tolist()
+        return {
+            "format": "allfold-schedule",
+            "version": 1,
+            "collective": self.collective,
+            "algorithm": self.algorithm,
+            "ranks": self.ranks,
+            "root": self.root,
+            "chunks": self.chunks,
+            "scratch": self.scratch,
+            "sites": list(self.sites),
+            "columns": list(COLUMNS),
+            "steps": [rows[start:end] for start, end in zip(self.starts[:-1], self.starts[1:], strict=True)],
+        }
+
+    @staticmethod
+    def from_json(document: str | bytes | dict[str, Any]) -> Schedule:
+        """The schedule that `to_json` wrote. Anything else is refused with a `UsageError`."""
+        try:
+            data = json.loads(document) if isinstance(document, (str, bytes)) else document
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"this is not JSON: {error}") from None
+        return _from_json(data)
+
+
+def build(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int | None,
+    steps: Iterable[Iterable[Move]],
+    chunks: int | None = None,
+) -> Schedule:
+    """Run a generator of steps to its end and hold the result as columns."""
+    promise = find_collective(collective)
+    title = f"{algorithm}(ranks={ranks}{'' if root is None else f', root={root}'})"
+    flat: list[NDArray[np.int64]] = []
+    starts = [0]
+    iterator = _iterate(steps, title)
+    while True:
+        try:
+            step = next(iterator)
+        except StopIteration:
+            break
+        except ScheduleError:
+            raise
+        except Exception as error:
+            message = f"{title}: raised {type(error).__name__} at step {len(starts) - 1}: {error} ({_raised_at(error)})"
+            raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
+        rows = _rows(step, title, len(starts) - 1)
+        if len(rows):
+            flat.append(rows)
+            starts.append(starts[-1] + len(rows))
+    table = np.concatenate(flat) if flat else np.zeros((0, len(COLUMNS)), np.int64)
+    used, site = np.unique(table[:, 5], return_inverse=True)
+    columns = {name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)}
+    columns["site"] = site.astype(np.int32)
+    sites = tuple(_sites[number] for number in used)
+    named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
+    chunks = promise.chunks(ranks, named) if chunks is None else chunks
+    schedule = Schedule(
+        collective=collective,
+        algorithm=algorithm,
+        ranks=ranks,
+        root=root,
+        chunks=chunks,
+        scratch=max(0, named - chunks),
+        starts=np.asarray(starts, dtype=np.int64),
+        columns=columns,
+        sites=sites,
+    )
+    _check_ranges(schedule, table)
+    return schedule
+
+
+def _iterate(steps: object, title: str) -> Iterator[object]:
+    if not isinstance(steps, Iterable):
+        raise ScheduleError(f"{title}: gave {steps!r}; an algorithm is a generator that yields lists of moves")
+    return iter(steps)
+
+
+def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
+    """The moves of one step as rows of integers, or an error that says what was yielded instead."""
+    if isinstance(step, Move):
+        raise ScheduleError(f"{title}: step {number} is a single move {step}; yield a list of moves", step=number)
+    if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
+        raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
+    moves = list(step)
+    for move in moves:
+        if type(move) is not Move:
+            message = f"{title}: step {number} holds {move!r}; expected moves made by copy(...) and reduce(...)"
+            raise ScheduleError(message, step=number)
+    if {*map(type, chain.from_iterable(moves))} <= {int, bool} or all(map(_is_integral, chain.from_iterable(moves))):
+        try:
+            rows = np.fromiter(chain.from_iterable(moves), dtype=np.int64, count=len(moves) * len(COLUMNS))
+            return rows.reshape(len(moves), len(COLUMNS))
+        except OverflowError:
+            pass  # a number beyond 64 bits, named below
+    wrong = next(move for move in moves if not all(map(_is_integral, move)))
+    message = f"{title}: step {number} holds {Move(*wrong[:5], 0)!r} ({wrong.where}); ranks and chunks are whole numbers"
+    raise ScheduleError(message, step=number, site=wrong.where)
+
+
+def _is_integral(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and -(2**62) < int(value) < 2**62
+
+
+def _raised_at(error: BaseException) -> str:
+    """The innermost line of the traceback: where the algorithm's own code raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "?" if trace is None else f"{basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+
+
+def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
+    for column, name, limit in (
+        (2, "source rank", schedule.ranks),
+        (3, "destination rank", schedule.ranks),
+        (1, "chunk", schedule.chunks + schedule.scratch),
+        (4, "chunk", schedule.chunks + schedule.scratch),
+    ):
+        values = table[:, column]
+        wrong = np.flatnonzero((values < 0) | (values >= limit))
+        if len(wrong):
+            move, value = int(wrong[0]), int(values[wrong[0]])
+            step = int(np.searchsorted(schedule.starts, move, side="right")) - 1
+            word = describe(*(int(number) for number in table[move, :5]))  # type: ignore[arg-type]
+            message = (
+                f"{schedule.title}: step {step}, move {word}: {name} {value} is out of range 0–{limit - 1} "
+                f"({schedule.where(move)})"
+            )
+            raise ScheduleError(message, step=step, site=schedule.where(move))
+    largest = np.iinfo(np.int32).max
+    if schedule.ranks * (schedule.chunks + schedule.scratch) > largest:
+        raise ScheduleError(f"{schedule.title}: {schedule.chunks + schedule.scratch} chunks a rank are more than fit")
+
+
+def _from_json(data: object) -> Schedule:
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            raise UsageError(f"this is not a schedule: {what}")
+
+    need(isinstance(data, dict), f"expected an object, got {type(data).__name__}")
+    assert isinstance(data, dict)
+    need(data.get("format") == "allfold-schedule", f"format is {data.get('format')!r}, expected 'allfold-schedule'")
+    need(data.get("version") == 1, f"version is {data.get('version')!r}, expected 1")
+    promise = find_collective(data.get("collective"))
+    for name, least in (("ranks", 1), ("chunks", 1), ("scratch", 0)):
+        need(type(data.get(name)) is int and least <= data[name] < 2**31, f"{name} is {data.get(name)!r}")
+    need(isinstance(data.get("algorithm"), str), f"algorithm is {data.get('algorithm')!r}, expected a name")
+    ranks, root = data["ranks"], data.get("root")
+    if promise.rooted:
+        need(type(root) is int and 0 <= root < ranks, f"root is {root!r}, expected a rank below {ranks}")
+    else:
+        need(root is None, f"{promise.name} has no root, got {root!r}")
+    need(data["chunks"] % promise.slices(ranks) == 0, f"{data['chunks']} chunks do not divide among {ranks} ranks")
+    sites, steps = data.get("sites"), data.get("steps")
+    need(isinstance(sites, list) and all(isinstance(site, str) for site in sites), "sites must be a list of strings")
+    need(data.get("columns") == list(COLUMNS), f"columns are {data.get('columns')!r}, expected {list(COLUMNS)}")
+    need(isinstance(steps, list) and all(isinstance(step, list) and step for step in steps), "steps must be lists")
+    rows = list(chain.from_iterable(steps))
+    need(
+        all(isinstance(row, list) and len(row) == len(COLUMNS) and all(map(_is_plain, row)) for row in rows),
+        f"every move must be {len(COLUMNS)} whole numbers",
+    )
+    table = np.asarray(rows, dtype=np.int64).reshape(len(rows), len(COLUMNS))
+    need(bool(((table[:, 0] == 0) | (table[:, 0] == 1)).all()), "reduces must be 0 or 1")
+    need(bool(((table[:, 5] >= 0) & (table[:, 5] < len(sites))).all()), "a move names a site that is not listed")
+    named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
+    need(named <= data["chunks"] + data["scratch"], f"chunk {named - 1} is named, but there are fewer")
+    schedule = Schedule(
+        collective=promise.name,
+        algorithm=data["algorithm"],
+        ranks=ranks,
+        root=root,
+        chunks=data["chunks"],
+        scratch=data["scratch"],
+        starts=np.concatenate([[0], np.cumsum([len(step) for step in steps])]).astype(np.int64),
+        columns={name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)},
+        sites=tuple(sites),
+    )
+    try:
+        _check_ranges(schedule, table)
+    except ScheduleError as error:
+        raise UsageError(f"this is not a schedule: {error}") from None
+    return schedule
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in (int, bool) and -(2**62) < value < 2**62  # type: ignore[operator]

@@ -1,0 +1,280 @@
+"""What a schedule means: what every chunk of every rank holds after every step, in symbols instead of data.
+
+A chunk holds a *datum* (which piece of data) and the set of ranks that have contributed to it. `State.advance` takes one
+step: it folds what arrives, in the order that the language defines, and refuses whatever makes no sense. The proof,
+the reference engine, the compiler and the pictures all ask this module, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .collectives import NOTHING
+from .errors import ScheduleError
+from .schedule import Schedule, describe
+
+Cells = NDArray[np.int64]
+_MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What one step does: fold i replaces `target[i]` by the left-to-right fold of `operands[starts[i]:starts[i + 1]]`.
+
+    All are cells: rank · width + chunk. A fold of one operand is a copy. `move[i]` is one of the moves that made it.
+    """
+
+    target: Cells
+    starts: Cells
+    operands: Cells
+    move: Cells
+
+
+class State:
+    """What every cell (rank, chunk) holds; a cell is numbered rank · width + chunk."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.promise = schedule.promise
+        self.step = 0
+        self.width = schedule.chunks + schedule.scratch
+        cells = schedule.ranks * self.width
+        start = self.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)
+        self.datum = np.full((schedule.ranks, self.width), NOTHING, np.int32)
+        self.datum[:, : schedule.chunks] = start
+        self.datum = self.datum.reshape(cells)
+        rank = np.repeat(np.arange(schedule.ranks, dtype=np.int32), self.width)
+        if not self.promise.reduces:  # who has contributed is where the datum began
+            rank = _origins(start)[self.datum]
+        self.first = rank.copy()  # the lowest and the highest rank that has contributed
+        self.last = rank.copy()
+        self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
+        self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
+        self.expression = _mix(rank.astype(np.uint64), np.uint64(1))  # a hash of the whole expression, brackets included
+        self.members: NDArray[np.uint64] | None = None  # one bit a contribution
+        if self.promise.reduces:
+            words = -(-schedule.ranks // 64)
+            self.members = np.zeros((cells, words), np.uint64)
+            holding = np.flatnonzero(self.datum != NOTHING)
+            self.members[holding, rank[holding] // 64] = np.uint64(1) << (rank[holding] % 64).astype(np.uint64)
+
+    @property
+    def done(self) -> bool:
+        return self.step == self.schedule.steps
+
+    def contributors(self, rank: int, chunk: int) -> list[int]:
+        """The ranks whose contribution a chunk holds."""
+        cell = rank * self.width + chunk
+        if self.datum[cell] == NOTHING:
+            return []
+        if self.members is None:
+            return [int(self.first[cell])]
+        return _bits(self.members[cell])
+
+    def advance(self) -> Folds:
+        """Take one step, or raise `ScheduleError` if it makes no sense."""
+        schedule, columns = self.schedule, self.schedule.columns
+        here = slice(int(schedule.starts[self.step]), int(schedule.starts[self.step + 1]))
+        source = columns["source"][here].astype(np.int64) * self.width + columns["chunk"][here]
+        target = columns["destination"][here].astype(np.int64) * self.width + columns["into"][here]
+        reduces = columns["reduces"][here] != 0
+        empty = self.datum[source] == NOTHING
+        if empty.any():
+            self._refuse_empty(int(np.flatnonzero(empty)[0]) + here.start, "takes", source[empty.argmax()])
+        copies, reducing = np.flatnonzero(~reduces), np.flatnonzero(reduces)
+        self._check_copies(target, copies, reducing, here.start)
+
+        own = _unique(target[reducing])
+        hollow = self.datum[own] == NOTHING
+        if hollow.any():
+            cell = own[hollow.argmax()]
+            self._refuse_empty(int(np.flatnonzero(target == cell)[0]) + here.start, "reduces into", cell)
+        operands = np.concatenate([source[reducing], own])
+        targets = np.concatenate([target[reducing], own])
+        moves = np.concatenate([reducing, np.full(len(own), -1)])
+        order = np.lexsort((self.first[operands], targets))
+        operands, targets, moves = operands[order], targets[order], moves[order]
+        heads = _heads(targets)
+        sizes = np.append(heads[1:], len(targets))[: len(heads)] - heads
+
+        copied = self._take(source[copies])
+        folded = self._fold(operands, heads, sizes, moves, own, here.start)
+        self._put(target[copies], copied)
+        self._put(own, folded)
+        self.step += 1
+        return Folds(
+            target=np.concatenate([target[copies], own]),
+            starts=np.concatenate([np.arange(len(copies)), len(copies) + heads, [len(copies) + len(operands)]]),
+            operands=np.concatenate([source[copies], operands]),
+            move=np.concatenate([copies, np.maximum.reduceat(moves, heads) if len(heads) else heads]) + here.start,
+        )
+
+    # One step, in parts ----------------------------------------------------------------------------------------------
+
+    def _take(self, cells: Cells) -> list[NDArray[np.generic]]:
+        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression]
+        return [column[cells] for column in columns] + ([] if self.members is None else [self.members[cells]])
+
+    def _put(self, cells: Cells, values: list[NDArray[np.generic]]) -> None:
+        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression]
+        for column, value in zip(columns + ([] if self.members is None else [self.members]), values, strict=True):
+            column[cells] = value  # type: ignore[index]
+
+    def _fold(
+        self, operands: Cells, heads: Cells, sizes: Cells, moves: Cells, own: Cells, start: int
+    ) -> list[NDArray[np.generic]]:
+        """Fold each run of operands from left to right, all runs side by side."""
+        total = self._take(operands[heads])
+        datum, _, last, count, in_order, expression = total[:6]
+        members = total[6] if self.members is not None else None
+        for depth in range(1, int(sizes.max(initial=1))):
+            runs = np.flatnonzero(sizes > depth)
+            position = heads[runs] + depth
+            operand = operands[position]
+            other = self.datum[operand] != datum[runs]
+            if other.any():
+                run = runs[other.argmax()]
+                self._refuse_mixture(own[run], datum[run], self.datum[operands[heads[run] + depth]], moves, heads, run, start)
+            if members is None:
+                run = runs[0]
+                self._refuse_reduction(own[run], start + int(moves[heads[run] : heads[run] + sizes[run]].max()))
+            assert members is not None and self.members is not None
+            if not self.promise.idempotent:
+                twice = (members[runs] & self.members[operand]).any(axis=1)
+                if twice.any():
+                    run = runs[twice.argmax()]
+                    move = start + int(moves[heads[run] : heads[run] + sizes[run]].max())
+                    self._refuse_double(own[run], operands[heads[run] : heads[run] + sizes[run]], move)
+            in_order[runs] &= self.in_order[operand] & (last[runs] + 1 == self.first[operand])
+            last[runs] = np.maximum(last[runs], self.last[operand])
+            count[runs] += self.count[operand]
+            members[runs] |= self.members[operand]
+            expression[runs] = _mix(expression[runs], self.expression[operand])
+        return total
+
+    def _check_copies(self, target: Cells, copies: Cells, reducing: Cells, start: int) -> None:
+        """A copy into a chunk that something else is written to in the same step has no defined outcome."""
+        if not len(copies):
+            return
+        copied = np.sort(target[copies])
+        clash = copied[1:][copied[1:] == copied[:-1]]
+        if not len(clash) and len(reducing):
+            clash = np.intersect1d(copied, target[reducing])
+        if len(clash):
+            rank, chunk = divmod(int(clash[0]), self.width)
+            moves = np.flatnonzero(target == clash[0]) + start
+            words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
+            message = (
+                f"{self.schedule.title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
+            )
+            raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=self.schedule.where(int(moves[0])))
+
+    # What is wrong, in sentences -------------------------------------------------------------------------------------
+
+    def _word(self, move: int) -> str:
+        columns = self.schedule.columns
+        names = ("reduces", "chunk", "source", "destination", "into")
+        return describe(*(int(columns[name][move]) for name in names))  # type: ignore[arg-type]
+
+    def _refuse_empty(self, move: int, verb: str, cell: int) -> None:
+        rank, chunk = divmod(int(cell), self.width)
+        site = self.schedule.where(move)
+        message = (
+            f"{self.schedule.title}: step {self.step}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
+            f"which holds nothing ({site})"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def _refuse_reduction(self, cell: int, move: int) -> None:
+        rank, chunk = divmod(int(cell), self.width)
+        site = self.schedule.where(move)
+        message = (
+            f"{self.schedule.title}: step {self.step}, move {self._word(move)} reduces, but {self.promise.name} "
+            f"only copies ({site})"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def _refuse_mixture(
+        self, cell: int, datum: int, other: int, moves: Cells, heads: Cells, run: int, start: int
+    ) -> None:
+        rank, chunk = divmod(int(cell), self.width)
+        end = heads[run + 1] if run + 1 < len(heads) else len(moves)
+        move = start + int(moves[heads[run] : end].max())
+        site = self.schedule.where(move)
+        message = (
+            f"{self.schedule.title}: step {self.step}, move {self._word(move)} mixes {self.name_of(datum)} with "
+            f"{self.name_of(other)} in chunk {chunk} of rank {rank} ({site})"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def _refuse_double(self, cell: int, operands: Cells, move: int) -> None:
+        assert self.members is not None
+        rank, chunk = divmod(int(cell), self.width)
+        seen: dict[int, int] = {}
+        for operand in operands:
+            for member in _bits(self.members[operand]):
+                seen[member] = seen.get(member, 0) + 1
+        faults = []
+        if sum(seen.values()) >= self.schedule.ranks:  # this was meant to be everyone, so say who is not there
+            missing = [r for r in range(self.schedule.ranks) if r not in seen]
+            faults += [f"lacks {name_ranks(missing)}"] if missing else []
+        for times in sorted({times for times in seen.values() if times > 1}):
+            doubled = [r for r, n in sorted(seen.items()) if n == times]
+            faults.append(f"has {name_ranks(doubled)} {'twice' if times == 2 else f'{times} times'}")
+        site = self.schedule.where(move)
+        message = (
+            f"{self.schedule.title}: after step {self.step}, rank {rank} chunk {chunk} {' and '.join(faults)} ({site})"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def name_of(self, datum: int) -> str:
+        """A datum in words."""
+        if datum == NOTHING:
+            return "nothing"
+        part = self.schedule.chunks // self.promise.slices(self.schedule.ranks)
+        if self.promise.name == "all_to_all":
+            rank, chunk = divmod(int(datum), self.schedule.chunks)
+            return f"slice {chunk // part} of rank {rank}"
+        return f"slice {int(datum) // part}" if self.promise.sliced else f"chunk {int(datum)}"
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """`rank 3`, `ranks 1 and 2`, `ranks 0, 1, 2 and 40 more`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 8:
+        return f"ranks {', '.join(map(str, ranks[:6]))} and {len(ranks) - 6} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The rank where each datum begins, by datum; the last entry stands for NOTHING, which is −1."""
+    ranks, chunks = np.nonzero(start != NOTHING)
+    origins = np.zeros(int(start.max()) + 2, np.int32)
+    origins[start[ranks, chunks]] = ranks
+    return origins
+
+
+def _unique(cells: Cells) -> Cells:
+    ordered = np.sort(cells)
+    return ordered[_heads(ordered)]
+
+
+def _heads(ordered: Cells) -> Cells:
+    """Where runs of equal numbers begin."""
+    fresh = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
+    return np.flatnonzero(fresh)
+
+
+def _bits(words: NDArray[np.uint64]) -> list[int]:
+    return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
+
+
+def _mix(left: NDArray[np.uint64], right: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+    """A hash of a pair that tells (a, b) from (b, a), and ((a, b), c) from (a, (b, c))."""
+    value = (left ^ left >> np.uint64(29)) * _MIX_LEFT + (right ^ right >> np.uint64(32)) * _MIX_RIGHT + np.uint64(1)
+    return value ^ value >> np.uint64(31)

@@ -1,0 +1,145 @@
+"""Prove a schedule: that it does what its collective promises, for every rank and chunk, whatever the data.
+
+The schedule is run once in symbols (`symbolic`), which refuses a step that makes no sense and a contribution that
+arrives twice; then the postcondition is held against what every chunk holds; then the schedule is compiled and the
+programs are proved free of deadlocks and of unordered accesses. What else is found on the way are facts of the
+`Proof`: whether all ranks get the same bits, whether rank order is kept, and whether every element is reduced alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .collectives import NOTHING, Bounds
+from .errors import ScheduleError
+from .run.check import check
+from .run.program import compile
+from .schedule import Counts, Schedule
+from .symbolic import State, name_ranks
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved of a schedule. `None` where a question does not arise, as for a collective that only copies."""
+
+    schedule: Schedule
+    counts: Counts
+    bounds: Bounds
+    same_bits: bool | None
+    """All ranks that get a result get the same bits: each element is reduced by the same expression everywhere."""
+    rank_order: bool | None
+    """Contributions are combined in the order of the ranks, so an operation need not be commutative."""
+    uniform: bool | None
+    """All elements are reduced by the same expression, so a result does not change with the length of the buffer."""
+
+    def __str__(self) -> str:
+        schedule, counts, bounds = self.schedule, self.counts, self.bounds
+        lines = [f"{schedule.collective} {schedule.title} is right: every contribution arrives exactly once, everywhere."]
+        if schedule.promise.idempotent:
+            lines = [f"{schedule.collective} {schedule.title} is right: nobody leaves before everybody has come."]
+        elif not schedule.promise.reduces:
+            lines = [f"{schedule.collective} {schedule.title} is right: every chunk arrives where it belongs."]
+        if self.same_bits is not None:
+            lines += [
+                f"  same bits on all ranks   {_yes(self.same_bits)}",
+                f"  rank order kept          {_yes(self.rank_order)}",
+                f"  same for any length      {_yes(self.uniform)}",
+            ]
+        lines += [
+            "  no deadlock, no unordered access in the compiled programs",
+            f"  steps                    {counts.steps}",
+            f"  messages in all          {counts.messages}  (at least {bounds.messages})",
+            f"  messages, busiest port   {counts.busiest_port_messages}  (at least {bounds.rounds} rounds)",
+        ]
+        if schedule.promise.carries_data:
+            lines += [
+                f"  bytes in all             {_times(counts.bytes)}  (at least {_times(bounds.bytes)})",
+                f"  bytes, busiest port      {_times(counts.busiest_port_bytes)}  "
+                f"(at least {_times(bounds.busiest_port_bytes)})",
+            ]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.schedule.collective,
+            "algorithm": self.schedule.algorithm,
+            "ranks": self.schedule.ranks,
+            "root": self.schedule.root,
+            "chunks": self.schedule.chunks,
+            "scratch": self.schedule.scratch,
+            "same_bits": self.same_bits,
+            "rank_order": self.rank_order,
+            "uniform": self.uniform,
+            **self.counts.to_json(),
+            "bounds": {
+                "rounds": self.bounds.rounds,
+                "messages": self.bounds.messages,
+                "bytes": float(self.bounds.bytes),
+                "busiest_port_bytes": float(self.bounds.busiest_port_bytes),
+            },
+        }
+
+
+def verify(schedule: Schedule, programs: bool = True) -> Proof:
+    """Prove a schedule, or raise `ScheduleError` with the rank, the chunk, the step and the source line."""
+    state = State(schedule)
+    while not state.done:
+        state.advance()
+    results = _check_promise(state)
+    if programs:
+        # Three segments show the work area being used again; the largest schedules are proved for one.
+        check(compile(schedule), segments=3 if schedule.moves < 100_000 else 1)
+    same_bits = rank_order = uniform = None
+    if schedule.promise.reduces and not schedule.promise.idempotent:
+        expression, chunk = state.expression[results], results % state.width
+        first = np.zeros(schedule.chunks, np.uint64)
+        first[chunk] = expression
+        same_bits = bool((first[chunk] == expression).all())
+        rank_order = bool(state.in_order[results].all())
+        uniform = bool((expression == expression[:1]).all())
+    return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
+
+
+def _check_promise(state: State) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The cells that hold results, or the first cell that does not hold what the collective promises."""
+    schedule, promise = state.schedule, state.promise
+    wanted = np.full((schedule.ranks, state.width), NOTHING, np.int32)
+    wanted[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
+    wanted = wanted.reshape(-1)
+    results = np.flatnonzero(wanted != NOTHING)
+    wrong = state.datum[results] != wanted[results]
+    if state.members is not None:
+        everyone = np.zeros(state.members.shape[1] * 64, bool)
+        everyone[: schedule.ranks] = True
+        complete = np.packbits(everyone, bitorder="little").view(np.uint64)
+        wrong |= (state.members[results] != complete).any(axis=1)
+    if not wrong.any():
+        return results
+    cell = int(results[wrong.argmax()])
+    rank, chunk = divmod(cell, state.width)
+    if state.datum[cell] != wanted[cell]:
+        fault = f"holds {state.name_of(state.datum[cell])} instead of {state.name_of(wanted[cell])}"
+    else:
+        missing = sorted(set(range(schedule.ranks)) - set(state.contributors(rank, chunk)))
+        fault = f"lacks {name_ranks(missing)}"
+    writes = (schedule.columns["destination"] == rank) & (schedule.columns["into"] == chunk)
+    site = schedule.where(int(np.flatnonzero(writes)[-1])) if writes.any() else None
+    others = int(wrong.sum()) - 1
+    more = f"; {others} more {'chunk is' if others == 1 else 'chunks are'} wrong" if others else ""
+    last = f"after step {schedule.steps - 1}, " if schedule.steps else "without any step, "
+    where = f" ({site})" if site else " (nothing was ever moved there)"
+    message = f"{schedule.title}: {last}rank {rank} chunk {chunk} {fault}{where}{more}"
+    raise ScheduleError(message, rank=rank, chunk=chunk, step=schedule.steps - 1, site=site)
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "no"
+
+
+def _times(value: Fraction) -> str:
+    """`1.75 S`, exactly where four digits can say it."""
+    return f"{int(value) if value.denominator == 1 else round(float(value), 4)} S"
