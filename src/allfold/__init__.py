@@ -10,9 +10,13 @@ from .errors import (
     RankFailed,
     RankLost,
     ScheduleError,
+    SharedMemoryError,
     UsageError,
 )
+from .ops import Op, op
 from .registry import algorithm, algorithms, schedule
+from .run.launch import init, spawn
+from .run.reference import Replay, replay
 from .schedule import Move, Schedule, copy, reduce
 from .verify import Proof, verify
 
@@ -23,16 +27,23 @@ __all__ = [
     "CollectiveTimeout",
     "MismatchError",
     "Move",
+    "Op",
     "Proof",
     "RankFailed",
     "RankLost",
+    "Replay",
     "Schedule",
     "ScheduleError",
+    "SharedMemoryError",
     "UsageError",
     "algorithm",
     "algorithms",
     "copy",
+    "init",
+    "op",
     "reduce",
+    "replay",
     "schedule",
+    "spawn",
     "verify",
 ]

@@ -50,3 +50,7 @@ class RankFailed(AllfoldError, RuntimeError):
         self.rank = rank
         self.traceback = traceback
         self.exit_code = exit_code
+
+
+class SharedMemoryError(AllfoldError, MemoryError):
+    """The machine has no room for shared memory, or does not allow it; the sentence says what to set."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
+from .driver import driver_gather
 
 
 @algorithm("reduce_scatter", "direct")
@@ -19,6 +20,16 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     1 step, (P−1)/P·S through the busiest port.
     """
     yield [reduce(chunk=owner, source=r, destination=owner) for owner in range(ranks) for r in range(ranks) if r != owner]
+
+
+@algorithm("reduce", "direct")
+def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
+    """Everyone reduces its own chunk from all and hands it to the root.
+
+    2 steps, 2(P−1)/P·S through the busiest port.
+    """
+    yield from direct_reduce_scatter(ranks)
+    yield from driver_gather(ranks, root)
 
 
 @algorithm("all_gather", "direct")

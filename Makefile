@@ -1,0 +1,44 @@
+# make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
+
+PYTHON ?= python3
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+NATIVE := $(shell find native -type f 2>/dev/null)
+
+.PHONY: setup demo test lint format clean
+
+setup: $(INSTALLED)
+
+demo: setup
+	$(VENV)/bin/allfold demo
+
+test: lint
+	$(VENV)/bin/python -m pytest
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The Python sources are used where they lie; only what these files say can make the installation stale. What builds the
+# native core is installed beside it (no build isolation), so that it has the versions of constraints.txt as well.
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "allfold needs Python 3.11 or later, and $(PYTHON) is older or missing: run make setup PYTHON=python3.11" >&2; \
+	    exit 1; }
+	@command -v "$${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+	    echo "allfold needs a C++20 compiler and found none: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora, RHEL)," >&2; \
+	    echo "pacman -S gcc (Arch), apk add g++ (Alpine) or xcode-select --install (macOS) installs one; then run make setup again" >&2; \
+	    exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[test]"
+	@touch $@

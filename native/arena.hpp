@@ -1,0 +1,45 @@
+// One rank's shared memory: an anonymous file that peers map too. It has no name, so nobody else can open it, and it goes
+// with the last process that has it. Its size is a limit, not a cost: pages exist only once they are touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace allfold {
+
+class Arena {
+  public:
+    explicit Arena(size_t bytes);           // one's own
+    Arena(int descriptor, size_t bytes);    // a peer's; takes the descriptor
+    ~Arena();
+    Arena(const Arena&) = delete;
+    Arena& operator=(const Arena&) = delete;
+
+    // Offsets are the same in every process; addresses are not. Memory is zeroed and starts on a cache line pair.
+    size_t allocate(size_t bytes);
+    void release(size_t offset);
+
+    char* at(size_t offset) const { return base_ + offset; }
+    bool holds(const void* pointer, size_t bytes) const {
+        auto address = reinterpret_cast<uintptr_t>(pointer), start = reinterpret_cast<uintptr_t>(base_);
+        return address >= start && address - start <= size_ && bytes <= size_ - (address - start);
+    }
+    size_t offset_of(const void* pointer) const { return static_cast<const char*>(pointer) - base_; }
+    int descriptor() const { return descriptor_; }
+    size_t size() const { return size_; }
+    size_t in_use() const;
+
+  private:
+    void map();
+
+    int descriptor_ = -1;
+    size_t size_ = 0;
+    char* base_ = nullptr;
+    mutable std::mutex mutex_;
+    std::map<size_t, size_t> free_;  // offset → bytes, neighbours merged
+    std::map<size_t, size_t> used_;
+};
+
+}  // namespace allfold

@@ -1,0 +1,41 @@
+#include "../arena.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+namespace {
+
+// Bytes in shared memory, as an array that gives them back when nobody uses it any more, however many views there were.
+nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
+    struct Loan {
+        std::shared_ptr<Arena> arena;
+        size_t offset;
+        ~Loan() { arena->release(offset); }
+    };
+    auto* loan = new Loan{arena, arena->allocate(bytes)};
+    nb::capsule owner(loan, [](void* pointer) noexcept { delete static_cast<Loan*>(pointer); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(arena->at(loan->offset), {bytes}, owner));
+}
+
+}  // namespace
+
+void bind_arena(nb::module_& module) {
+    nb::class_<Arena>(module, "Arena")
+        .def(nb::init<size_t>())
+        .def(nb::init<int, size_t>())
+        .def("allocate", &Arena::allocate)
+        .def("release", &Arena::release)
+        .def_prop_ro("descriptor", &Arena::descriptor)
+        .def_prop_ro("size", &Arena::size)
+        .def_prop_ro("in_use", &Arena::in_use);
+    module.def("empty", &empty);
+}
+
+}  // namespace allfold

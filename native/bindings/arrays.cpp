@@ -1,0 +1,138 @@
+#include "arrays.hpp"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace allfold {
+
+namespace {
+
+// The format characters of the struct module. Sizes of int and long come with the buffer.
+std::optional<DType> from_format(const char* format, size_t size) {
+    if (!format) return DType::uint8;
+    if (*format == '@' || *format == '=' || *format == '<') ++format;
+    auto integer = [&](bool is_signed) -> std::optional<DType> {
+        switch (size) {
+            case 1: return is_signed ? DType::int8 : DType::uint8;
+            case 2: return is_signed ? DType::int16 : DType::uint16;
+            case 4: return is_signed ? DType::int32 : DType::uint32;
+            case 8: return is_signed ? DType::int64 : DType::uint64;
+        }
+        return std::nullopt;
+    };
+    if (!std::strcmp(format, "Zf")) return DType::complex64;
+    if (!std::strcmp(format, "Zd")) return DType::complex128;
+    if (format[0] == 0 || format[1] != 0) return std::nullopt;
+    switch (format[0]) {
+        case '?': return DType::boolean;
+        case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return integer(true);
+        case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c': return integer(false);
+        case 'e': return DType::float16;
+        case 'f': return DType::float32;
+        case 'd': return DType::float64;
+    }
+    return std::nullopt;
+}
+
+std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
+    if (type.lanes != 1) return std::nullopt;
+    using Code = nb::dlpack::dtype_code;
+    switch (static_cast<Code>(type.code)) {
+        case Code::Bool: return DType::boolean;
+        case Code::Bfloat: return DType::bfloat16;
+        case Code::Int:
+            switch (type.bits) {
+                case 8: return DType::int8;
+                case 16: return DType::int16;
+                case 32: return DType::int32;
+                case 64: return DType::int64;
+            }
+            break;
+        case Code::UInt:
+            switch (type.bits) {
+                case 8: return DType::uint8;
+                case 16: return DType::uint16;
+                case 32: return DType::uint32;
+                case 64: return DType::uint64;
+            }
+            break;
+        case Code::Float:
+            switch (type.bits) {
+                case 16: return DType::float16;
+                case 32: return DType::float32;
+                case 64: return DType::float64;
+            }
+            break;
+        case Code::Complex:
+            switch (type.bits) {
+                case 64: return DType::complex64;
+                case 128: return DType::complex128;
+            }
+            break;
+        default: break;
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+Array::Array(nb::handle object, bool writable, std::optional<DType> as) {
+    std::optional<DType> found;
+    size_t size = 0;
+    if (PyObject_CheckBuffer(object.ptr())) {
+        int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+        if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
+        held_ = true;
+        data = view_.buf;
+        size = static_cast<size_t>(view_.itemsize);
+        elements = size ? static_cast<size_t>(view_.len) / size : 0;
+        found = from_format(view_.format, size);
+        if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + ")").c_str());
+    } else {
+        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
+            throw nb::type_error("expected an array that speaks the buffer protocol or DLPack");
+        if (tensor_.device_type() != nb::device::cpu::value)
+            throw nb::type_error("the array is not in this machine's memory; move it there first (torch: tensor.cpu())");
+        int64_t stride = 1;
+        for (size_t i = tensor_.ndim(); i-- > 0;) {
+            if (tensor_.shape(i) != 1 && tensor_.stride(i) != stride && tensor_.size() > 0) {
+                PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
+                throw nb::python_error();
+            }
+            stride *= static_cast<int64_t>(tensor_.shape(i));
+        }
+        data = tensor_.data();
+        elements = tensor_.size();
+        found = from_dlpack(tensor_.dtype());
+        if (!found) throw nb::type_error("unsupported element type");
+        size = size_of(*found);
+    }
+    dtype = as.value_or(*found);
+    if (size_of(dtype) != size)
+        throw nb::type_error((std::string("dtype ") + name_of(dtype) + " does not fit elements of " + std::to_string(size) + " bytes").c_str());
+}
+
+Array::Array(Array&& other) noexcept { *this = std::move(other); }
+
+Array& Array::operator=(Array&& other) noexcept {
+    std::swap(data, other.data);
+    std::swap(elements, other.elements);
+    std::swap(dtype, other.dtype);
+    std::swap(view_, other.view_);
+    std::swap(held_, other.held_);
+    std::swap(tensor_, other.tensor_);
+    return *this;
+}
+
+Array::~Array() {
+    if (held_) PyBuffer_Release(&view_);
+}
+
+DType dtype_named(const char* name) {
+    for (size_t i = 0; i < dtype_count; ++i)
+        if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);
+    throw nb::value_error((std::string("unknown dtype ") + name).c_str());
+}
+
+}  // namespace allfold

@@ -1,0 +1,37 @@
+// Arrays as Python has them: through the buffer protocol (NumPy) or DLPack (torch and others), without a copy.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <optional>
+
+#include "../dtypes.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+// A contiguous array in memory, kept alive. Throws a Python TypeError, ValueError or BufferError that says what is wrong.
+class Array {
+  public:
+    Array() = default;
+    Array(nb::handle object, bool writable, std::optional<DType> as);
+    Array(Array&& other) noexcept;
+    Array& operator=(Array&& other) noexcept;
+    Array(const Array&) = delete;
+    ~Array();
+
+    void* data = nullptr;
+    size_t elements = 0;
+    DType dtype = DType::float32;
+
+  private:
+    Py_buffer view_{};
+    bool held_ = false;
+    nb::ndarray<> tensor_;
+};
+
+DType dtype_named(const char* name);
+
+}  // namespace allfold

@@ -1,0 +1,11 @@
+// The parts of the extension module, one file a concern.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace allfold {
+
+void bind_arena(nanobind::module_& module);
+void bind_communicator(nanobind::module_& module);
+
+}  // namespace allfold

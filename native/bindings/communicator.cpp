@@ -1,0 +1,317 @@
+// The communicator for Python: arrays in, calls run without the GIL, programs compiled on demand and kept.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <unordered_map>
+
+#include "../communicator.hpp"
+#include "../worker.hpp"
+#include "arrays.hpp"
+#include "bindings.hpp"
+
+namespace allfold {
+
+namespace {
+
+using Ints = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+Clock::duration seconds(double value) {
+    // A year is as good as for ever, and does not overflow.
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
+}
+
+template <typename Item, typename Make>
+Rows<Item> rows(const Ints& starts, const Ints& rank, const Ints& value, Make make) {
+    Rows<Item> result;
+    for (size_t i = 0; i < starts.shape(0); ++i) result.starts.push_back(static_cast<uint32_t>(starts(i)));
+    for (size_t i = 0; i < rank.shape(0); ++i) result.items.push_back(make(rank(i), value(i)));
+    return result;
+}
+
+std::shared_ptr<Program> make_program(nb::dict facts) {
+    auto program = std::make_shared<Program>();
+    auto ints = [&](const char* name) { return nb::cast<Ints>(facts[name]); };
+    auto number = [&](const char* name) { return nb::cast<uint32_t>(facts[name]); };
+    uint32_t width = number("width");
+    auto wait = [](int64_t rank, int64_t count) { return Wait{uint32_t(rank), uint32_t(count)}; };
+    auto slot = [width](int64_t rank, int64_t value) {
+        auto space = static_cast<uint32_t>(std::min<int64_t>(value / width, 2));
+        return Slot{uint32_t(rank), static_cast<Space>(space), uint32_t(value - int64_t{space} * width)};
+    };
+    program->name = nb::cast<std::string>(facts["name"]);
+    program->instructions = number("instructions");
+    program->stride = number("stride");
+    program->chunks = number("chunks");
+    program->work_slots = number("work_slots");
+    program->shared = nb::cast<bool>(facts["shared"]);
+    program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
+    program->destinations = rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);
+    program->waits = rows<Wait>(ints("wait_starts"), ints("wait_rank"), ints("wait_count"), wait);
+    program->reuse = rows<Wait>(ints("reuse_starts"), ints("reuse_rank"), ints("reuse_count"), wait);
+    Ints leave_rank = ints("leave_rank"), leave_count = ints("leave_count");
+    for (size_t i = 0; i < leave_rank.shape(0); ++i) program->leave.push_back(wait(leave_rank(i), leave_count(i)));
+    auto list = [&](const char* name, auto& target) {
+        Ints values = ints(name);
+        for (size_t i = 0; i < values.shape(0); ++i) target.push_back(static_cast<std::decay_t<decltype(target[0])>>(values(i)));
+    };
+    list("length_of", program->length_of);
+    list("complete", program->complete);
+    list("announce", program->announce);
+    list("input_origin", program->input_origin);
+    list("output_origin", program->output_origin);
+    if (program->input_origin.size() > most_ranks) throw nb::value_error("a communicator has at most 1024 ranks");
+    if (program->work_slots * size_t{64} > window_bytes) throw nb::value_error("the schedule has too many chunks to run here");
+    return program;
+}
+
+struct Plan {
+    std::shared_ptr<Program> shared, ordinary;
+};
+
+struct Choice {  // up to `limit` bytes, the engine takes this algorithm by itself
+    uint64_t limit;
+    std::string algorithm;
+    bool shared;  // worth reaching into the arrays, where they lie in shared memory
+};
+
+class PyCommunicator {
+  public:
+    using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
+
+    PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
+                   double timeout)
+        : compile_(std::move(compile)), timeout_(seconds(timeout)) {
+        std::vector<Communicator::Member> list;
+        for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
+        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label));
+    }
+
+    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices) {
+        choices_[collective].clear();
+        for (auto& [limit, name, shared] : choices) choices_[collective].push_back({limit, name, shared});
+        plans_.clear();
+    }
+
+    // Runs one call, or hands it to the worker and returns its ticket.
+    nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
+                   nb::handle timeout, nb::handle dtype, bool in_background) {
+        auto job = prepare(collective, input, output, op, root, algorithm, timeout, dtype);
+        if (in_background) return nb::cast(submit(job));
+        if (worker_ && worker_->busy()) {
+            wait(*submit(job), -1);
+        } else {
+            nb::gil_scoped_release release;
+            native_->run(job->call, check_signals);
+        }
+        return nb::none();
+    }
+
+    bool wait(Ticket& ticket, double timeout) {
+        auto limit = Clock::now() + (timeout < 0 ? seconds(1e9) : seconds(timeout));
+        while (true) {
+            bool done;
+            {
+                nb::gil_scoped_release release;
+                auto left = limit - Clock::now();
+                done = ticket.wait_for(std::min<Clock::duration>(left, std::chrono::milliseconds(50)));
+            }
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            if (done) {
+                ticket.rethrow();
+                return true;
+            }
+            if (Clock::now() >= limit) return false;
+        }
+    }
+
+    void close() {
+        native_->stand(Standing::left);
+        nb::gil_scoped_release release;
+        worker_.reset();
+    }
+    void abort() { native_->stand(Standing::aborted); }
+    bool in_shared_memory(nb::handle object) {
+        Array array(object, false, std::nullopt);
+        return native_->in_shared_memory(array.data, array.elements * size_of(array.dtype));
+    }
+    uint64_t calls() const { return native_->calls(); }
+    void start_trace() {
+        events_.clear();
+        native_->trace = &events_;
+    }
+    nb::list stop_trace() {
+        native_->trace = nullptr;
+        nb::list list;
+        for (const Event& e : events_)
+            list.append(nb::make_tuple(e.call, e.program, e.segment, e.instruction, e.start, e.ready, e.end, e.bytes));
+        return list;
+    }
+
+  private:
+    struct Job {
+        Array input, output;
+        std::string algorithm;
+        std::shared_ptr<Plan> plan;
+        nb::object function;
+        Call call{};
+        // Jobs end on the worker's thread too, and what they hold belongs to Python.
+        ~Job() {
+            nb::gil_scoped_acquire acquire;
+            input = Array();
+            output = Array();
+            function.reset();
+        }
+        Job() = default;
+        Job(const Job&) = delete;
+    };
+
+    static void check_signals() {
+        nb::gil_scoped_acquire acquire;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+
+    std::shared_ptr<Job> prepare(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
+                nb::handle timeout, nb::handle dtype) {
+        auto kept = std::make_shared<Job>();
+        Job& job = *kept;
+        std::optional<DType> as;
+        if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
+        if (!input.is_none()) job.input = Array(input, false, as);
+        if (!output.is_none()) job.output = Array(output, true, as);
+        bool has_input = !input.is_none(), has_output = !output.is_none();
+        if (has_input && has_output && job.input.dtype != job.output.dtype)
+            throw nb::type_error((std::string("the input is ") + name_of(job.input.dtype) + ", the output " +
+                                  name_of(job.output.dtype)).c_str());
+        Call& call = job.call;
+        call.collective = static_cast<Collective>(collective);
+        call.root = root;
+        call.input = has_input ? job.input.data : nullptr;
+        call.output = has_output ? job.output.data : nullptr;
+        call.dtype = has_output ? job.output.dtype : has_input ? job.input.dtype : DType::uint8;
+        call.elements = whole(call.collective, job, has_input, has_output);
+        call.timeout = timeout.is_none() ? timeout_ : seconds(nb::cast<double>(timeout));
+        set_op(job, op);
+        if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
+        size_t bytes = call.elements * size_of(call.dtype);
+        bool reach = true;
+        std::string chosen = job.algorithm;
+        if (chosen.empty())
+            for (const Choice& choice : choices_[collective])
+                if (bytes <= choice.limit) {
+                    chosen = choice.algorithm;
+                    reach = choice.shared;
+                    break;
+                }
+        job.plan = find_plan(collective, chosen, root, reach);
+        call.algorithm = job.algorithm.c_str();
+        call.private_program = job.plan->ordinary.get();
+        call.shared_program = reach ? job.plan->shared.get() : nullptr;
+        return kept;
+    }
+
+    // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.
+    uint64_t whole(Collective collective, const Job& job, bool has_input, bool has_output) {
+        uint64_t size = native_->size();
+        uint64_t in = has_input ? job.input.elements : 0, out = has_output ? job.output.elements : 0;
+        auto need = [&](bool good, const std::string& what) {
+            if (!good)
+                throw nb::value_error((std::string(collective_names[size_t(collective)]) + ": " + what + ", got " +
+                                       std::to_string(in) + " and " + std::to_string(out)).c_str());
+        };
+        switch (collective) {
+            case Collective::all_gather:
+            case Collective::gather:
+                need(!has_output || out == in * size, "the output must hold one input of every rank");
+                return in * size;
+            case Collective::reduce_scatter:
+            case Collective::scatter:
+                need(!has_input || in == out * size, "the input must hold one output for every rank");
+                return out * size;
+            case Collective::all_to_all:
+                need(in == out && in % size == 0, "input and output must be equally long, a multiple of the ranks");
+                return in;
+            default: return out;
+        }
+    }
+
+    void set_op(Job& job, nb::handle op) {
+        Call& call = job.call;
+        call.op = 0;
+        if (op.is_none()) return;
+        if (nb::isinstance<nb::int_>(op)) {
+            auto number = nb::cast<uint8_t>(op);
+            call.op = number;
+            call.fold = find_fold(static_cast<Op>(number), call.dtype);
+            if (!call.fold)
+                throw nb::type_error((std::string(name_of(static_cast<Op>(number))) + " is not defined for " + name_of(call.dtype)).c_str());
+            return;
+        }
+        call.op = custom_op;
+        job.function = nb::borrow(op);
+        DType dtype = call.dtype;
+        call.custom_fold = [function = job.function.ptr(), dtype](const void* const* sources, size_t count,
+                                                                  void* const* destinations, size_t copies, size_t elements) {
+            nb::gil_scoped_acquire acquire;
+            nb::list list;
+            size_t bytes = elements * size_of(dtype);
+            for (size_t i = 0; i < count; ++i)
+                list.append(nb::steal(PyMemoryView_FromMemory(
+                    static_cast<char*>(const_cast<void*>(sources[i])), static_cast<Py_ssize_t>(bytes), PyBUF_READ)));
+            nb::object result = nb::handle(function)(list, name_of(dtype));
+            Array array(result, false, dtype);
+            for (size_t i = 0; i < copies; ++i) std::memcpy(destinations[i], array.data, bytes);
+        };
+    }
+
+    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root, bool shared) {
+        auto& plan = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
+        if (!plan) plan = std::make_shared<Plan>();
+        if (!plan->ordinary) plan->ordinary = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, false)));
+        if (shared && !plan->shared) plan->shared = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, true)));
+        return plan;
+    }
+
+    std::shared_ptr<Ticket> submit(std::shared_ptr<Job> job) {
+        if (!worker_) worker_ = std::make_unique<Worker>();
+        return worker_->submit([this, job]() mutable { native_->run(job->call, nullptr); });
+    }
+
+    nb::object compile_;
+    Clock::duration timeout_;
+    std::unique_ptr<Communicator> native_;
+    std::unique_ptr<Worker> worker_;
+    std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
+    std::vector<Choice> choices_[16];
+    std::vector<Event> events_;
+};
+
+}  // namespace
+
+void bind_communicator(nb::module_& module) {
+    nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
+    nb::class_<PyCommunicator>(module, "Communicator")
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, double>())
+        .def("choose", &PyCommunicator::choose)
+        .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
+             nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
+             nb::arg("dtype").none(), nb::arg("in_background"))
+        .def("wait", &PyCommunicator::wait)
+        .def("close", &PyCommunicator::close)
+        .def("abort", &PyCommunicator::abort)
+        .def("in_shared_memory", &PyCommunicator::in_shared_memory)
+        .def("calls", &PyCommunicator::calls)
+        .def("start_trace", &PyCommunicator::start_trace)
+        .def("stop_trace", &PyCommunicator::stop_trace);
+    module.attr("POST_BYTES") = Communicator::post_bytes();
+    module.attr("WORK_BYTES") = Communicator::work_bytes();
+    module.attr("COLLECTIVES") = nb::make_tuple("all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather",
+                                                "reduce_scatter", "all_to_all", "barrier");
+    module.attr("OPS") = nb::make_tuple("sum", "avg", "product", "min", "max", "band", "bor", "bxor");
+}
+
+}  // namespace allfold

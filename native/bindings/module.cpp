@@ -1,0 +1,25 @@
+#include <nanobind/nanobind.h>
+
+#include "../errors.hpp"
+#include "bindings.hpp"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, module) {
+    using namespace allfold;
+    module.doc() = "The native engine of allfold.";
+    // The exceptions are Python's own classes, so that there is one hierarchy.
+    nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const EngineError& error) {
+            const char* names[] = {"UsageError", "MismatchError", "RankLost", "CollectiveTimeout", "SharedMemoryError"};
+            nb::object errors = nb::module_::import_("allfold.errors");
+            PyErr_SetString(errors.attr(names[static_cast<size_t>(error.fault)]).ptr(), error.what());
+        }
+    });
+    // What an interpreter that exits leaves to the system is no leak worth a warning to users.
+    nb::set_leak_warnings(false);
+    bind_arena(module);
+    bind_communicator(module);
+}

@@ -1,0 +1,396 @@
+#include "communicator.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+namespace allfold {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
+
+uint64_t mix(uint64_t value, uint64_t next) {
+    value = (value ^ next) * 0x9E3779B97F4A7C15u;
+    return value ^ value >> 29;
+}
+
+// What must be the same on all ranks. Where the arrays lie need not be.
+uint64_t signature(const CallRecord& record) {
+    uint64_t value = mix(record.call, record.elements);
+    value = mix(value, static_cast<uint32_t>(record.root));
+    value = mix(value, record.collective | record.dtype << 8 | record.op << 16);
+    for (size_t i = 0; i < sizeof record.algorithm; i += sizeof(uint64_t)) {
+        uint64_t word;
+        std::memcpy(&word, record.algorithm + i, sizeof word);
+        value = mix(value, word);
+    }
+    return value;
+}
+
+enum class Life { alive, dead };
+
+// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie.
+Life life_of(int32_t process) {
+    if (process <= 0 || process == getpid()) return Life::alive;
+    char path[32], text[512];
+    std::snprintf(path, sizeof path, "/proc/%d/stat", process);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return kill(process, 0) == 0 || errno == EPERM ? Life::alive : Life::dead;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    if (length <= 0) return Life::dead;
+    text[length] = 0;
+    const char* name_end = std::strrchr(text, ')');  // the name before it may hold anything
+    return name_end && (name_end[2] == 'Z' || name_end[2] == 'X') ? Life::dead : Life::alive;
+}
+
+std::string list_of(const std::vector<uint32_t>& ranks) {
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+        if (i) text += i + 1 == ranks.size() ? " and " : ", ";
+        text += std::to_string(ranks[i]);
+    }
+    return text;
+}
+
+int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+// The state of one call.
+struct Communicator::Running {
+    const std::function<void()>& interrupted;
+    CallRecord record;
+    Clock::duration timeout;
+    Clock::time_point deadline{};  // set when waiting first takes long: most calls never look at a clock
+    std::vector<uint8_t> met;      // peers that were seen to be in the same call
+    uint32_t met_count = 0;
+    std::vector<const char*> inputs;  // by rank, where peers' arrays may be used
+    std::vector<char*> outputs;
+    const Program* program = nullptr;
+    uint32_t segments = 1;
+    size_t slot_bytes = 0;
+    bool stream = false;
+};
+
+Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)),
+      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))) {
+    for (const Member& member : members_) {
+        posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
+        work_.push_back(member.arena->at(member.work));
+    }
+    posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
+}
+
+size_t Communicator::post_bytes() { return sizeof(Post); }
+
+bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
+    return members_[rank_].arena->holds(pointer, bytes);
+}
+
+void Communicator::stand(Standing standing) {
+    // What ended the communicator first is what peers should hear of.
+    uint32_t open = static_cast<uint32_t>(Standing::open);
+    posts_[rank_]->standing.compare_exchange_strong(open, static_cast<uint32_t>(standing), std::memory_order_acq_rel);
+    wake_all(posts_[rank_]->progress);
+}
+
+void Communicator::run(const Call& call, const std::function<void()>& interrupted) {
+    std::lock_guard lock(mutex_);
+    check_open(call);
+    Running running{.interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = {}, .inputs = {}, .outputs = {}};
+    running.met.assign(size(), 0);
+    try {
+        enter(running, call);
+        running.program = agree(running, call);
+        perform(running, call, *running.program);
+    } catch (...) {
+        stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        throw;
+    }
+}
+
+void Communicator::check_open(const Call& call) const {
+    auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
+    if (standing == Standing::open) return;
+    std::string name = collective_names[static_cast<size_t>(call.collective)];
+    throw EngineError(Fault::usage, name + (standing == Standing::left
+                                                ? ": this communicator is closed"
+                                                : ": this communicator is broken by an earlier error; make a new one"));
+}
+
+void Communicator::enter(Running& running, const Call& call) {
+    CallRecord& record = running.record;
+    record.call = ++call_;
+    record.elements = call.elements;
+    record.root = call.root;
+    record.collective = static_cast<uint8_t>(call.collective);
+    record.dtype = static_cast<uint8_t>(call.dtype);
+    record.op = call.op;
+    std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
+    const Arena& arena = *members_[rank_].arena;
+    bool reachable = call.shared_program && (!call.input || arena.holds(call.input, 1)) &&
+                     (!call.output || arena.holds(call.output, 1));
+    if (reachable && call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
+    if (reachable && call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
+    chain_ = mix(chain_, signature(record));
+    Post& post = *posts_[rank_];
+    // Relaxed: whoever reads these has first acquired a progress that is published after them.
+    post.records[call_ % records_kept].store(record);
+    post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
+    post.last_call.store(call_, std::memory_order_relaxed);
+    // Nobody may fall behind by more than two segments: the work area that comes next was used two segments ago, and
+    // records and chains are kept for a few calls only.
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (peer != rank_) await_peer(running, peer, settled_);
+}
+
+// Whether all arrays of all ranks lie in shared memory: then the program that reaches into them is run. Whoever has an
+// ordinary array knows that they do not; the others wait to hear from everyone, as that program must anyway.
+const Program* Communicator::agree(Running& running, const Call& call) {
+    const CallRecord& own = running.record;
+    bool shared = own.input >= 0 || own.output >= 0;
+    if (!shared) return call.private_program;
+    publish_progress(base_ + 1);
+    running.inputs.resize(size());
+    running.outputs.resize(size());
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        CallRecord record = own;
+        if (peer != rank_) {
+            await_peer(running, peer, base_ + 1);
+            meet(running, peer);
+            record = posts_[peer]->records[call_ % records_kept].load();
+        }
+        // A peer leaves the offsets of all its arrays; if one of them is an ordinary array, it leaves none.
+        bool has_input = record.input >= 0, has_output = record.output >= 0;
+        shared = shared && (has_input || has_output);
+        running.inputs[peer] = has_input ? members_[peer].arena->at(record.input) : nullptr;
+        running.outputs[peer] = has_output ? members_[peer].arena->at(record.output) : nullptr;
+    }
+    return shared ? call.shared_program : call.private_program;
+}
+
+void Communicator::perform(Running& running, const Call& call, const Program& program) {
+    if (!program.shared) {
+        running.inputs.assign(size(), nullptr);
+        running.outputs.assign(size(), nullptr);
+        running.inputs[rank_] = static_cast<const char*>(call.input);
+        running.outputs[rank_] = static_cast<char*>(call.output);
+    }
+    size_t element = size_of(call.dtype);
+    uint64_t longest = (call.elements + program.chunks - 1) / program.chunks;
+    if (program.work_slots) {
+        // A segment of every chunk must fit its work slot; about 64 KiB of work area in use keeps it in cache.
+        size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
+        size_t wanted = std::max<size_t>(size_t{1} << 18, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
+        size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
+        running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
+        running.slot_bytes = ((longest + running.segments - 1) / running.segments * element + 63) / 64 * 64;
+    }
+    running.stream = call.elements * element >= (size_t{8} << 20);
+    const uint32_t count = program.instructions;
+    const uint64_t start = base_ + 1;
+    for (uint32_t segment = 0; segment < running.segments; ++segment) {
+        uint64_t here = start + uint64_t{segment} * program.stride;
+        if (segment == 1)
+            for (uint32_t peer = 0; peer < size(); ++peer)
+                if (peer != rank_) await_peer(running, peer, base_);
+        for (uint32_t i = 0; i < count; ++i) {
+            int64_t began = trace ? now() : 0;
+            for (const Wait* wait = program.waits.begin(i); wait != program.waits.end(i); ++wait) {
+                await_peer(running, wait->rank, here + wait->count);
+                meet(running, wait->rank);
+            }
+            if (segment >= 2)
+                for (const Wait* wait = program.reuse.begin(i); wait != program.reuse.end(i); ++wait)
+                    await_peer(running, wait->rank, here - 2 * uint64_t{program.stride} + wait->count);
+            int64_t ready = trace ? now() : 0;
+            execute(running, call, program, i, segment);
+            bool last = i + 1 == count && segment + 1 == running.segments;
+            if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
+            if (trace) {
+                uint64_t length = (longest + running.segments - 1) / running.segments;
+                trace->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
+            }
+        }
+        ++segments_done_;
+    }
+    uint64_t last = start + uint64_t{running.segments - 1} * program.stride;
+    for (const Wait& wait : program.leave) {
+        await_peer(running, wait.rank, last + wait.count);
+        meet(running, wait.rank);
+    }
+    settled_ = running.segments > 1 ? last : base_;
+    base_ = start + uint64_t{running.segments} * program.stride + 1;
+    publish_progress(base_);
+}
+
+void Communicator::execute(const Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
+    const Slot *source = program.sources.begin(i), *source_end = program.sources.end(i);
+    if (source == source_end || call.elements == 0) return;
+    uint32_t chunk = program.length_of[i];
+    uint64_t length = (chunk + 1) * call.elements / program.chunks - chunk * call.elements / program.chunks;
+    uint64_t start = segment * length / running.segments;
+    uint64_t elements = (segment + 1) * length / running.segments - start;
+    if (elements == 0) return;
+    const void* sources[most_ranks];
+    void* destinations[most_ranks + 1];
+    size_t source_count = 0, destination_count = 0;
+    for (; source != source_end; ++source) sources[source_count++] = locate(running, program, *source, start);
+    for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot)
+        destinations[destination_count++] = locate(running, program, *slot, start);
+    if (source_count == 1) {
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), running.stream);
+    } else if (call.fold) {
+        bool divide = call.op == static_cast<uint8_t>(Op::average) && program.complete[i];
+        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, running.stream);
+    } else {
+        call.custom_fold(sources, source_count, destinations, destination_count, elements);
+    }
+}
+
+// Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
+char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
+    size_t element = size_of(static_cast<DType>(running.record.dtype));
+    if (slot.space == Space::work) {
+        size_t area = (segments_done_ & 1) * window_bytes;
+        return work_[slot.rank] + area + slot.index * running.slot_bytes;
+    }
+    uint64_t total = running.record.elements;
+    bool input = slot.space == Space::input;
+    uint32_t origin = (input ? program.input_origin : program.output_origin)[slot.rank];
+    uint64_t skip = slot.index * total / program.chunks - origin * total / program.chunks;
+    const char* base = input ? running.inputs[slot.rank] : running.outputs[slot.rank];
+    return const_cast<char*>(base) + (skip + start) * element;
+}
+
+// Waiting, and what can go wrong meanwhile -----------------------------------------------------------------------------
+
+void Communicator::publish_progress(uint64_t value) {
+    publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value);
+}
+
+void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
+    Post& post = *posts_[peer];
+    await(post.progress, post.sleepers, target, patience_, [&] { return bother(running, peer); });
+}
+
+void Communicator::meet(Running& running, uint32_t peer) {
+    if (running.met[peer]) return;
+    running.met[peer] = 1;
+    if (posts_[peer]->chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_) [[unlikely]]
+        fail_mismatch(running);
+}
+
+Clock::duration Communicator::bother(Running& running, uint32_t peer) {
+    auto time = Clock::now();
+    if (running.deadline == Clock::time_point{}) {
+        running.deadline = time + running.timeout;
+        return std::min<Clock::duration>(1ms, running.timeout);
+    }
+    if (running.interrupted) running.interrupted();
+    look_around(running);
+    if (time >= running.deadline) fail_timeout(running, peer);
+    return std::min<Clock::duration>(nap, running.deadline - time);
+}
+
+// Is everybody still there, and in the same call?
+void Communicator::look_around(Running& running) {
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        if (peer == rank_) continue;
+        Post& post = *posts_[peer];
+        auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
+        std::string name = collective_names[running.record.collective];
+        if (standing == Standing::mismatch) fail_mismatch(running);
+        // A peer that is ahead of this call has done its part of it, and whatever befell it since is not our concern.
+        if (post.progress.load(std::memory_order_acquire) > base_ && post.last_call.load(std::memory_order_relaxed) > call_) continue;
+        if (standing == Standing::aborted)
+            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " gave up " + where(call_));
+        if (life_of(post.process.load(std::memory_order_relaxed)) == Life::dead)
+            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " (process " +
+                                                    std::to_string(post.process.load()) + ") is gone " + where(call_));
+        if (standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_)
+            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) +
+                                                    " has left: it closed its communicator after call " +
+                                                    std::to_string(post.last_call.load()) + ", this is " + where(call_));
+    }
+}
+
+void Communicator::fail_mismatch(Running& running) {
+    stand(Standing::mismatch);
+    // Give those who are still on their way a moment to arrive, so that everybody can be named.
+    auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
+    auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        while (!arrived(peer) && Clock::now() < limit) {
+            timespec pause{0, 1000000};
+            nanosleep(&pause, nullptr);
+        }
+    std::vector<CallRecord> records(size());
+    bool same_collective = true;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        records[peer] = peer == rank_ ? running.record : posts_[peer]->records[call_ % records_kept].load();
+        if (records[peer].call == call_) same_collective &= records[peer].collective == running.record.collective;
+    }
+    std::string text = same_collective ? collective_names[running.record.collective] : std::string("mismatched calls");
+    text += ": ";
+    std::vector<uint32_t> absent;
+    std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        if (records[peer].call != call_) {
+            absent.push_back(peer);
+            continue;
+        }
+        std::string what = describe(records[peer], !same_collective);
+        auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
+        if (known == groups.end()) groups.push_back({what, {peer}});
+        else known->second.push_back(peer);
+    }
+    for (size_t i = 0; i < groups.size(); ++i)
+        text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
+    if (groups.size() < 2) text += ", but an earlier call differed";
+    if (!absent.empty()) text += ", " + list_of(absent) + " did not come";
+    throw EngineError(Fault::mismatch, text + " " + where(call_));
+}
+
+void Communicator::fail_timeout(Running& running, uint32_t peer) {
+    std::vector<uint32_t> absent;
+    for (uint32_t other = 0; other < size(); ++other)
+        if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
+    double seconds = std::chrono::duration<double>(running.timeout).count();
+    char within[48];
+    std::snprintf(within, sizeof within, " within %g s ", seconds);
+    std::string text = std::string(collective_names[running.record.collective]) + ": ";
+    if (absent.empty()) text += "rank " + std::to_string(peer) + " came but did not do its part";
+    else text += list_of(absent) + " did not come";
+    throw EngineError(Fault::timeout, text + within + where(call_));
+}
+
+std::string Communicator::where(uint64_t call) const {
+    return "(call " + std::to_string(call) + " of " + label_ + ")";
+}
+
+std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
+    auto collective = static_cast<Collective>(record.collective);
+    std::string text;
+    if (with_collective) text += std::string(collective_names[record.collective]) + " of ";
+    if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
+    text += std::string(name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
+    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+    if (reduces) text += record.op == custom_op ? " custom operation" : std::string(" ") + name_of(static_cast<Op>(record.op));
+    bool rooted = collective == Collective::reduce || collective == Collective::broadcast ||
+                  collective == Collective::gather || collective == Collective::scatter;
+    if (rooted) text += " root " + std::to_string(record.root);
+    if (record.algorithm[0]) text += std::string(" by ") + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+    return text;
+}
+
+}  // namespace allfold

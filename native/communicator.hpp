@@ -1,0 +1,118 @@
+// The engine: runs programs on one rank of a communicator.
+//
+// All that ranks share is in their posts (layout.hpp) and work areas. A call goes like this: leave a record of what one
+// came with; wait until nobody is more than two calls behind; run the program, segment by segment; publish that one is
+// done. Every wait checks, when it first hears of a peer in a call, that the peer is in the same call.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "errors.hpp"
+#include "kernels.hpp"
+#include "layout.hpp"
+#include "program.hpp"
+#include "wait.hpp"
+
+namespace allfold {
+
+enum class Collective : uint8_t {
+    all_reduce, reduce, broadcast, gather, scatter, all_gather, reduce_scatter, all_to_all, barrier,
+};
+inline constexpr const char* collective_names[] = {
+    "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier",
+};
+
+inline constexpr uint8_t custom_op = 255;  // the user's own operation
+inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
+
+struct Event {  // one instruction, as a trace shows it
+    uint64_t call;
+    std::string program;
+    uint32_t segment, instruction;
+    int64_t start, ready, end;  // nanoseconds: began to wait, began to work, was done
+    uint64_t bytes;
+};
+
+struct Call {
+    Collective collective;
+    uint8_t op;  // an Op, or custom_op
+    DType dtype;
+    int32_t root;
+    uint64_t elements;  // of the whole buffer
+    const void* input;
+    void* output;
+    const char* algorithm;  // "" where the engine chose
+    // The program for arrays that lie in shared memory on every rank, and the one for all other cases.
+    const Program* shared_program;
+    const Program* private_program;
+    Fold fold;  // null for a custom operation
+    std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
+    Clock::duration timeout;
+};
+
+class Communicator {
+  public:
+    struct Member {
+        std::shared_ptr<Arena> arena;
+        size_t post;  // offsets in the arena
+        size_t work;
+    };
+
+    Communicator(uint32_t rank, std::vector<Member> members, std::string label);
+
+    // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
+    static size_t post_bytes();
+    static size_t work_bytes() { return 2 * window_bytes; }
+
+    // `interrupted` is asked now and then during long waits and ends the call by throwing.
+    void run(const Call& call, const std::function<void()>& interrupted);
+
+    // Ends this rank's part for good: no further call works, here or, as soon as they notice, on the other ranks.
+    void stand(Standing standing);
+
+    uint32_t rank() const { return rank_; }
+    uint32_t size() const { return static_cast<uint32_t>(posts_.size()); }
+    bool in_shared_memory(const void* pointer, size_t bytes) const;
+    uint64_t calls() const { return call_; }
+    std::vector<Event>* trace = nullptr;  // where to record, or nothing
+
+  private:
+    struct Running;
+
+    void enter(Running& running, const Call& call);
+    const Program* agree(Running& running, const Call& call);
+    void perform(Running& running, const Call& call, const Program& program);
+    void execute(const Running& running, const Call& call, const Program& program, uint32_t instruction,
+                 uint32_t segment);
+    char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
+    void await_peer(Running& running, uint32_t peer, uint64_t target);
+    void meet(Running& running, uint32_t peer);
+    Clock::duration bother(Running& running, uint32_t peer);
+    void look_around(Running& running);
+    void publish_progress(uint64_t value);
+    void check_open(const Call& call) const;
+    [[noreturn]] void fail_mismatch(Running& running);
+    [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    std::string describe(const CallRecord& record, bool with_collective) const;
+    std::string where(uint64_t call) const;
+
+    uint32_t rank_;
+    std::string label_;
+    std::vector<Member> members_;
+    std::vector<Post*> posts_;
+    std::vector<char*> work_;
+    Patience patience_;
+    std::mutex mutex_;
+    uint64_t call_ = 0;
+    uint64_t chain_ = 0;
+    uint64_t base_ = 0;           // progress at the end of the last call, the same on all ranks
+    uint64_t settled_ = 0;        // progress at the end of the last segment but one
+    uint64_t segments_done_ = 0;  // over all calls; its parity says which work area is next
+};
+
+}  // namespace allfold

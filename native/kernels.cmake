@@ -1,0 +1,17 @@
+# The fold kernels: one library, each instruction set of it with its own flags.
+# No -ffast-math, no contraction into fused multiply-adds: the bits of a result are part of the interface.
+set(ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels.cpp ${CMAKE_CURRENT_LIST_DIR}/kernels_baseline.cpp)
+set(ALLFOLD_KERNEL_FLAGS -O3 -ffp-contract=off)
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS
+                            "${ALLFOLD_KERNEL_FLAGS}")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  list(APPEND ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels_avx2.cpp
+       ${CMAKE_CURRENT_LIST_DIR}/kernels_avx512.cpp)
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS
+                              "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c")
+  set_source_files_properties(
+    ${CMAKE_CURRENT_LIST_DIR}/kernels_avx512.cpp
+    PROPERTIES COMPILE_OPTIONS
+               "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
+endif()

@@ -1,0 +1,73 @@
+// What ranks leave for each other in shared memory. Everything here is written by its owner alone, except the counts of
+// sleepers, which peers change.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+namespace allfold {
+
+// A line pair, not a line: processors fetch neighbouring lines together, and a busy neighbour would be dragged along.
+inline constexpr size_t line_bytes = 128;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "atomics must work between processes");
+
+// A number that only grows, and that others wait for: see wait.hpp.
+struct Counter {
+    alignas(line_bytes) std::atomic<uint64_t> value;
+    alignas(line_bytes) std::atomic<uint32_t> sleepers;
+};
+
+// What a rank came with to a call: for its peers to compare, to find its arrays, and to name in an error.
+struct CallRecord {
+    uint64_t call = 0;
+    uint64_t elements = 0;
+    int64_t input = -1, output = -1;  // where the arrays lie in the rank's arena; -1: not there, ordinary memory
+    int32_t root = 0;
+    uint8_t collective = 0, dtype = 0, op = 0, unused = 0;
+    char algorithm[40] = {};
+};
+inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
+static_assert(sizeof(CallRecord) % sizeof(uint64_t) == 0);
+
+// A record in shared memory, word by word: a peer that looks while it is written sees a mixture, never undefined
+// behaviour, and tells by the call's number whether what it saw is what it asked for.
+struct SharedRecord {
+    std::atomic<uint64_t> words[record_words];
+
+    void store(const CallRecord& record) {
+        uint64_t plain[record_words];
+        std::memcpy(plain, &record, sizeof plain);
+        for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
+    }
+    CallRecord load() const {
+        uint64_t plain[record_words];
+        for (size_t i = 0; i < record_words; ++i) plain[i] = words[i].load(std::memory_order_relaxed);
+        CallRecord record;
+        std::memcpy(&record, plain, sizeof plain);
+        return record;
+    }
+};
+
+enum class Standing : uint32_t { open, mismatch, aborted, left };
+
+// A rank can be at most two calls ahead of a peer (Communicator::enter), so a few records are enough.
+inline constexpr size_t records_kept = 8;
+inline constexpr size_t chains_kept = 4;
+
+// One rank's side of one communicator.
+struct Post {
+    // How far the rank is, in instructions, over all calls; a release store after each one that somebody waits for.
+    // The chain beside it, a hash of everything the rank has called so far, is written before and read after it, so it
+    // travels in the same line and costs no miss of its own.
+    alignas(line_bytes) std::atomic<uint64_t> progress;
+    std::atomic<uint64_t> chain[chains_kept];
+    alignas(line_bytes) std::atomic<uint32_t> sleepers;
+    alignas(line_bytes) std::atomic<uint32_t> standing;
+    std::atomic<uint64_t> last_call;
+    std::atomic<int32_t> process;
+    SharedRecord records[records_kept];
+};
+
+}  // namespace allfold

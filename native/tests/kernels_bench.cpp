@@ -1,0 +1,151 @@
+// How fast the kernels are, beside memcpy: gigabytes (read and written) a second in the first and second cache and in
+// memory, and nanoseconds a call for a few elements. Arguments: the instruction set (default: the best).
+#include "../kernels.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+using namespace allfold;
+
+namespace {
+
+constexpr size_t most_sources = 16;
+
+double best_seconds(size_t calls, const std::function<void()>& call) {
+    double best = 1e30;
+    for (int round = 0; round < 7; ++round) {
+        const auto start = std::chrono::steady_clock::now();
+        for (size_t i = 0; i < calls; ++i) call();
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        best = std::min(best, taken.count() / static_cast<double>(calls));
+    }
+    return best;
+}
+
+struct Arrays {
+    explicit Arrays(size_t bytes) : bytes(bytes) {
+        // Arrays that all begin at the same place of a page would compete for the same lines of the cache.
+        const size_t stride = bytes + 4096 + 17 * 64;
+        memory.reset(static_cast<char*>(std::aligned_alloc(4096, ((most_sources + 2) * stride + 4095) / 4096 * 4096)));
+        std::memset(memory.get(), 0, (most_sources + 2) * stride);
+        for (size_t i = 0; i < most_sources; ++i) sources[i] = memory.get() + i * stride;
+        for (size_t i = 0; i < 2; ++i) destinations[i] = memory.get() + (most_sources + i) * stride;
+    }
+    struct Free {
+        void operator()(char* pointer) const { std::free(pointer); }
+    };
+    size_t bytes;
+    std::unique_ptr<char, Free> memory;
+    const void* sources[most_sources];
+    void* destinations[2];
+};
+
+struct Case {
+    const char* name;
+    Op op;
+    DType dtype;
+    size_t sources;
+    size_t destinations = 1;
+    uint32_t divisor = 1;
+};
+
+}  // namespace
+
+int main(int argument_count, char** arguments) {
+    Isa isa = best_isa();
+    for (const Isa candidate : all_isas)
+        if (argument_count > 1 && std::strcmp(arguments[1], name_of(candidate)) == 0) isa = candidate;
+    if (!available(isa)) {
+        std::fprintf(stderr, "this processor has no %s\n", name_of(isa));
+        return 2;
+    }
+    std::printf("kernels: %s; GB/s read and written; (stores past the cache)\n", name_of(isa));
+
+    const Case cases[] = {
+        {"float32 sum of 2", Op::sum, DType::float32, 2},
+        {"bfloat16 sum of 2", Op::sum, DType::bfloat16, 2},
+        {"float16 sum of 2", Op::sum, DType::float16, 2},
+        {"float32 sum of 4", Op::sum, DType::float32, 4},
+        {"bfloat16 sum of 4", Op::sum, DType::bfloat16, 4},
+        {"float16 sum of 4", Op::sum, DType::float16, 4},
+        {"float32 sum of 8", Op::sum, DType::float32, 8},
+        {"bfloat16 sum of 8", Op::sum, DType::bfloat16, 8},
+        {"float16 sum of 8", Op::sum, DType::float16, 8},
+        {"float32 sum of 16", Op::sum, DType::float32, 16},
+        {"float32 sum of 4 to 2", Op::sum, DType::float32, 4, 2},
+        {"float32 average of 4", Op::average, DType::float32, 4, 1, 4},
+        {"float32 average of 3", Op::average, DType::float32, 3, 1, 3},
+        {"bfloat16 average of 4", Op::average, DType::bfloat16, 4, 1, 4},
+        {"float32 max of 4", Op::max, DType::float32, 4},
+        {"bfloat16 max of 4", Op::max, DType::bfloat16, 4},
+        {"int8 product of 4", Op::product, DType::int8, 4},
+        {"int64 product of 4", Op::product, DType::int64, 4},
+        {"complex64 product of 4", Op::product, DType::complex64, 4},
+    };
+    const struct {
+        const char* name;
+        size_t array_bytes;
+    } places[] = {{"L1", 4 << 10}, {"L2", 96 << 10}, {"memory", 64 << 20}};
+
+    std::printf("%-24s", "");
+    for (const auto& place : places) std::printf("%20s", place.name);
+    std::vector<Arrays> arrays;
+    for (const auto& place : places) arrays.emplace_back(place.array_bytes);
+
+    std::printf("\n%-24s", "memcpy");
+    for (const Arrays& array : arrays) {
+        const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
+        const double seconds = best_seconds(
+            calls, [&] { std::memcpy(array.destinations[0], array.sources[0], array.bytes); asm volatile("" ::: "memory"); });
+        std::printf("%11.1f %8s", 2e-9 * static_cast<double>(array.bytes) / seconds, "");
+    }
+    std::printf("\n%-24s", "copy");
+    for (const Arrays& array : arrays) {
+        const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
+        for (const bool stream : {false, true}) {
+            const double seconds =
+                best_seconds(calls, [&] { find_copy(isa)(array.sources[0], array.destinations, 1, array.bytes, stream); });
+            std::printf(stream ? " (%6.1f)" : "%11.1f", 2e-9 * static_cast<double>(array.bytes) / seconds);
+        }
+    }
+    std::printf("\n");
+    for (const Case& test : cases) {
+        const Fold fold = find_fold(test.op, test.dtype, isa);
+        std::printf("%-24s", test.name);
+        for (const Arrays& array : arrays) {
+            const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
+            for (const bool stream : {false, true}) {
+                const double seconds = best_seconds(calls, [&] {
+                    fold(array.sources, test.sources, array.destinations, test.destinations,
+                         array.bytes / size_of(test.dtype), test.divisor, stream);
+                });
+                const double bytes = static_cast<double>((test.sources + test.destinations) * array.bytes);
+                std::printf(stream ? " (%6.1f)" : "%11.1f", 1e-9 * bytes / seconds);
+            }
+        }
+        std::printf("\n");
+    }
+
+    std::printf("\nnanoseconds a call%6s", "");
+    const size_t counts[] = {1, 3, 8, 15, 16, 64, 256};
+    for (const size_t elements : counts) std::printf("%6zu", elements);
+    std::printf("  elements\n");
+    for (const Case& test : cases) {
+        const Fold fold = find_fold(test.op, test.dtype, isa);
+        std::printf("%-24s", test.name);
+        for (const size_t elements : counts) {
+            const double seconds = best_seconds(100000, [&] {
+                fold(arrays[0].sources, test.sources, arrays[0].destinations, test.destinations, elements, test.divisor,
+                     false);
+            });
+            std::printf("%6.1f", 1e9 * seconds);
+        }
+        std::printf("\n");
+    }
+}

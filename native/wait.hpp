@@ -1,0 +1,72 @@
+// Waiting for a number to grow: first by looking, then by letting others run, then asleep.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace allfold {
+
+using Clock = std::chrono::steady_clock;
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    // isb waits about as long as a pause on x86; yield is a no-op on most cores.
+    asm volatile("isb" ::: "memory");
+#endif
+}
+
+// How long to look before letting go of the processor. With a core for everyone, looking is the fastest. With more ranks
+// than cores whoever looks keeps the one it waits for from running, so it lets go at once.
+struct Patience {
+    uint32_t looks;
+    uint32_t yields;
+
+    static Patience for_ranks(uint32_t ranks);
+};
+
+// Sleep until `value` is no longer `seen` in its low half, or the time is up, or for no reason. Wakes come from wake().
+void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_most);
+void wake_all(std::atomic<uint64_t>& value);
+void let_others_run();
+
+// Make `value` known to whoever waits for it.
+//
+// Release: what was written before is visible to whoever reads the new value. The fence after it orders the store before
+// the look at `sleepers`; a sleeper does the opposite (counts itself, fence, looks at the value), so one of the two sees
+// the other: either we wake it, or it does not go to sleep. Without the fence both could look too early.
+inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number) {
+    value.store(number, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
+}
+
+// Wait until `value` is at least `target`. `bother()` is called now and then while nothing happens; it gives the longest
+// time to sleep, and ends the wait by throwing.
+template <typename Bother>
+inline void await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
+                  const Patience& patience, Bother&& bother) {
+    // Acquire: pairs with the release in publish(), so that what the peer wrote before is there to be read.
+    if (value.load(std::memory_order_acquire) >= target) [[likely]] return;
+    for (uint32_t look = 0; look < patience.looks; ++look) {
+        relax();
+        if (value.load(std::memory_order_acquire) >= target) return;
+    }
+    for (uint32_t turn = 0; turn < patience.yields; ++turn) {
+        let_others_run();
+        if (value.load(std::memory_order_acquire) >= target) return;
+    }
+    while (true) {
+        Clock::duration at_most = bother();
+        sleepers.fetch_add(1, std::memory_order_relaxed);
+        std::atomic_thread_fence(std::memory_order_seq_cst);  // see publish()
+        uint64_t seen = value.load(std::memory_order_acquire);
+        if (seen < target) sleep_on(value, seen, at_most);
+        sleepers.fetch_sub(1, std::memory_order_relaxed);
+        if (value.load(std::memory_order_acquire) >= target) return;
+    }
+}
+
+}  // namespace allfold

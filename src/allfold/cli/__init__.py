@@ -1,0 +1,105 @@
+"""The command line: `allfold COMMAND …`, one file a command.
+
+A command is a module with a `SUMMARY`, `add_arguments(parser)` and `run(arguments)`, which gives the exit status: 0
+good, 1 the thing checked is wrong, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..collectives import suggest
+from ..errors import AllfoldError, UsageError
+
+_COMMANDS = {
+    "list": "which algorithms there are, with their steps and bytes",
+    "show": "an algorithm step by step: its moves, and who holds what after each",
+    "verify": "prove algorithms, ours or yours, for given numbers of ranks",
+    "compare": "steps, messages and bytes of algorithms side by side",
+    "run": "start a script once for every rank of this machine",
+    "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
+}
+
+_DESCRIPTION = (
+    "Write a collective algorithm once, as a few readable lines of Python. Then prove it, price it, see it, run it."
+)
+_EPILOG = """\
+`allfold COMMAND --help` explains a command by an example.
+exit status: 0 good, 1 the thing checked is wrong, 2 wrong usage.
+
+example:
+  $ allfold show ring --ranks 4 --moves-only
+  all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages
+  step 0  +3:0→1  +0:1→2  +1:2→3  +2:3→0
+  step 1  +2:0→1  +3:1→2  +0:2→3  +1:3→0
+  step 2  +1:0→1  +2:1→2  +3:2→3  +0:3→0
+  step 3  0:0→1  1:1→2  2:2→3  3:3→0
+  …"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show → or ✓ gets a question mark, not a traceback.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except AllfoldError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in _COMMANDS else ''}: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not stumble over that once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _dispatch(words: Sequence[str]) -> int:
+    from .. import __version__
+
+    parser = _Parser(
+        prog="allfold",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"allfold {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    chosen = words[0] if words else None
+    for name, summary in _COMMANDS.items():
+        # Only the command that is asked for is imported; the others may take long to load.
+        command = commands.add_parser(name, help=summary, allow_abbrev=False)
+        if name == chosen:
+            module = importlib.import_module(f".{name}", __name__)
+            command.formatter_class = argparse.RawDescriptionHelpFormatter
+            command.description = getattr(module, "SUMMARY", summary)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    if chosen is None:
+        parser.print_help()
+        return 0
+    if not chosen.startswith("-") and chosen not in _COMMANDS:
+        raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, _COMMANDS)}")
+    try:
+        arguments = parser.parse_args(words)
+    except SystemExit as end:  # after --help and --version
+        return end.code if isinstance(end.code, int) else 0
+    status = arguments.run(arguments) if hasattr(arguments, "run") else 0
+    return int(status)

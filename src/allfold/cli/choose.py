@@ -1,0 +1,164 @@
+"""Which algorithms and which numbers of ranks a command line means."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from ..collectives import COLLECTIVES, find_collective, suggest
+from ..errors import AllfoldError, UsageError
+from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
+from ..schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One algorithm as the user named it; in words only, so that another process can find it again."""
+
+    collective: str
+    name: str
+    """An algorithm's name, or FILE.py:function."""
+    parameters: str = "{}"
+    """What the algorithm is given besides the ranks and the root, as JSON."""
+
+    @property
+    def title(self) -> str:
+        return self.name.rpartition(":")[2]
+
+    def schedule(self, ranks: int, root: int | None = None) -> Schedule:
+        algorithm = _function(self.name) if is_file(self.name) else self.name
+        return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
+
+
+def add_with(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--with",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the algorithm, its value in JSON or a plain word: --with groups=[[0,1,2],[3,4]]",
+    )
+
+
+def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
+    """The algorithm of that name; where several collectives have one, all_reduce's, with a note on the others."""
+    given = json.dumps(dict(_parameter(word) for word in parameters))
+    if collective is not None:
+        find_collective(collective)
+    if is_file(name):
+        function = _function(name)
+        return Choice(collective or _own_collective(name, function), name, given)
+    if collective is not None:
+        return Choice(collective, find_algorithm(collective, name).name, given)
+    found = [one for one in COLLECTIVES if name in algorithms(one)]
+    if not found:
+        known = dict.fromkeys(known for one in COLLECTIVES for known in algorithms(one))
+        raise UsageError(f"there is no algorithm {name!r}; {suggest(name, known)}; one of your own is FILE.py:function")
+    if len(found) > 1:
+        others = ", ".join(found[1:])
+        sys.stderr.write(f"note: {name} of {found[0]} is meant; --collective chooses another: {others}\n")
+    return Choice(found[0], name, given)
+
+
+def choose_all(collective: str | None) -> list[Choice]:
+    wanted = COLLECTIVES if collective is None else [find_collective(collective).name]
+    return [Choice(one, name) for one in wanted for name in algorithms(one)]
+
+
+def rank_counts(text: str) -> list[int]:
+    """`4`, `1-33`, `2,4,8` and mixtures of them: the numbers in order, each once."""
+    counts: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"ranks {text!r}: expected a number (4), a range (1-33) or a list (2,4,8)")
+        low, high = int(first), int(last if dash else first)
+        if low < 1 or high < low:
+            raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
+        counts.update(range(low, high + 1))
+    return sorted(counts)
+
+
+def one_rank_count(text: str) -> int:
+    counts = rank_counts(text)
+    if len(counts) != 1:
+        raise UsageError(f"ranks {text!r}: expected one number")
+    return counts[0]
+
+
+def _parameter(word: str) -> tuple[str, Any]:
+    key, equals, value = word.partition("=")
+    if not key.isidentifier() or not equals:
+        raise UsageError(f"--with {word}: expected KEY=VALUE, as in --with across=tree or --with groups=[[0,1],[2]]")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+# FILE.py:function ----------------------------------------------------------------------------------------------------
+
+
+def is_file(name: str) -> bool:
+    return name.endswith(".py") or ".py:" in name
+
+
+def _function(name: str) -> Callable[..., Steps] | Algorithm:
+    path, _, function = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
+    module = _load(str(Path(path).absolute()), path)
+    found = getattr(module, function, None) if function else None
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    there = [
+        one
+        for one, value in vars(module).items()
+        if inspect.isgeneratorfunction(value) and value.__module__ == module.__name__
+    ]
+    listing = f"its generator functions: {', '.join(there)}" if there else "it has no generator functions"
+    if not function:
+        raise UsageError(f"{path} must be followed by :function; {listing}")
+    what = "is not a function" if hasattr(module, function) else "does not exist"
+    raise UsageError(f"{function!r} of {path} {what}; {listing}")
+
+
+@cache
+def _load(absolute: str, path: str) -> ModuleType:
+    """Run the user's file as a module, once. Whatever it raises becomes a sentence with the line."""
+    if not Path(absolute).is_file():
+        raise UsageError(f"there is no file {path}")
+    name = f"allfold_file_{Path(absolute).stem}"
+    spec = importlib.util.spec_from_file_location(name, absolute)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(Path(absolute).parent) not in sys.path:
+        sys.path.insert(0, str(Path(absolute).parent))  # as for a script: it may import what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"{path} is not Python: {error.msg} (line {error.lineno})") from error
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == absolute]
+        what = str(error) if isinstance(error, AllfoldError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} raised when it was loaded: {what} (line {lines[-1] if lines else '?'})") from error
+    return module
+
+
+def _own_collective(name: str, function: Callable[..., Steps] | Algorithm) -> str:
+    """The collective that the function's own @algorithm names."""
+    for collective in COLLECTIVES:
+        if any(find_algorithm(collective, known).function is function for known in algorithms(collective)):
+            return collective
+    raise UsageError(f"{name} does not say its collective; add --collective or put @algorithm(…) before the function")

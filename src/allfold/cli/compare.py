@@ -1,0 +1,129 @@
+"""`allfold compare`: steps, messages and bytes of algorithms side by side."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+
+from ..collectives import find_collective
+from ..registry import algorithms, find_algorithm, schedule
+from ..schedule import Counts
+from .choose import rank_counts
+from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
+
+SUMMARY = """\
+Steps, messages and bytes of algorithms side by side, counted from their schedules and not from formulas. Bytes are
+multiples of S, the bytes of one buffer; a port is one rank's sending or receiving side."""
+
+_EPILOG = """\
+example:
+  $ allfold compare --ranks 8 --algorithms naive,driver,ring
+  ranks  all_reduce  steps  messages in all  bytes in all  messages, busiest port  bytes, busiest port
+  8      naive           1               56          56 S                       7                  7 S
+  8      driver          2               14          14 S                       7                  7 S
+  8      ring           14              112          14 S                      14               1.75 S
+  8      at least                        14          14 S                3 rounds               1.75 S
+  …"""
+
+Table = dict[int, dict[str, Counts]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("--ranks", default="2,4,8,16,32", metavar="A,B,C", help="rank counts (default: 2,4,8,16,32)")
+    parser.add_argument(
+        "--collective", default="all_reduce", metavar="C", help="of this collective (default: all_reduce)"
+    )
+    parser.add_argument("--algorithms", metavar="A,B", help="these algorithms only")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    collective = find_collective(arguments.collective)
+    names = algorithms(collective.name)
+    if arguments.algorithms is not None:
+        names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
+    table = count(collective.name, names, rank_counts(arguments.ranks))
+    if arguments.json:
+        write_json(_as_json(collective.name, table))
+        return 0
+    write_comparison(collective.name, table, arguments.color)
+    return 0
+
+
+def count(collective: str, names: list[str], ranks: list[int]) -> Table:
+    return {many: {name: schedule(collective, name, many).counts for name in names} for many in ranks}
+
+
+def write_comparison(collective: str, table: Table, color: bool | None) -> None:
+    rows: list[list[str] | None] = []
+    for ranks, counted in table.items():
+        rows += [None] if rows else []
+        for name, counts in counted.items():
+            rows.append(
+                [
+                    str(ranks),
+                    name,
+                    str(counts.steps),
+                    str(counts.messages),
+                    f"{times(counts.bytes)} S",
+                    str(counts.busiest_port_messages),
+                    f"{times(counts.busiest_port_bytes)} S",
+                ]
+            )
+        least = find_collective(collective).bounds(ranks)
+        bytes_least, port_least = f"{times(least.bytes)} S", f"{times(least.busiest_port_bytes)} S"
+        rows.append(
+            [str(ranks), "at least", "", str(least.messages), bytes_least, f"{least.rounds} rounds", port_least]
+        )
+    head = (
+        "ranks",
+        collective,
+        "steps",
+        "messages in all",
+        "bytes in all",
+        "messages, busiest port",
+        "bytes, busiest port",
+    )
+    write_table(head, rows, color, left=2)
+    for note in _notes(collective, table):
+        write_lines(["", *textwrap.wrap(note, min(width(), 100))], color)
+
+
+def _notes(collective: str, table: Table) -> list[str]:
+    notes = [
+        "“At least” is what no algorithm can do with less of. Rounds are messages that go one after the other when a "
+        "port carries one at a time: a step in which a port carries k messages takes k rounds."
+    ]
+    largest = max(table)
+    counted = table[largest]
+    if collective != "all_reduce" or largest < 3 or not {"naive", "driver", "ring"} <= set(counted):
+        return notes
+    naive, driver, ring = counted["naive"], counted["driver"], counted["ring"]
+    return [
+        *notes,
+        f"n(n−1) “naive messages” against 2(n−1) “ring messages” compares two different things. At n = {largest}, "
+        f"n(n−1) = {naive.messages} are the messages of all ranks together, and 2(n−1) = {ring.steps} are the ring's "
+        f"steps, or the {ring.busiest_port_messages} messages of one of its ranks. In all a ring sends 2n(n−1) = "
+        f"{ring.messages} messages, more than naive. It wins because each carries only S/n: its busiest port carries "
+        f"{times(ring.busiest_port_bytes)} S, that of naive {times(naive.busiest_port_bytes)} S. The algorithm that "
+        f"does take 2(n−1) = {driver.messages} messages in all is the driver, and all of them go through one rank, "
+        f"whose ports carry {times(driver.busiest_port_bytes)} S.",
+    ]
+
+
+def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
+    document: list[dict[str, object]] = []
+    for ranks, counted in table.items():
+        least = find_collective(collective).bounds(ranks)
+        bounds = {
+            "rounds": least.rounds,
+            "messages": least.messages,
+            "bytes": float(least.bytes),
+            "busiest_port_bytes": float(least.busiest_port_bytes),
+        }
+        for name, counts in counted.items():
+            row = {"collective": collective, "algorithm": name, "ranks": ranks, **counts.to_json(), "bounds": bounds}
+            document.append(row)
+    return document

@@ -1,0 +1,96 @@
+"""`allfold run`: start a script, a module or any command once for every rank of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from allfold.errors import UsageError
+from allfold.run.launch import launch
+
+_DESCRIPTION = """\
+Start a Python script once for every rank, and look after the processes: when one fails, all end, and the last line says
+which rank it was. In the script, `allfold.init()` gives the communicator. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT are set as well, so that scripts written for torch.distributed run unchanged."""
+
+_EPILOG = """\
+example:
+  $ cat sum.py
+  import numpy as np
+  import allfold as af
+
+  comm = af.init()
+  x = np.full(4, comm.rank + 1.0)
+  comm.all_reduce(x)
+  print(x)
+  $ allfold run -n 4 --prefix sum.py
+  [0] [10. 10. 10. 10.]
+  [1] [10. 10. 10. 10.]
+  [2] [10. 10. 10. 10.]
+  [3] [10. 10. 10. 10.]
+
+  $ allfold run -n 2 -m package.module --its-own --options
+  $ allfold run -n 2 -- ./executable --its-own --options
+
+exit status: 0 if every rank succeeded; otherwise that of the rank that failed first, 128 + N if signal N killed it;
+  124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.usage = (
+        "allfold run -n RANKS [--prefix] [--timeout SECONDS] (SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
+    )
+    parser.add_argument("-n", "--ranks", type=int, required=True, metavar="RANKS", help="how many processes to start")
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="begin every line of output with the rank it comes from",
+    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end all ranks after so many seconds")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="a Python script and its arguments, or -- and a command",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        command = _command(arguments.module, arguments.command)
+        if arguments.timeout is not None and not 0 < arguments.timeout < float("inf"):
+            raise UsageError(f"--timeout {arguments.timeout:g}: expected a number of seconds above 0")
+        status = launch(command, arguments.ranks, prefix_output=arguments.prefix, timeout=arguments.timeout)
+    except UsageError as error:
+        sys.stderr.write(f"allfold run: {error}\n")
+        return 2
+    if status == 128 + signal.SIGPIPE:
+        # Nobody reads our output any more; the interpreter must not stumble over that once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
+
+
+def _command(module: list[str] | None, command: list[str]) -> list[str]:
+    if module is not None:
+        if not module:
+            raise UsageError("-m: expected the name of a module after it")
+        return [sys.executable, "-m", *module]
+    if command[:1] == ["--"]:
+        if len(command) == 1:
+            raise UsageError("expected a command after --")
+        return command[1:]
+    if not command:
+        raise UsageError("expected a script, -m and a module, or -- and a command")
+    if not Path(command[0]).is_file():
+        raise UsageError(f"there is no script {command[0]!r}; to run an executable, write -- in front of it")
+    return [sys.executable, *command]

@@ -1,0 +1,91 @@
+"""Writing to the terminal: styled where somebody looks at it, plain where something reads it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..view.text import WIDTH
+
+_ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
+
+
+def add_color(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--color",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="styled output, or plain (default: styled on a terminal unless NO_COLOR is set)",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def width() -> int:
+    return shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
+
+
+def write_json(document: Any) -> None:
+    json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def write_lines(lines: Iterable[Text | str], color: bool | None) -> None:
+    console = _console(color)
+    for line in lines:
+        # Captured and written here, because a rich console ends the program by itself when the pipe is closed.
+        with console.capture() as captured:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+        sys.stdout.write(captured.get())
+
+
+def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color: bool | None, left: int = 1) -> None:
+    """Columns below each other: words (the first `left` and those of `_TEXT_COLUMNS`) begin left, figures end right.
+
+    A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for position, name in enumerate(head):
+        is_text = position < left or name in _TEXT_COLUMNS
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=position < len(head) - 1)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in (row or [""] * len(head))))
+    console = _console(color)
+    with console.capture() as captured:
+        console.print(table)
+    sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+_TEXT_COLUMNS = ("what it does", "same bits", "rank order", "any length", "result")
+
+
+def times(value: Fraction) -> str:
+    """Bytes as a multiple of S: `1.75`, `2`, `0.667`."""
+    return str(int(value)) if value.denominator == 1 else f"{float(value):.4g}"
+
+
+def _console(color: bool | None) -> Console:
+    terminal = sys.stdout.isatty()
+    if color is None:
+        color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Console(
+        file=sys.stdout,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        width=width() if terminal else _ENDLESS,
+        highlight=False,
+        legacy_windows=False,
+    )

@@ -1,0 +1,275 @@
+"""`allfold verify`: prove algorithms, ours or yours."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from ..collectives import find_collective
+from ..errors import AllfoldError, ScheduleError, UsageError
+from ..verify import verify
+from .choose import Choice, add_with, choose, choose_all, rank_counts
+from .terminal import add_color, add_json, write_json, write_lines, write_table
+
+SUMMARY = """\
+Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the
+programs compiled from the schedule neither deadlock nor touch the same memory unordered. For rooted collectives every
+root is proved. A single case is explained in full, several are a line an algorithm."""
+
+_EPILOG = """\
+example:
+  $ allfold verify ring --ranks 6
+  all_reduce ring(ranks=6) is right: every contribution arrives exactly once, everywhere.
+    same bits on all ranks   yes
+    rank order kept          no
+    same for any length      no
+    no deadlock, no unordered access in the compiled programs
+    steps                    10
+    messages in all          60  (at least 10)
+    messages, busiest port   10  (at least 3 rounds)
+    bytes in all             10 S  (at least 10 S)
+    bytes, busiest port      1.6667 S  (at least 1.6667 S)
+
+  $ allfold verify --all --collective reduce --ranks 1-9
+  collective  algorithm       ranks  cases  same bits  rank order                  any length  result
+  reduce      tree            1–9       45  yes        root 0, and 7 of 35 others  yes         proved
+  reduce      chain           1–9       45  yes        first and last root only    yes         proved
+  reduce      driver          1–9       45  yes        yes                         yes         proved
+  reduce      scatter_gather  1–9       45  yes        yes                         yes         proved
+
+  $ allfold verify my_ring.py:ring --collective all_reduce --ranks 2-9
+
+exit status: 0 all proved, 1 something is wrong (the sentence says where), 2 wrong usage."""
+
+_WORTH_A_POOL = 100_000  # estimated moves, about two seconds; below, starting processes is not worth it
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One algorithm for one number of ranks, with every root asked for: what one process proves in one go."""
+
+    choice: Choice
+    ranks: int
+    roots: tuple[int | None, ...]
+
+    @property
+    def size(self) -> int:
+        return 2 * self.ranks * self.ranks * len(self.roots)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What came of one schedule: the facts of its proof, or what is wrong with it."""
+
+    ranks: int
+    root: int | None
+    proof: dict[str, Any] | None
+    error: str | None = None
+    place: dict[str, Any] | None = None
+    text: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, or FILE.py:function")
+    parser.add_argument(
+        "--all", action="store_true", help="every algorithm there is (of the collective, if one is given)"
+    )
+    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
+    parser.add_argument("--ranks", default="1-16", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16)")
+    parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
+    add_with(parser)
+    parser.add_argument("--jobs", type=int, metavar="J", help="processes to use (default: the number of cores)")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    choices = _choices(arguments)
+    counts = rank_counts(arguments.ranks)
+    jobs = _cores() if arguments.jobs is None else arguments.jobs
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}: expected at least 1")
+    tasks = [task for choice in choices for task in _tasks(choice, counts, arguments.roots)]
+    cases: dict[Choice, list[_Case]] = {choice: [] for choice in choices}
+    for task, found in _progress(tasks, jobs):
+        cases[task.choice] += found
+    for found in cases.values():
+        found.sort(key=lambda case: (case.ranks, case.root or 0))
+    if arguments.json:
+        write_json([_as_json(choice, found) for choice, found in cases.items()])
+    elif len(choices) == 1 and len(cases[choices[0]]) == 1:
+        write_lines((case.text for case in cases[choices[0]] if case.proof), arguments.color)
+    else:
+        _write_summary(cases, arguments.color)
+    sys.stdout.flush()
+    for choice, found in cases.items():
+        wrong = [case for case in found if case.error]
+        if wrong:
+            more = f" ({len(wrong)} of {len(found)} cases are wrong; this is the first)" if len(wrong) > 1 else ""
+            sys.stderr.write(f"allfold verify: {choice.collective} {wrong[0].error}{more}\n")
+    return int(any(case.error for found in cases.values() for case in found))
+
+
+def _choices(arguments: argparse.Namespace) -> list[Choice]:
+    if arguments.all == bool(arguments.names):
+        raise UsageError("expected the names of algorithms or --all, and not both; allfold list lists the names")
+    if arguments.all and arguments.parameters:
+        raise UsageError("--with goes to one algorithm, not to --all")
+    if arguments.all:
+        return choose_all(arguments.collective)
+    chosen = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
+    return list(dict.fromkeys(chosen))
+
+
+def _tasks(choice: Choice, counts: list[int], roots: str) -> Iterator[_Task]:
+    if not find_collective(choice.collective).rooted:
+        yield from (_Task(choice, ranks, (None,)) for ranks in counts)
+        return
+    if roots == "all":
+        yield from (_Task(choice, ranks, tuple(range(ranks))) for ranks in counts)
+        return
+    if not all(word.strip().isdecimal() for word in roots.split(",")):
+        raise UsageError(f"--roots {roots}: expected all, or ranks as in 0,2")
+    wanted = sorted({int(word) for word in roots.split(",")})
+    if wanted[-1] >= counts[-1]:
+        raise UsageError(f"--roots {roots}: there is no rank {wanted[-1]} among {counts[-1]}")
+    for ranks in counts:
+        there = tuple(root for root in wanted if root < ranks)
+        if there:
+            yield _Task(choice, ranks, there)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Proving -------------------------------------------------------------------------------------------------------------
+
+
+def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
+    """All tasks and what came of them, while a bar on the terminal says how far it is."""
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty() or len(tasks) < 2)
+    with bar:
+        progress = bar.add_task("proving", total=sum(task.size for task in tasks))
+        for task, found in _prove_all(tasks, jobs):
+            bar.update(progress, advance=task.size)
+            yield task, found
+
+
+def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
+    jobs = min(jobs, len(tasks))
+    if jobs < 2 or sum(task.size for task in tasks) < _WORTH_A_POOL:
+        yield from ((task, _prove(task)) for task in tasks)
+        return
+    largest_first = sorted(tasks, key=lambda task: -task.size)  # so that no process is left alone with a long one
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_die_quietly) as pool:
+        futures = {pool.submit(_prove, task): task for task in largest_first}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise AllfoldError("a process that was proving died, perhaps for want of memory; try --jobs 1") from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _die_quietly() -> None:
+    # Ctrl-C reaches every process of the terminal; the one that was asked says what is to be said.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _prove(task: _Task) -> list[_Case]:
+    cases = []
+    for root in task.roots:
+        try:
+            proof = verify(task.choice.schedule(task.ranks, root))
+            cases.append(_Case(task.ranks, root, proof.to_json(), text=str(proof)))
+        except ScheduleError as error:
+            place = {"rank": error.rank, "chunk": error.chunk, "step": error.step, "site": error.site}
+            cases.append(_Case(task.ranks, root, None, str(error), place))
+    return cases
+
+
+# Saying what was proved ----------------------------------------------------------------------------------------------
+
+
+def _write_summary(cases: dict[Choice, list[_Case]], color: bool | None) -> None:
+    rows = []
+    for choice, found in cases.items():
+        wrong = sum(case.error is not None for case in found)
+        facts = [summarize(found, fact) for fact in ("same_bits", "rank_order", "uniform")]
+        result = f"{wrong} of {len(found)} wrong" if wrong else "proved"
+        ranks = _ranges([case.ranks for case in found])
+        rows.append([choice.collective, choice.title, ranks, str(len(found)), *(["—"] * 3 if wrong else facts), result])
+    head = ("collective", "algorithm", "ranks", "cases", "same bits", "rank order", "any length", "result")
+    write_table(head, rows, color, left=3)
+
+
+def summarize(cases: list[_Case], fact: str) -> str:
+    """`yes`, `no`, or the shortest true description of the cases that have it: `root 0 only`, `powers of two only`."""
+    values = [(case, case.proof[fact]) for case in cases if case.proof is not None]
+    if not values or values[0][1] is None:
+        return "—"
+    if all(value for _, value in values):
+        return "yes"
+    # With one or two ranks there is hardly another order; what is worth saying is what holds beyond.
+    values = [(case, value) for case, value in values if case.ranks > 2] or values
+    having = [case for case, value in values if value]
+    if not having:
+        return "no"
+    largest = max(case.ranks for case in having)
+    descriptions: dict[str, Callable[[_Case], bool]] = {
+        "beyond 2 ranks": lambda case: True,
+        "root 0 only": lambda case: case.root == 0,
+        "first and last root only": lambda case: case.root in (0, case.ranks - 1),
+        "powers of two only": lambda case: case.ranks & (case.ranks - 1) == 0,
+        "even ranks only": lambda case: case.ranks % 2 == 0,
+        "root 0 of powers of two": lambda case: case.root == 0 and case.ranks & (case.ranks - 1) == 0,
+        f"up to {largest} ranks": lambda case: case.ranks <= largest,
+        f"root 0, up to {largest} ranks": lambda case: case.root == 0 and case.ranks <= largest,
+    }
+    for description, holds in descriptions.items():
+        if all(holds(case) == bool(value) for case, value in values):
+            return description
+    others = [case for case in having if case.root != 0]
+    if len(having) - len(others) == sum(case.root == 0 for case, _ in values) > 0:
+        return f"root 0, and {len(others)} of {len(values) - len(having) + len(others)} others"
+    return f"{len(having)} of {len(values)} cases"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`1–33`, `2, 4, 8`, `1–4, 64`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def _as_json(choice: Choice, cases: list[_Case]) -> dict[str, Any]:
+    return {
+        "collective": choice.collective,
+        "algorithm": choice.title,
+        "proved": all(case.error is None for case in cases),
+        "proofs": [case.proof for case in cases if case.proof is not None],
+        "errors": [
+            {"ranks": case.ranks, "root": case.root, "message": case.error, "at": case.place}
+            for case in cases
+            if case.error is not None
+        ],
+    }

@@ -1,0 +1,367 @@
+"""The communicator: what users hold. A rank, a size, and every collective on real data between real processes.
+
+Memory. `all_reduce`, `reduce` and `broadcast` work in place: the array that is given is the result (on ranks that get
+none, `reduce` leaves it as workspace, undefined). The others take an input and an output; the whole array is the
+concatenation of the ranks' parts in order. Arrays are anything contiguous in memory that speaks the buffer protocol or
+DLPack; a NumPy array or a torch tensor that is not contiguous is copied there and back. Arrays made by `empty` lie in
+shared memory, and collectives on them copy nothing.
+
+Every call must be made by every rank, in the same order, with the same collective, count, type, operation and root;
+otherwise all ranks raise `MismatchError`. No call waits longer than its timeout.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from ..dtypes import find_dtype
+from ..errors import AllfoldError, MismatchError, UsageError
+from ..ops import Op, find_op
+from ..registry import Steps
+from .arrays import contiguous, is_writable, put_back
+from .choice import choices
+from .handle import Handle
+from .native import facts, keeps_rank_order, programs_of
+from .rendezvous import exchange
+from .trace import Trace
+
+Algorithm = str | Callable[..., Steps] | None
+Array = Any
+
+DEFAULT_TIMEOUT = 300.0
+_CODES = {name: number for number, name in enumerate(_native.COLLECTIVES)}
+_OPS = {name: number for number, name in enumerate(_native.OPS)}
+_MEETING = struct.Struct("!QQQ")  # where a rank's post and work area lie, and how large its arena is
+
+
+def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT) -> Communicator:
+    """Meet the other ranks that come with the same key, and be a communicator of all of them."""
+    arena = _native.Arena(_arena_bytes())
+    post, work = arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
+    others = exchange(rank, size, key, _MEETING.pack(post, work, arena.size), [arena.descriptor], timeout)
+    members = []
+    for peer, (payload, descriptors) in enumerate(others):
+        peer_post, peer_work, peer_size = _MEETING.unpack(payload)
+        if peer == rank:
+            os.close(descriptors[0])
+            members.append((arena, post, work))
+        else:
+            members.append((_native.Arena(descriptors[0], peer_size), peer_post, peer_work))
+    return Communicator(rank, members, timeout, "the world")
+
+
+def _arena_bytes() -> int:
+    """The most shared memory one rank may use: all of the machine's, unless told otherwise. Only what is touched counts."""
+    text = os.environ.get("ALLFOLD_ARENA_BYTES")
+    if text is None:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not text.isdecimal() or not 2**23 <= int(text) <= 2**46:
+        raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a number of bytes from {2**23} to {2**46}")
+    return int(text)
+
+
+class Communicator:
+    """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`."""
+
+    def __init__(self, rank: int, members: Sequence[tuple[Any, int, int]], timeout: float, label: str) -> None:
+        self.rank = rank
+        self.size = len(members)
+        self.timeout = timeout
+        self._members = list(members)
+        self._label = label
+        self._functions: dict[str, Callable[..., Steps]] = {}
+        self._groups = 0
+        # The engine asks for programs; weakly, so that the two do not keep each other alive.
+        me = weakref.ref(self)
+        self._engine = _native.Communicator(
+            rank, self._members, label, lambda *call: me()._compile(*call), timeout  # type: ignore[union-attr]
+        )
+        for name, code in _CODES.items():
+            self._engine.choose(code, choices(name, self.size))
+
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.size}, {self._label}>"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Collectives -----------------------------------------------------------------------------------------------------
+
+    def all_reduce(
+        self,
+        array: Array,
+        op: str | Op = "sum",
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Combine the arrays of all ranks; every rank's array becomes the result."""
+        return self._run("all_reduce", None, array, op, 0, algorithm, async_op, timeout, dtype)
+
+    def reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: str | Op = "sum",
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace."""
+        return self._run("reduce", None, array, op, root, algorithm, async_op, timeout, dtype)
+
+    def broadcast(
+        self,
+        array: Array,
+        root: int = 0,
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Every rank's array becomes the root's."""
+        return self._run("broadcast", None, array, None, root, algorithm, async_op, timeout, dtype)
+
+    def gather(
+        self,
+        array: Array,
+        output: Array = None,
+        root: int = 0,
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """The root's output becomes all ranks' arrays, one after the other; other ranks give no output."""
+        self._only_root("gather", "output", output, root)
+        return self._run("gather", array, output, None, root, algorithm, async_op, timeout, dtype)
+
+    def scatter(
+        self,
+        output: Array,
+        array: Array = None,
+        root: int = 0,
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Every rank's output becomes its part of the root's array; other ranks give no array."""
+        self._only_root("scatter", "array", array, root)
+        return self._run("scatter", array, output, None, root, algorithm, async_op, timeout, dtype)
+
+    def all_gather(
+        self,
+        array: Array,
+        output: Array,
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Every rank's output becomes all ranks' arrays, one after the other."""
+        return self._run("all_gather", array, output, None, 0, algorithm, async_op, timeout, dtype)
+
+    def reduce_scatter(
+        self,
+        array: Array,
+        output: Array,
+        op: str | Op = "sum",
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Combine the arrays of all ranks; every rank's output becomes its part of the result."""
+        return self._run("reduce_scatter", array, output, op, 0, algorithm, async_op, timeout, dtype)
+
+    def all_to_all(
+        self,
+        array: Array,
+        output: Array,
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Handle | None:
+        """Part j of rank i's array becomes part i of rank j's output."""
+        return self._run("all_to_all", array, output, None, 0, algorithm, async_op, timeout, dtype)
+
+    def barrier(
+        self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
+    ) -> Handle | None:
+        """Return when every rank has come."""
+        return self._run("barrier", None, None, None, 0, algorithm, async_op, timeout, None)
+
+    # Memory, groups, life --------------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+        """An array in shared memory. It, its slices and tensors made from it go through collectives without a copy.
+
+        `bfloat16` comes as uint16; pass `dtype="bfloat16"` to the collectives then.
+        """
+        carrier = find_dtype(dtype).carrier
+        shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        if any(length < 0 for length in shape):
+            raise UsageError(f"empty: negative length in shape {shape}")
+        count = int(np.prod(shape, dtype=np.int64))
+        raw = _native.empty(self._members[self.rank][0], max(1, count * carrier.itemsize))
+        result: np.ndarray[Any, Any] = raw[: count * carrier.itemsize].view(carrier).reshape(shape)
+        return result
+
+    def group(self, ranks: Sequence[int], timeout: float | None = None) -> Communicator | None:
+        """A communicator of some of the ranks, which are numbered anew in the order given; None for ranks outside.
+
+        Every rank of this communicator takes part in the call. Different ranks may name different groups at the same
+        time, as long as everyone in a group names it alike.
+        """
+        chosen = [int(rank) for rank in ranks]
+        if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
+            raise UsageError(f"group: expected different ranks from 0 to {self.size - 1}, not {list(ranks)}")
+        arena = self._members[self.rank][0]
+        inside = self.rank in chosen
+        post, work = (arena.allocate(bytes) if inside else 0 for bytes in (_native.POST_BYTES, _native.WORK_BYTES))
+        own = np.full(self.size + 2, -1, np.int64)
+        own[: len(chosen)], own[-2:] = chosen, (post, work)
+        table = np.empty((self.size, len(own)), np.int64)
+        self.all_gather(own, table, timeout=timeout)
+        self._groups += 1
+        named = [[int(rank) for rank in row[:-2] if rank >= 0] for row in table]
+        for rank, group in enumerate(named):
+            for other in group:
+                if named[other] != group:
+                    raise MismatchError(f"group: rank {rank} came with {group}, rank {other} with {named[other]}")
+        if not inside:
+            return None
+        members = [(self._members[rank][0], int(table[rank, -2]), int(table[rank, -1])) for rank in chosen]
+        label = f"group {self._groups} of {self._label}: ranks {', '.join(map(str, chosen))}"
+        return Communicator(chosen.index(self.rank), members, self.timeout, label)
+
+    @contextmanager
+    def trace(self) -> Iterator[Trace]:
+        """Record every instruction of the calls inside, on all ranks; all ranks take part in the call."""
+        trace = Trace(self)
+        self._engine.start_trace()
+        try:
+            yield trace
+        finally:
+            events = self._engine.stop_trace()
+        trace.collect(events)
+
+    def close(self) -> None:
+        """Leave. Calls of other ranks that would need this one fail, naming it."""
+        self._engine.close()
+
+    def abort(self) -> None:
+        """End all calls on this communicator, here and on all other ranks, from any thread."""
+        self._engine.abort()
+
+    # ---
+
+    def _run(
+        self,
+        collective: str,
+        source: Array,
+        target: Array,
+        op: str | Op | None,
+        root: int,
+        algorithm: Algorithm,
+        async_op: bool,
+        timeout: float | None,
+        dtype: str | None,
+    ) -> Handle | None:
+        if not 0 <= root < self.size:
+            raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
+        number = _OPS.get(op) if type(op) is str else None
+        if op is not None and number is None:
+            number, algorithm = self._custom(collective, op, root, algorithm)
+        if algorithm is not None and type(algorithm) is not str:
+            algorithm = self._named(algorithm)
+        try:
+            ticket = self._engine.run(
+                _CODES[collective], source, target, number, root, algorithm, timeout, dtype, async_op
+            )
+        except BufferError:
+            return self._run_copied(collective, source, target, op, root, algorithm, async_op, timeout, dtype)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, AllfoldError):
+                raise
+            raise UsageError(f"{collective}: {error}") from None
+        return Handle(self._engine, ticket, (source, target)) if async_op else None
+
+    def _compile(self, code: int, algorithm: str, root: int, shared: bool) -> dict[str, Any]:
+        collective = _native.COLLECTIVES[code]
+        chosen = self.algorithm_named(algorithm)
+        rooted = collective in ("reduce", "broadcast", "gather", "scatter")
+        programs = programs_of(collective, chosen, self.size, root if rooted else None, "shared" if shared else "private")
+        return facts(programs, self.rank, algorithm)
+
+    def algorithm_named(self, name: str) -> str | Callable[..., Steps]:
+        """What the engine's name for an algorithm stands for: a registered one's own name, or a user's function."""
+        return self._functions.get(name, name)
+
+    def _named(self, algorithm: Callable[..., Steps]) -> str:
+        """A name for a user's own generator function, the same on all ranks, so that they can be seen to agree."""
+        if not callable(algorithm):
+            raise UsageError(f"an algorithm is a name or a generator function, not {algorithm!r}")
+        name = f"{getattr(algorithm, '__name__', 'algorithm')}()"
+        known = self._functions.setdefault(name, algorithm)
+        if known is not algorithm:  # another function of the same name: count them, in the order of their first use
+            name = f"{name}#{1 + sum(other.startswith(name) for other in self._functions)}"
+            self._functions[name] = algorithm
+        return name
+
+    def _custom(self, collective: str, op: str | Op, root: int, algorithm: Algorithm) -> tuple[Any, Algorithm]:
+        """What the engine calls for an operation that is not one of its own, and the algorithm that is right for it."""
+        found = find_op(op)
+        if found.is_builtin:
+            return _OPS[found.name], algorithm
+        if not found.commutative:
+            chosen = algorithm if algorithm is not None else choices(collective, self.size)[-1][1]
+            if not keeps_rank_order(collective, chosen, self.size, root if collective == "reduce" else None):
+                name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "the algorithm")
+                raise UsageError(
+                    f"{collective}: {found.name} is not commutative, and {name} with {self.size} ranks does not keep rank "
+                    f"order; `allfold verify {name} --ranks {self.size}` shows it, `algorithm=None` takes one that does"
+                )
+
+        def fold(operands: list[memoryview], name: str) -> np.ndarray[Any, Any]:
+            dtype = find_dtype(name)
+            return found.fold([np.frombuffer(operand, dtype.carrier) for operand in operands], dtype)
+
+        return fold, algorithm
+
+    def _run_copied(
+        self, collective: str, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any
+    ) -> Handle | None:
+        """The same call on contiguous copies, for arrays that are not contiguous themselves."""
+        async_op, timeout, dtype = rest
+        plain_source, plain_target = (contiguous(collective, array) for array in (source, target))
+        if target is not None and not is_writable(target):
+            raise UsageError(f"{collective}: the array for the result is read-only")
+        handle = self._run(collective, plain_source, plain_target, op, root, algorithm, async_op, timeout, dtype)
+        if target is None or plain_target is target:
+            return handle
+        if handle is None:
+            put_back(target, plain_target)
+        else:
+            handle.afterwards(lambda: put_back(target, plain_target))
+        return handle
+
+    def _only_root(self, collective: str, what: str, array: Array, root: int) -> None:
+        if (array is None) != (self.rank != root):
+            must = "must give" if self.rank == root else "gives no"
+            raise UsageError(f"{collective}: the root {must} {what}; this is rank {self.rank}, the root is {root}")

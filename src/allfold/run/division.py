@@ -1,0 +1,34 @@
+"""How a buffer divides into chunks, and a chunk into segments: one rule, for all engines.
+
+Part i of n elements in p parts goes from i·n//p to (i+1)·n//p. So parts differ by at most one element, empty ones occur
+only where there are more parts than elements, and the slices of a collective that has slices are made of whole chunks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+
+
+def chunk_bounds(elements: int, chunks: int) -> NDArray[np.int64]:
+    """Chunk c of a buffer goes from element `bounds[c]` to `bounds[c + 1]`.
+
+    Where a collective has slices, the buffer is the whole array: `elements` is that of all slices together.
+    """
+    return _bounds(elements, chunks, "elements", "chunks")
+
+
+def segment_bounds(length: int, segments: int) -> NDArray[np.int64]:
+    """Segment s of a chunk goes from the chunk's element `bounds[s]` to `bounds[s + 1]`."""
+    return _bounds(length, segments, "elements", "segments")
+
+
+def _bounds(length: int, parts: int, of: str, into: str) -> NDArray[np.int64]:
+    if length < 0 or parts < 1:
+        raise UsageError(f"{length} {of} cannot be divided into {parts} {into}")
+    # i·n//p without the product i·n, which may not fit into 64 bits.
+    whole, rest = divmod(length, parts)
+    part = np.arange(parts + 1, dtype=np.int64)
+    return part * whole + part * rest // parts

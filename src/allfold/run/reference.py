@@ -1,0 +1,268 @@
+"""The reference engine: a schedule on real data, step by step, in one process.
+
+It is the oracle of every test and what a picture replays, so it is as plain as it can be: what is folded, and in which
+order, comes from the symbolic execution of the schedule (`allfold.symbolic`); what a fold is, from `allfold.ops`; how a
+buffer divides, from `allfold.run.division`.
+
+Arrays may have any shape. Where a collective has slices, the whole array is the slices one after the other along the
+first axis; slices without axes make a whole array with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..collectives import NOTHING
+from ..dtypes import Array, Dtype, describe, find_dtype, narrow
+from ..errors import ScheduleError, UsageError
+from ..ops import Function, Op, check_supported, find_op
+from ..schedule import Schedule
+from ..symbolic import Folds, State, name_ranks
+from .division import chunk_bounds
+
+Inputs = Iterable[ArrayLike | None] | None
+Shape = tuple[int, ...]
+
+
+def replay(
+    schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
+) -> list[Array | None]:
+    """What every rank has in the end; see `Replay`."""
+    return Replay(schedule, inputs, op, dtype).outputs()
+
+
+class Replay:
+    """A schedule under way on the inputs of all ranks.
+
+    `inputs` holds one array a rank: its buffer for all_reduce, reduce and broadcast (only the root's is looked at, the
+    others may be None); its slice for gather and all_gather; the whole array for reduce_scatter, all_to_all and, at
+    the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
+
+    `dtype` is that of the inputs unless given, which bfloat16 needs: its data comes and goes as arrays of uint16.
+    """
+
+    def __init__(
+        self, schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
+    ) -> None:
+        self.schedule = schedule
+        self.op = find_op(op)
+        self._state = State(schedule)
+        self.dtype, self._shape, arrays = _take_inputs(schedule, inputs, dtype)
+        if schedule.promise.reduces and schedule.promise.carries_data:
+            check_supported(self.op, self.dtype)
+            if not self.op.commutative:
+                _check_rank_order(schedule, self.op)
+        self._cells = self._divide(arrays)
+
+    @property
+    def step(self) -> int:
+        """How many steps have been taken."""
+        return self._state.step
+
+    @property
+    def done(self) -> bool:
+        return self._state.done
+
+    def advance(self) -> Folds:
+        """Take one step. Says what was folded."""
+        if self.done:
+            raise UsageError(f"{self.schedule.title}: all {self.schedule.steps} steps have been taken")
+        folds = self._state.advance()
+        # Nobody ever writes into a cell's array, only puts another one in its place: so a copy is the array itself, and
+        # everything is read before anything is replaced.
+        results = [self._fold(folds, i) for i in range(len(folds.target))]
+        for target, result in zip(folds.target.tolist(), results, strict=True):
+            self._cells[target] = result
+        return folds
+
+    def cell(self, rank: int, chunk: int) -> Array | None:
+        """What a chunk of a rank holds now, None if nothing. What came from another chunk keeps its own length."""
+        array = self._cells[self._number(rank, chunk)]
+        return None if array is None else array.copy()
+
+    def row(self, rank: int) -> list[Array | None]:
+        """What a rank holds now, chunk by chunk, scratch chunks last."""
+        return [self.cell(rank, chunk) for chunk in range(self._state.width)]
+
+    def contributors(self, rank: int, chunk: int) -> list[int]:
+        """The ranks whose contribution a chunk of a rank holds now."""
+        self._number(rank, chunk)
+        return self._state.contributors(rank, chunk)
+
+    def outputs(self) -> list[Array | None]:
+        """What every rank has in the end, None where it gets nothing. Takes the steps that remain."""
+        while not self.done:
+            self.advance()
+        schedule = self.schedule
+        if not schedule.promise.carries_data:
+            return [None] * schedule.ranks
+        wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
+        self._check_end(wanted)
+        outputs: list[Array | None] = []
+        for rank, row in enumerate(wanted):
+            parts = [self._filled(self._number(rank, chunk)) for chunk in np.flatnonzero(row != NOTHING).tolist()]
+            outputs.append(np.concatenate(parts).reshape(self._output_shape()) if parts else None)
+        return outputs
+
+    # The data of a step, and where it begins and ends ----------------------------------------------------------------
+
+    def _fold(self, folds: Folds, i: int) -> Array:
+        operands = [self._filled(cell) for cell in folds.operands[folds.starts[i] : folds.starts[i + 1]].tolist()]
+        if len(operands) == 1 or not self.schedule.promise.carries_data:
+            return operands[0]
+        # Where several operands make a complete result, it was not complete before: this is the place to divide, once.
+        complete = self._state.count[folds.target[i]] == self.schedule.ranks
+        return self.op.fold(operands, self.dtype, self.schedule.ranks if complete else 1)
+
+    def _divide(self, arrays: list[Array | None]) -> list[Array | None]:
+        schedule, width = self.schedule, self._state.width
+        elements = int(np.prod(_whole_shape(schedule, self._shape)))
+        bounds = chunk_bounds(elements, schedule.chunks).tolist()
+        cells: list[Array | None] = [None] * (schedule.ranks * width)
+        for cell in np.flatnonzero(self._state.datum != NOTHING).tolist():
+            rank, chunk = divmod(cell, width)
+            array = arrays[rank]
+            assert array is not None
+            before = rank * array.size if _comes_in_slices(schedule) else 0
+            cells[cell] = array[bounds[chunk] - before : bounds[chunk + 1] - before]
+        return cells
+
+    def _output_shape(self) -> Shape:
+        name, shape = self.schedule.collective, self._shape
+        if name in ("scatter", "reduce_scatter"):
+            return (shape[0] // self.schedule.ranks, *shape[1:])
+        return _whole_shape(self.schedule, shape)
+
+    def _check_end(self, wanted: Array) -> None:
+        schedule, state = self.schedule, self._state
+        state_of = (schedule.ranks, state.width)
+        wrong = state.datum.reshape(state_of)[:, : schedule.chunks] != wanted
+        if schedule.promise.reduces:
+            wrong |= state.count.reshape(state_of)[:, : schedule.chunks] != schedule.ranks
+        wrong &= wanted != NOTHING
+        if not wrong.any():
+            return
+        rank, chunk = (int(index) for index in np.argwhere(wrong)[0])
+        cell = rank * state.width + chunk
+        held, expected = state.name_of(state.datum[cell]), state.name_of(wanted[rank, chunk])
+        if schedule.promise.reduces:
+            expected += f" of all {schedule.ranks} ranks"
+            if state.datum[cell] != NOTHING:
+                held += f" of {name_ranks(state.contributors(rank, chunk))}"
+        message = (
+            f"{schedule.title}: after the last step, rank {rank} chunk {chunk} holds {held}, expected {expected}; "
+            f"allfold.verify says where that went wrong"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=state.step)
+
+    def _filled(self, cell: int) -> Array:
+        array = self._cells[cell]
+        assert array is not None, "the symbolic execution refuses to read a chunk that holds nothing"
+        return array
+
+    def _number(self, rank: int, chunk: int) -> int:
+        if not (0 <= rank < self.schedule.ranks and 0 <= chunk < self._state.width):
+            limits = f"ranks are 0–{self.schedule.ranks - 1}, chunks 0–{self._state.width - 1}"
+            raise UsageError(f"{self.schedule.title} has no chunk {chunk} of rank {rank}: {limits}")
+        return rank * self._state.width + chunk
+
+
+def _check_rank_order(schedule: Schedule, op: Op) -> None:
+    state = State(schedule)
+    while not state.done:
+        state.advance()
+    wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks) != NOTHING
+    kept = state.in_order.reshape(schedule.ranks, state.width)[:, : schedule.chunks]
+    if (wanted & ~kept).any():
+        rank, chunk = np.argwhere(wanted & ~kept)[0].tolist()
+        raise UsageError(
+            f"{schedule.collective}: {op.name} is not commutative, and {schedule.title} does not keep rank order (rank "
+            f"{rank} chunk {chunk}); take an algorithm that does, or say commutative=True if the operation is"
+        )
+
+
+# What came in --------------------------------------------------------------------------------------------------------
+
+
+def _comes_in_slices(schedule: Schedule) -> bool:
+    return schedule.collective in ("gather", "all_gather")
+
+
+def _whole_shape(schedule: Schedule, shape: Shape) -> Shape:
+    if not _comes_in_slices(schedule):
+        return shape
+    return (schedule.ranks * shape[0], *shape[1:]) if shape else (schedule.ranks,)
+
+
+def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dtype, Shape, list[Array | None]]:
+    """Flat read-only copies of the inputs, and what they all are; or an error that says who came with what."""
+    promise, ranks = schedule.promise, schedule.ranks
+    given = list(inputs) if inputs is not None else [None] * ranks
+    wanted = None if dtype is None else find_dtype(dtype)
+    if not promise.carries_data:
+        if any(one is not None for one in given):
+            raise UsageError(f"{promise.name} takes no data, but {len(given)} inputs came")
+        signal = np.zeros(0, np.uint8)
+        return find_dtype("uint8"), (0,), [signal] * ranks
+    if len(given) != ranks:
+        raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one a rank, but {len(given)} came")
+
+    only_root = promise.name in ("broadcast", "scatter")
+    lacking = [rank for rank, one in enumerate(given) if one is None and (rank == schedule.root or not only_root)]
+    if lacking:
+        raise UsageError(f"{promise.name}: {name_ranks(lacking)} came with nothing, but an array is needed there")
+    carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
+    _check_same(promise.name, carried)
+    kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
+    if promise.sliced and not _comes_in_slices(schedule) and (not shape or shape[0] % ranks):
+        raise UsageError(f"{promise.name}: the first axis of {describe(kind, shape)} does not make {ranks} slices")
+    used = [None if only_root and rank != schedule.root else one for rank, one in enumerate(carried)]
+    return kind, shape, [None if one is None else _frozen(one[1]) for one in used]
+
+
+def _carry(collective: str, rank: int, given: Any, wanted: Dtype | None) -> tuple[Dtype, Array]:
+    """One input as an array of the carrying type. What has no dtype of its own (a list) takes the wanted one."""
+    own = getattr(given, "dtype", None)
+    if wanted is not None and own is None:
+        try:
+            return wanted, narrow(np.asarray(given, wanted.accumulates_in), wanted)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UsageError(f"{collective}: rank {rank} came with what makes no array of {wanted}: {error}") from None
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        hint = "; view it as uint16 and say dtype='bfloat16'" if str(own) == "torch.bfloat16" else ""
+        raise UsageError(f"{collective}: rank {rank} came with what makes no array: {error}{hint}") from None
+    try:
+        kind = find_dtype(array.dtype)
+    except UsageError as error:
+        raise UsageError(f"{collective}: rank {rank}: {error}") from None
+    if kind.carrier != array.dtype:  # bfloat16, as other libraries have it
+        array = array.view(kind.carrier)
+    if wanted is None or kind == wanted:
+        return kind, array
+    if wanted.name == "bfloat16" and array.dtype == wanted.carrier:
+        return wanted, array
+    expected = "uint16 that carries bfloat16" if wanted.name == "bfloat16" else str(wanted)
+    raise UsageError(f"{collective}: rank {rank} came with {describe(kind, array.shape)}, expected {expected}")
+
+
+def _check_same(collective: str, came: list[tuple[Dtype, Array] | None]) -> None:
+    groups: dict[str, list[int]] = {}
+    for rank, one in enumerate(came):
+        if one is not None:
+            groups.setdefault(describe(one[0], one[1].shape), []).append(rank)
+    if len(groups) > 1:
+        (what, first), *others = groups.items()
+        tail = ", ".join(f"{name_ranks(who)} with {other}" for other, who in others)
+        raise UsageError(f"{collective}: {name_ranks(first)} came with {what}, {tail}; all must be alike")
+
+
+def _frozen(array: Array) -> Array:
+    flat = np.array(array, order="C").reshape(-1)
+    flat.setflags(write=False)
+    return flat

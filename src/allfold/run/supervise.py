@@ -1,0 +1,304 @@
+"""Looking after the processes of a run: start them, pass on what they say, end all when one fails, leave none behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+# After a failure the other ranks may finish by themselves (they have errors of their own to write), then they are asked
+# to end, then they are ended.
+SECONDS_TO_FINISH = 1.0
+SECONDS_TO_OBEY = 1.0
+
+_WORKER = str(Path(__file__).with_name("worker.py"))
+_READ_BYTES = 64 * 1024
+_LONGEST_LINE = 1024 * 1024
+_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+# Without pidfds (an old kernel, a strict sandbox) the ends of processes have to be looked for.
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+@dataclass
+class Child:
+    """One rank's process, and what is known of it."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    expects_report: bool
+    report: bytearray = field(default_factory=bytearray)
+    sources: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
+    end_descriptor: int | None = None
+    status: int | None = None  # of the ended process; negative for a signal, as subprocess has it
+    ended_at: float = 0.0
+    was_told_to_end: bool = False
+
+    def has_reported(self, kind: bytes) -> bool:
+        """Whether a whole report of this kind is here: R, a result, or E, an error."""
+        return self.report[8:9] == kind and len(self.report) == 8 + int.from_bytes(self.report[:8], "big")
+
+    @property
+    def message(self) -> memoryview:
+        """The report without its length and kind."""
+        return memoryview(self.report)[9:]
+
+    @property
+    def has_failed(self) -> bool:
+        if self.has_reported(b"E"):
+            return True
+        return self.status is not None and (self.status != 0 or (self.expects_report and not self.has_reported(b"R")))
+
+    @property
+    def shell_status(self) -> int:
+        """The exit status as a shell would give it."""
+        assert self.status is not None
+        return 128 - self.status if self.status < 0 else self.status
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.process.pid})"
+
+    def how_it_ended(self) -> str:
+        assert self.status is not None
+        if self.status >= 0:
+            return f"{self} exited with status {self.status}"
+        try:
+            name = signal.Signals(-self.status).name
+        except ValueError:
+            name = f"signal {-self.status}"
+        return f"{self} was killed by {name}"
+
+
+class Supervisor:
+    """The processes of one run. Leaving the context ends whatever is left of them."""
+
+    def __init__(self, prefix_output: bool) -> None:
+        self.prefix_output = prefix_output
+        self.children: list[Child] = []
+        self.ended: list[Child] = []  # in the order in which they ended
+        self.interrupted: int | None = None
+        self.late: list[int] = []  # the ranks that the timeout cut off
+        self.selector = selectors.DefaultSelector()
+        self.signals_due: list[tuple[float, signal.Signals]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._running():
+                self.end_at_once()
+                self.watch(None)
+        finally:
+            # Here after a second interrupt, too: no more patience, and no more output.
+            for child in self._running():
+                self._kill_group(child, signal.SIGKILL)
+            for child in self.children:
+                child.process.wait()
+                for descriptor in child.sources:
+                    os.close(descriptor)
+                if child.end_descriptor is not None:
+                    os.close(child.end_descriptor)
+            self.selector.close()
+
+    def start_command(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # Isolated and without site: this interpreter lives for the few milliseconds until it becomes the command.
+        bootstrap = [sys.executable, "-I", "-S", _WORKER, "exec", str(os.getpid()), *command]
+        # Input goes to the first rank, as with other launchers: shared among all it would be torn to pieces.
+        self._start(rank, bootstrap, environment, stdin=None if rank == 0 else subprocess.DEVNULL)
+
+    def start_work(self, rank: int, work: int, environment: Mapping[str, str]) -> None:
+        """Start a rank that does the pickled work in descriptor `work` and reports what came of it."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            bootstrap = [sys.executable, "-P", _WORKER, "work", str(os.getpid()), str(work), str(writing)]
+            child = self._start(rank, bootstrap, environment, subprocess.DEVNULL, (work, writing))
+            self._listen_to(child, reading, child.report.extend)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+
+    def _start(
+        self,
+        rank: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdin: int | None,
+        inherited: Sequence[int] = (),
+    ) -> Child:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE if self.prefix_output else None,
+            stderr=subprocess.PIPE if self.prefix_output else None,
+            pass_fds=inherited,
+            # A session of its own: Ctrl-C reaches the launcher alone, which then ends all ranks in one way, together
+            # with the processes that they started themselves.
+            start_new_session=True,
+        )
+        child = Child(rank, process, expects_report=bool(inherited))
+        self.children.append(child)
+        for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if pipe is not None:
+                # A descriptor without the file object around it, which would close it when collected.
+                descriptor = fcntl.fcntl(pipe.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+                pipe.close()
+                self._listen_to(child, descriptor, _Lines(rank, stream).feed)
+        with contextlib.suppress(OSError):
+            child.end_descriptor = os.pidfd_open(process.pid)
+            self.selector.register(child.end_descriptor, selectors.EVENT_READ)
+        return child
+
+    def watch(self, timeout: float | None, interrupts: int | None = None) -> None:
+        """Until all have ended. A byte that can be read from `interrupts` is the number of a signal that ends them."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if interrupts is not None:
+            self.selector.register(interrupts, selectors.EVENT_READ, lambda: self._interrupt(os.read(interrupts, 1)[0]))
+        while self._running():
+            for selected, _ in self.selector.select(self._patience(deadline)):
+                if selected.data is not None:
+                    selected.data()
+            self._collect_ended()
+            now = time.monotonic()
+            if not self.signals_due and any(child.has_failed for child in self.children):
+                due = now + SECONDS_TO_FINISH
+                self.signals_due = [(due, signal.SIGTERM), (due + SECONDS_TO_OBEY, signal.SIGKILL)]
+            if deadline is not None and now >= deadline and not self.late and self._running():
+                self.late = [child.rank for child in self._running()]
+                self.end_at_once()
+            self._send_due_signals(now)
+
+    def end_at_once(self) -> None:
+        now = time.monotonic()
+        self.signals_due = [(now, signal.SIGTERM), (now + SECONDS_TO_OBEY, signal.SIGKILL)]
+        self._send_due_signals(now)
+
+    def _interrupt(self, number: int) -> None:
+        if self.interrupted is None:
+            self.interrupted = number
+            self.end_at_once()
+        else:  # whoever asks twice does not want to wait
+            self.signals_due = [(time.monotonic(), signal.SIGKILL)]
+
+    def _running(self) -> list[Child]:
+        return [child for child in self.children if child.status is None]
+
+    def _patience(self, deadline: float | None) -> float | None:
+        """How long nothing has to be done unless something happens."""
+        moments = [when for when, _ in self.signals_due[:1]]
+        if deadline is not None and not self.late:
+            moments.append(deadline)
+        waits = [max(0.0, moment - time.monotonic()) for moment in moments]
+        if any(child.end_descriptor is None for child in self._running()):
+            waits.append(_LOOK_AGAIN_SECONDS)
+        return min(waits, default=None)
+
+    def _send_due_signals(self, now: float) -> None:
+        while self.signals_due and self.signals_due[0][0] <= now:
+            _, number = self.signals_due.pop(0)
+            for child in self._running():
+                child.was_told_to_end = True
+                self._kill_group(child, number)
+        if not self.signals_due and any(child.was_told_to_end for child in self._running()):
+            # SIGKILL is out and cannot be refused; a rank in the kernel's hands may take its time to go.
+            self.signals_due = [(now + SECONDS_TO_OBEY, signal.SIGKILL)]
+
+    def _collect_ended(self) -> None:
+        ended = [child for child in self._running() if self._has_ended(child)]
+        for child in ended:
+            # While the process has not been waited for, its number cannot be given to somebody else.
+            self._kill_group(child, signal.SIGKILL)
+            child.status = child.process.wait()
+            child.ended_at = time.monotonic()
+            if child.end_descriptor is not None:
+                self.selector.unregister(child.end_descriptor)
+                os.close(child.end_descriptor)
+                child.end_descriptor = None
+            for descriptor in list(child.sources):
+                while self._pass_on(child, descriptor):
+                    pass
+                if descriptor in child.sources:  # somebody outside the session still holds the other end
+                    self._stop_listening(child, descriptor)
+        # Of those that were found at the same moment: a rank that was killed may be why others exited, never the other
+        # way round, since this launcher has not signalled anybody yet.
+        self.ended += sorted(
+            ended, key=lambda child: (child.was_told_to_end, child.status is not None and child.status >= 0)
+        )
+
+    @staticmethod
+    def _has_ended(child: Child) -> bool:
+        return os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    @staticmethod
+    def _kill_group(child: Child, number: signal.Signals) -> None:
+        # A command may have become another user, who is then out of reach.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.process.pid, number)
+
+    def _listen_to(self, child: Child, descriptor: int, sink: Callable[[bytes], None]) -> None:
+        os.set_blocking(descriptor, False)
+        child.sources[descriptor] = sink
+        self.selector.register(descriptor, selectors.EVENT_READ, lambda: self._pass_on(child, descriptor))
+
+    def _pass_on(self, child: Child, descriptor: int) -> bool:
+        """Move what can be read to where it belongs; False where nothing more can be had now."""
+        if descriptor not in child.sources:
+            return False
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if data:
+            child.sources[descriptor](data)
+        else:
+            self._stop_listening(child, descriptor)
+        return bool(data)
+
+    def _stop_listening(self, child: Child, descriptor: int) -> None:
+        self.selector.unregister(descriptor)
+        os.close(descriptor)
+        child.sources.pop(descriptor)(b"")
+
+
+class _Lines:
+    """Puts `[rank] ` in front of every line and passes on whole lines only, so that those of different ranks never mix."""
+
+    def __init__(self, rank: int, stream: TextIO) -> None:
+        self.stream = stream
+        self.rest = b""
+        prefix = f"[{rank}] "
+        if stream.isatty() and "NO_COLOR" not in os.environ:
+            prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
+        self.prefix = prefix.encode()
+
+    def feed(self, data: bytes) -> None:
+        """Take what came; an empty `data` is the end, and a line that was not finished is finished then."""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if self.rest and (not data or len(self.rest) > _LONGEST_LINE):
+            lines.append(self.rest)
+            self.rest = b""
+        if lines:
+            self._write(b"".join(self.prefix + line + b"\n" for line in lines))
+
+    def _write(self, data: bytes) -> None:
+        buffer = getattr(self.stream, "buffer", None)
+        if buffer is None:  # a notebook's stream takes text alone
+            self.stream.write(data.decode(errors="replace"))
+        else:
+            self.stream.flush()
+            buffer.write(data)
+        self.stream.flush()
