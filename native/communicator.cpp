@@ -1,12 +1,11 @@
 #include "communicator.hpp"
 
-#include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
+
+#include "peers.hpp"
 
 namespace allfold {
 
@@ -32,23 +31,6 @@ uint64_t signature(const CallRecord& record) {
         value = mix(value, word);
     }
     return value;
-}
-
-enum class Life { alive, dead };
-
-// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie.
-Life life_of(int32_t process) {
-    if (process <= 0 || process == getpid()) return Life::alive;
-    char path[32], text[512];
-    std::snprintf(path, sizeof path, "/proc/%d/stat", process);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return kill(process, 0) == 0 || errno == EPERM ? Life::alive : Life::dead;
-    ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    if (length <= 0) return Life::dead;
-    text[length] = 0;
-    const char* name_end = std::strrchr(text, ')');  // the name before it may hold anything
-    return name_end && (name_end[2] == 'Z' || name_end[2] == 'X') ? Life::dead : Life::alive;
 }
 
 std::string list_of(const std::vector<uint32_t>& ranks) {
@@ -146,7 +128,8 @@ void Communicator::enter(Running& running, const Call& call) {
     // Relaxed: whoever reads these has first acquired a progress that is published after them.
     post.records[call_ % records_kept].store(record);
     post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
-    post.last_call.store(call_, std::memory_order_relaxed);
+    // Release: look_around() reads record and chain of a peer that it has not heard of otherwise.
+    post.last_call.store(call_, std::memory_order_release);
     // Nobody may fall behind by more than two segments: the work area that comes next was used two segments ago, and
     // records and chains are kept for a few calls only.
     for (uint32_t peer = 0; peer < size(); ++peer)
@@ -158,8 +141,9 @@ void Communicator::enter(Running& running, const Call& call) {
 const Program* Communicator::agree(Running& running, const Call& call) {
     const CallRecord& own = running.record;
     bool shared = own.input >= 0 || own.output >= 0;
+    // Heard by those who have shared arrays, before anything that could wait for them.
+    if (call.shared_program) publish_progress(base_ + 1);
     if (!shared) return call.private_program;
-    publish_progress(base_ + 1);
     running.inputs.resize(size());
     running.outputs.resize(size());
     for (uint32_t peer = 0; peer < size(); ++peer) {
@@ -231,6 +215,8 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     settled_ = running.segments > 1 ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
     publish_progress(base_);
+    // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
+    posts_[rank_]->last_done.store(call_, std::memory_order_release);
 }
 
 void Communicator::execute(const Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
@@ -305,16 +291,25 @@ Clock::duration Communicator::bother(Running& running, uint32_t peer) {
 // Is everybody still there, and in the same call?
 void Communicator::look_around(Running& running) {
     for (uint32_t peer = 0; peer < size(); ++peer) {
-        if (peer == rank_) continue;
         Post& post = *posts_[peer];
+        // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
+        bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed)) == Life::dead;
         std::string name = collective_names[running.record.collective];
+        // abort() or close() by another thread of this process.
+        if (peer == rank_ && standing != Standing::open)
+            throw EngineError(Fault::rank_lost, name + ": this communicator was " +
+                                                    (standing == Standing::left ? "closed " : "aborted ") + where(call_));
+        // Ranks in different calls may wait for each other in programs that do not fit together, and never meet there.
+        if (post.last_call.load(std::memory_order_acquire) >= call_ &&
+            post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)
+            fail_mismatch(running);
+        // A peer that has done its part of this call: whatever befell it since is not our concern.
+        if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
-        // A peer that is ahead of this call has done its part of it, and whatever befell it since is not our concern.
-        if (post.progress.load(std::memory_order_acquire) > base_ && post.last_call.load(std::memory_order_relaxed) > call_) continue;
         if (standing == Standing::aborted)
             throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " gave up " + where(call_));
-        if (life_of(post.process.load(std::memory_order_relaxed)) == Life::dead)
+        if (dead)
             throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " (process " +
                                                     std::to_string(post.process.load()) + ") is gone " + where(call_));
         if (standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_)
@@ -334,18 +329,26 @@ void Communicator::fail_mismatch(Running& running) {
             timespec pause{0, 1000000};
             nanosleep(&pause, nullptr);
         }
+    // A rank that needed nobody may have left the call that differed, and notice in a later one: name the first.
     std::vector<CallRecord> records(size());
-    bool same_collective = true;
-    for (uint32_t peer = 0; peer < size(); ++peer) {
-        records[peer] = peer == rank_ ? running.record : posts_[peer]->records[call_ % records_kept].load();
-        if (records[peer].call == call_) same_collective &= records[peer].collective == running.record.collective;
+    bool same_call = true, same_collective = true;
+    uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
+    while (same_call && call < call_) {
+        ++call;
+        const CallRecord own = posts_[rank_]->records[call % records_kept].load();
+        for (uint32_t peer = 0; peer < size(); ++peer) {
+            records[peer] = posts_[peer]->records[call % records_kept].load();
+            if (records[peer].call != call) continue;
+            same_call &= signature(records[peer]) == signature(own);
+            same_collective &= records[peer].collective == own.collective;
+        }
     }
-    std::string text = same_collective ? collective_names[running.record.collective] : std::string("mismatched calls");
+    std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
     text += ": ";
     std::vector<uint32_t> absent;
     std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
     for (uint32_t peer = 0; peer < size(); ++peer) {
-        if (records[peer].call != call_) {
+        if (records[peer].call != call) {
             absent.push_back(peer);
             continue;
         }
@@ -358,7 +361,7 @@ void Communicator::fail_mismatch(Running& running) {
         text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
     if (groups.size() < 2) text += ", but an earlier call differed";
     if (!absent.empty()) text += ", " + list_of(absent) + " did not come";
-    throw EngineError(Fault::mismatch, text + " " + where(call_));
+    throw EngineError(Fault::mismatch, text + " " + where(call));
 }
 
 void Communicator::fail_timeout(Running& running, uint32_t peer) {

@@ -65,7 +65,8 @@ struct Post {
     std::atomic<uint64_t> chain[chains_kept];
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
     alignas(line_bytes) std::atomic<uint32_t> standing;
-    std::atomic<uint64_t> last_call;
+    std::atomic<uint64_t> last_call;  // the call that the rank has come to
+    std::atomic<uint64_t> last_done;  // the call that it has done its part of
     std::atomic<int32_t> process;
     SharedRecord records[records_kept];
 };

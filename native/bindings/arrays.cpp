@@ -77,13 +77,20 @@ std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
 
 }  // namespace
 
-Array::Array(nb::handle object, bool writable, std::optional<DType> as) {
+// Delegates, so that the destructor gives the buffer back when something below throws.
+Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array() {
     std::optional<DType> found;
     size_t size = 0;
     if (PyObject_CheckBuffer(object.ptr())) {
-        int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+        // Strides are asked for, not contiguity: what is not contiguous must be told from what cannot be used at all, and
+        // NumPy says ValueError to both.
+        int flags = PyBUF_FORMAT | PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
         held_ = true;
+        if (!PyBuffer_IsContiguous(&view_, 'C')) {
+            PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
+            throw nb::python_error();
+        }
         data = view_.buf;
         size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;

@@ -91,6 +91,12 @@ class PyCommunicator {
         native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label));
     }
 
+    ~PyCommunicator() {
+        // The worker finishes what it has, and to let go of a job's arrays it needs the GIL that this thread holds.
+        nb::gil_scoped_release release;
+        worker_.reset();
+    }
+
     void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices) {
         choices_[collective].clear();
         for (auto& [limit, name, shared] : choices) choices_[collective].push_back({limit, name, shared});
@@ -220,9 +226,14 @@ class PyCommunicator {
         uint64_t in = has_input ? job.input.elements : 0, out = has_output ? job.output.elements : 0;
         auto need = [&](bool good, const std::string& what) {
             if (!good)
-                throw nb::value_error((std::string(collective_names[size_t(collective)]) + ": " + what + ", got " +
-                                       std::to_string(in) + " and " + std::to_string(out)).c_str());
+                throw nb::value_error((what + ", got " + std::to_string(in) + " and " + std::to_string(out)).c_str());
         };
+        bool in_place = collective == Collective::all_reduce || collective == Collective::reduce ||
+                        collective == Collective::broadcast || collective == Collective::barrier;
+        bool lacks_input = !has_input && !in_place && collective != Collective::scatter;
+        bool lacks_output = !has_output && collective != Collective::gather && collective != Collective::barrier;
+        if (lacks_input || lacks_output)
+            throw nb::type_error("expected an array that speaks the buffer protocol or DLPack, got None");
         switch (collective) {
             case Collective::all_gather:
             case Collective::gather:

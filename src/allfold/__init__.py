@@ -2,7 +2,7 @@
 
 # The packages `algorithms` and modules `schedule` and `verify` share their names with the functions that users call. A
 # module binds its name here when it is first loaded, so load them before the functions take the names.
-from . import algorithms as _algorithms  # noqa: F401, I001
+from . import algorithms as _algorithms  # noqa: F401
 from .errors import (
     AllfoldError,
     CollectiveTimeout,

@@ -25,7 +25,7 @@ NOTHING = -1
 class Bounds:
     """No schedule of the collective can do with less. Bytes are multiples of S, the bytes of the whole buffer.
 
-    `rounds` bounds the messages that go one after the other when a port carries one at a time.
+    `rounds`: messages that go one after the other when a port carries one at a time.
     """
 
     rounds: int

@@ -110,10 +110,10 @@ def schedule(
         inspect.signature(chosen.function).bind(*arguments, **parameters)
     except TypeError as error:
         wanted = "(ranks, root)" if promise.rooted else "(ranks)"
-        raise UsageError(f"{chosen.name} cannot be called for a {collective} with {wanted}: {error}") from None
+        raise UsageError(f"{chosen.name} cannot be called for {collective} with {wanted}: {error}") from None
     chunks = chosen.chunks(ranks, **parameters) if callable(chosen.chunks) else chosen.chunks
     if chunks is not None and (chunks < 1 or chunks % promise.slices(ranks)):
-        raise UsageError(f"{chosen.name} declares {chunks} chunks for {ranks} ranks of a {collective}")
+        raise UsageError(f"{chosen.name} declares {chunks} chunks for {collective} with {ranks} ranks")
     try:
         steps = chosen.function(*arguments, **parameters)
     except (UsageError, ScheduleError):

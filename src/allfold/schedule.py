@@ -89,9 +89,14 @@ def _site() -> int:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a schedule sends, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer."""
+    """What a schedule sends, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer.
+
+    `rounds` counts messages that go one after the other when a port carries one at a time: in every step as many as
+    the busiest port has.
+    """
 
     steps: int
+    rounds: int
     messages: int
     bytes: Fraction
     busiest_port_bytes: Fraction
@@ -100,6 +105,7 @@ class Counts:
     def to_json(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
+            "rounds": self.rounds,
             "messages": self.messages,
             "bytes": float(self.bytes),
             "busiest_port_bytes": float(self.busiest_port_bytes),
@@ -126,7 +132,8 @@ class Schedule:
     sites: tuple[str, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
-        for column in (self.starts, *self.columns.values()):
+        self.starts.setflags(write=False)
+        for column in self.columns.values():
             column.setflags(write=False)
 
     @property
@@ -154,7 +161,7 @@ class Schedule:
         """The moves of one step, as `Move`s. Their `where` is only known in the process that made them: see `where`."""
         start, end = self.starts[step], self.starts[step + 1]
         rows = zip(*(self.columns[name][start:end].tolist() for name in COLUMNS[:5]), strict=True)
-        return [Move(bool(reduces), *rest, 0) for reduces, *rest in rows]
+        return [Move(bool(reduces), chunk, source, target, into, 0) for reduces, chunk, source, target, into in rows]
 
     def __iter__(self) -> Iterator[list[Move]]:
         return (self.step(step) for step in range(self.steps))
@@ -189,10 +196,16 @@ class Schedule:
         # What a rank sends to another within one step travels as one message, however many chunks it holds.
         messages = np.unique((step * self.ranks + source) * self.ranks + destination)
         ports = (messages // self.ranks % self.ranks, messages % self.ranks)
+        step_of = messages // (self.ranks * self.ranks)
+        rounds = np.zeros(self.steps, np.int64)
+        for port in ports:
+            at, how_many = np.unique(step_of * self.ranks + port, return_counts=True)
+            np.maximum.at(rounds, at // self.ranks, how_many)
         chunks_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in (source, destination)]
         messages_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in ports]
         return Counts(
             steps=self.steps,
+            rounds=int(rounds.sum()),
             messages=len(messages),
             bytes=Fraction(len(source), self.chunks) if self.promise.carries_data else Fraction(0),
             busiest_port_bytes=Fraction(int(max(chunks_through)), self.chunks)
@@ -303,7 +316,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
         except OverflowError:
             pass  # a number beyond 64 bits, named below
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
-    message = f"{title}: step {number} holds {Move(*wrong[:5], 0)!r} ({wrong.where}); ranks and chunks are whole numbers"
+    message = f"{title}: step {number} holds the move {wrong} ({wrong.where}); ranks and chunks are whole numbers"
     raise ScheduleError(message, step=number, site=wrong.where)
 
 
@@ -342,13 +355,12 @@ def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
         raise ScheduleError(f"{schedule.title}: {schedule.chunks + schedule.scratch} chunks a rank are more than fit")
 
 
-def _from_json(data: object) -> Schedule:
+def _from_json(data: Any) -> Schedule:
     def need(condition: bool, what: str) -> None:
         if not condition:
             raise UsageError(f"this is not a schedule: {what}")
 
     need(isinstance(data, dict), f"expected an object, got {type(data).__name__}")
-    assert isinstance(data, dict)
     need(data.get("format") == "allfold-schedule", f"format is {data.get('format')!r}, expected 'allfold-schedule'")
     need(data.get("version") == 1, f"version is {data.get('version')!r}, expected 1")
     promise = find_collective(data.get("collective"))
@@ -361,7 +373,8 @@ def _from_json(data: object) -> Schedule:
     else:
         need(root is None, f"{promise.name} has no root, got {root!r}")
     need(data["chunks"] % promise.slices(ranks) == 0, f"{data['chunks']} chunks do not divide among {ranks} ranks")
-    sites, steps = data.get("sites"), data.get("steps")
+    sites: Any = data.get("sites")
+    steps: Any = data.get("steps")
     need(isinstance(sites, list) and all(isinstance(site, str) for site in sites), "sites must be a list of strings")
     need(data.get("columns") == list(COLUMNS), f"columns are {data.get('columns')!r}, expected {list(COLUMNS)}")
     need(isinstance(steps, list) and all(isinstance(step, list) and step for step in steps), "steps must be lists")

@@ -8,6 +8,7 @@ the reference engine, the compiler and the pictures all ask this module, so they
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from .errors import ScheduleError
 from .schedule import Schedule, describe
 
 Cells = NDArray[np.int64]
+MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory has an end
 _MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -42,10 +44,16 @@ class State:
         self.step = 0
         self.width = schedule.chunks + schedule.scratch
         cells = schedule.ranks * self.width
+        words = -(-schedule.ranks // 64) if self.promise.reduces else 0
+        if cells * (32 + 8 * words) > MOST_BYTES:
+            raise ScheduleError(
+                f"{schedule.title}: {schedule.ranks} ranks with {self.width} chunks each are too many to follow: that takes "
+                f"{cells * (32 + 8 * words) / 2**30:.0f} GiB, and at most {MOST_BYTES // 2**30} are used"
+            )
         start = self.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)
-        self.datum = np.full((schedule.ranks, self.width), NOTHING, np.int32)
-        self.datum[:, : schedule.chunks] = start
-        self.datum = self.datum.reshape(cells)
+        datum = np.full((schedule.ranks, self.width), NOTHING, np.int32)
+        datum[:, : schedule.chunks] = start
+        self.datum: NDArray[np.int32] = datum.reshape(cells)
         rank = np.repeat(np.arange(schedule.ranks, dtype=np.int32), self.width)
         if not self.promise.reduces:  # who has contributed is where the datum began
             rank = _origins(start)[self.datum]
@@ -53,10 +61,11 @@ class State:
         self.last = rank.copy()
         self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
         self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
-        self.expression = _mix(rank.astype(np.uint64), np.uint64(1))  # a hash of the whole expression, brackets included
+        self.expression = _mix(
+            rank.astype(np.uint64), np.uint64(1)
+        )  # a hash of the whole expression, brackets included
         self.members: NDArray[np.uint64] | None = None  # one bit a contribution
         if self.promise.reduces:
-            words = -(-schedule.ranks // 64)
             self.members = np.zeros((cells, words), np.uint64)
             holding = np.flatnonzero(self.datum != NOTHING)
             self.members[holding, rank[holding] // 64] = np.uint64(1) << (rank[holding] % 64).astype(np.uint64)
@@ -114,18 +123,20 @@ class State:
 
     # One step, in parts ----------------------------------------------------------------------------------------------
 
-    def _take(self, cells: Cells) -> list[NDArray[np.generic]]:
-        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression]
-        return [column[cells] for column in columns] + ([] if self.members is None else [self.members[cells]])
+    def _take(self, cells: Cells) -> list[NDArray[Any]]:
+        return [column[cells] for column in self._columns()]
 
-    def _put(self, cells: Cells, values: list[NDArray[np.generic]]) -> None:
+    def _put(self, cells: Cells, values: list[NDArray[Any]]) -> None:
+        for column, value in zip(self._columns(), values, strict=True):
+            column[cells] = value
+
+    def _columns(self) -> list[NDArray[Any]]:
         columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression]
-        for column, value in zip(columns + ([] if self.members is None else [self.members]), values, strict=True):
-            column[cells] = value  # type: ignore[index]
+        return columns if self.members is None else [*columns, self.members]
 
     def _fold(
         self, operands: Cells, heads: Cells, sizes: Cells, moves: Cells, own: Cells, start: int
-    ) -> list[NDArray[np.generic]]:
+    ) -> list[NDArray[Any]]:
         """Fold each run of operands from left to right, all runs side by side."""
         total = self._take(operands[heads])
         datum, _, last, count, in_order, expression = total[:6]
@@ -137,7 +148,8 @@ class State:
             other = self.datum[operand] != datum[runs]
             if other.any():
                 run = runs[other.argmax()]
-                self._refuse_mixture(own[run], datum[run], self.datum[operands[heads[run] + depth]], moves, heads, run, start)
+                move = start + int(moves[heads[run] : heads[run] + sizes[run]].max())
+                self._refuse_mixture(own[run], datum[run], self.datum[operands[heads[run] + depth]], move)
             if members is None:
                 run = runs[0]
                 self._refuse_reduction(own[run], start + int(moves[heads[run] : heads[run] + sizes[run]].max()))
@@ -167,10 +179,9 @@ class State:
             rank, chunk = divmod(int(clash[0]), self.width)
             moves = np.flatnonzero(target == clash[0]) + start
             words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
-            message = (
-                f"{self.schedule.title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
-            )
-            raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=self.schedule.where(int(moves[0])))
+            title, site = self.schedule.title, self.schedule.where(int(moves[0]))
+            message = f"{title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
+            raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     # What is wrong, in sentences -------------------------------------------------------------------------------------
 
@@ -197,12 +208,8 @@ class State:
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
-    def _refuse_mixture(
-        self, cell: int, datum: int, other: int, moves: Cells, heads: Cells, run: int, start: int
-    ) -> None:
+    def _refuse_mixture(self, cell: int, datum: int, other: int, move: int) -> None:
         rank, chunk = divmod(int(cell), self.width)
-        end = heads[run + 1] if run + 1 < len(heads) else len(moves)
-        move = start + int(moves[heads[run] : end].max())
         site = self.schedule.where(move)
         message = (
             f"{self.schedule.title}: step {self.step}, move {self._word(move)} mixes {self.name_of(datum)} with "

@@ -19,7 +19,7 @@ from .errors import ScheduleError
 from .run.check import check
 from .run.program import compile
 from .schedule import Counts, Schedule
-from .symbolic import State, name_ranks
+from .symbolic import Cells, State, name_ranks
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class Proof:
 
     def __str__(self) -> str:
         schedule, counts, bounds = self.schedule, self.counts, self.bounds
-        lines = [f"{schedule.collective} {schedule.title} is right: every contribution arrives exactly once, everywhere."]
         if schedule.promise.idempotent:
-            lines = [f"{schedule.collective} {schedule.title} is right: nobody leaves before everybody has come."]
-        elif not schedule.promise.reduces:
-            lines = [f"{schedule.collective} {schedule.title} is right: every chunk arrives where it belongs."]
+            right = "nobody leaves before everybody has come"
+        elif schedule.promise.reduces:
+            right = "every contribution arrives exactly once, wherever it must"
+        else:
+            right = "every chunk arrives where it belongs"
+        lines = [f"{schedule.collective} {schedule.title} is right: {right}."]
         if self.same_bits is not None:
             lines += [
                 f"  same bits on all ranks   {_yes(self.same_bits)}",
@@ -52,8 +54,8 @@ class Proof:
         lines += [
             "  no deadlock, no unordered access in the compiled programs",
             f"  steps                    {counts.steps}",
+            f"  rounds, a message a port {counts.rounds}  (at least {bounds.rounds})",
             f"  messages in all          {counts.messages}  (at least {bounds.messages})",
-            f"  messages, busiest port   {counts.busiest_port_messages}  (at least {bounds.rounds} rounds)",
         ]
         if schedule.promise.carries_data:
             lines += [
@@ -104,12 +106,12 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
     return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
 
 
-def _check_promise(state: State) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _check_promise(state: State) -> Cells:
     """The cells that hold results, or the first cell that does not hold what the collective promises."""
     schedule, promise = state.schedule, state.promise
-    wanted = np.full((schedule.ranks, state.width), NOTHING, np.int32)
-    wanted[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
-    wanted = wanted.reshape(-1)
+    ends = np.full((schedule.ranks, state.width), NOTHING, np.int32)
+    ends[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
+    wanted = ends.reshape(-1)
     results = np.flatnonzero(wanted != NOTHING)
     wrong = state.datum[results] != wanted[results]
     if state.members is not None:

@@ -1,20 +1,22 @@
 """Every algorithm that ships with allfold, one family a file. Importing this package registers them all."""
 
+# In the order in which they are listed, and learned: from the naive way to the ones that build on others.
+# isort: off
 from . import (  # noqa: F401
-    barrier,
-    bruck,
-    chain,
-    direct,
-    double_tree,
-    driver,
-    hierarchical,
     naive,
+    driver,
+    rotate,
+    ring,
+    tree,
+    chain,
+    double_tree,
+    recursive,
+    swing,
+    direct,
+    hierarchical,
+    scattered,
+    bruck,
     neighbor,
     pairwise,
-    recursive,
-    ring,
-    rotate,
-    scattered,
-    swing,
-    tree,
+    barrier,
 )

@@ -33,7 +33,7 @@ def bruck_all_to_all(ranks: int) -> Iterator[list[Move]]:
 
     While it travels, a slice with d to go in all lies in chunk r+d of the rank r that holds it; at last everybody
     sorts its chunks, since what came from rank r−d belongs into chunk r−d.
-    ⌈log₂P⌉+1 steps (the last one local), ⌈log₂P⌉/2·S through the busiest port for powers of two.
+    ⌈log₂P⌉+1 steps (the last one local), about ½·log₂P·S through the busiest port.
     """
     for distance in doublings(ranks):
         yield [

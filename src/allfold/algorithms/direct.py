@@ -19,7 +19,9 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
 
     1 step, (P−1)/P·S through the busiest port.
     """
-    yield [reduce(chunk=owner, source=r, destination=owner) for owner in range(ranks) for r in range(ranks) if r != owner]
+    yield [
+        reduce(chunk=owner, source=r, destination=owner) for owner in range(ranks) for r in range(ranks) if r != owner
+    ]
 
 
 @algorithm("reduce", "direct")

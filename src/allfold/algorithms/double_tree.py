@@ -15,7 +15,7 @@ from .compose import together
 
 
 def parents(ranks: int) -> list[int | None]:
-    """The parent of every node of the binary tree in which an in-order walk visits 0, 1, 2, … and even nodes are leaves.
+    """The parent of every node of a binary tree: an in-order walk visits 0, 1, 2, …, and even nodes are leaves.
 
     Node i has as many levels below it as i has trailing one bits. Where the tree is cut off on the right, a node hangs
     from the nearest ancestor that exists.
@@ -62,7 +62,7 @@ def double_tree(ranks: int) -> Iterator[list[Move]]:
     """One half of the buffer goes up and down one binary tree, the other half through the complementary one.
 
     The second tree is the first one mirrored, or shifted by one rank where the number of ranks is odd.
-    2⌊log₂P⌋ steps, at most 2S through the busiest port.
+    2⌊log₂P⌋ steps, at most 2·S through the busiest port.
     """
     plain = list(range(ranks))
     complement = plain[::-1] if ranks % 2 == 0 else plain[1:] + plain[:1]

@@ -67,7 +67,9 @@ def hierarchical(
     leaders = [group[0] for group in groups]
     yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(reduces, groups, strict=True)))
     yield from placed(middle, leaders, room(data, middle, chunks))
-    yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(broadcasts, groups, strict=True)))
+    yield from together(
+        *(placed(part, g, room(data, part, chunks)) for part, g in zip(broadcasts, groups, strict=True))
+    )
 
 
 def level_parts(
@@ -101,9 +103,14 @@ def two_level(
     chunks = shares * middle.chunks
     data = range(chunks)
     yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(scatters, groups, strict=True)))
+    # All shares cross at the same time, so each has scratch of its own.
     yield from together(
         *(
-            placed(middle, [group[share * len(group) // shares] for group in groups], room(own, middle, chunks))
+            placed(
+                middle,
+                [group[share * len(group) // shares] for group in groups],
+                room(own, middle, chunks + share * middle.scratch),
+            )
             for share, own in enumerate(parts_of(data, shares))
         )
     )

@@ -18,7 +18,7 @@ def neighbor_exchange(ranks: int) -> Iterator[list[Move]]:
 
     P/2 steps and (P−1)/P·S through the busiest port for an even number of ranks. An odd one leaves a guest over, the
     last rank: it gives its chunk to its neighbour first and gets all others from it at the end, (P−1)/2+2 steps and
-    less than 2S.
+    less than 2·S.
     """
     players = ranks - ranks % 2
     guest = ranks - 1 if ranks % 2 and ranks > 1 else None

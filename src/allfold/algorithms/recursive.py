@@ -78,7 +78,7 @@ def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
 def halving(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange the halves that the other one cares for; each then goes on with half of the buffer.
 
-    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2S.
+    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2¼·S.
     """
     players, guests = seats(ranks)
     owned = slices(players, guests)
@@ -93,7 +93,7 @@ def halving(ranks: int) -> Iterator[list[Move]]:
 def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange all they have, with ever nearer partners, and so what everyone has doubles.
 
-    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2S.
+    log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2¼·S.
     """
     players, guests = seats(ranks)
     owned = slices(players, guests)
@@ -110,7 +110,7 @@ def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
 def halving_doubling(ranks: int) -> Iterator[list[Move]]:
     """Rabenseifner's: a reduce_scatter by halving, then an all_gather by doubling, along the same exchanges.
 
-    2·log₂P steps and 2(P−1)/P·S through the busiest port; with guests 2⌊log₂P⌋+2 steps and less than 3S.
+    2·log₂P steps and 2(P−1)/P·S through the busiest port; with guests 2⌊log₂P⌋+2 steps and less than 3·S.
     """
     players, guests = seats(ranks)
     chunks = range(len(players))

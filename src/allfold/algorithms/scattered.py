@@ -18,7 +18,7 @@ from .tree import tree_gather, tree_scatter
 def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root scatters its buffer along a tree, then all gather the slices around a ring.
 
-    ⌈log₂P⌉+P−1 steps, less than 2S through the busiest port.
+    ⌈log₂P⌉+P−1 steps, 2(P−1)/P·S through the busiest port.
     """
     yield from tree_scatter(ranks, root)
     yield from ring_all_gather(ranks)
@@ -28,7 +28,7 @@ def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
 def scatter_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """A reduce_scatter by halving, then the root gathers the slices along a tree.
 
-    2·log₂P steps and 2(P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+⌈log₂P⌉+2 steps and less than 3S.
+    2·log₂P steps and 2(P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+⌈log₂P⌉+2 steps and less than 3¼·S.
     """
     yield from halving(ranks)
     yield from tree_gather(ranks, root)

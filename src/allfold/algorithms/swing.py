@@ -18,7 +18,7 @@ Edge = tuple[int, int, int]  # (chunk, the rank nearer to the chunk's owner, the
 
 
 def partner(rank: int, step: int, players: int) -> int:
-    swing = (1 - (-2) ** (step + 1)) // 3  # 1, −1, 3, −5, 11, …
+    swing = (1 - int((-2) ** (step + 1))) // 3  # 1, −1, 3, −5, 11, …
     return (rank + swing if rank % 2 == 0 else rank - swing) % players
 
 
@@ -52,7 +52,7 @@ def guest_turns(guest: int, steps: int) -> list[list[int]]:
 def swing(ranks: int) -> Iterator[list[Move]]:
     """Chunks are added up along swinging exchanges until each is complete at its owner, then handed out backwards.
 
-    2⌈log₂P⌉ steps and 2(P−1)/P·S through the busiest port for powers of two. An odd number of ranks plays without the
+    2⌈log₂P⌉ steps, 2(P−1)/P·S through the busiest port, the least possible. An odd number of ranks plays without the
     last one, which gives everybody its part of their chunk, takes everybody's part of its own, and gets all results
     the same way.
     """

@@ -30,14 +30,14 @@ root is proved. A single case is explained in full, several are a line an algori
 _EPILOG = """\
 example:
   $ allfold verify ring --ranks 6
-  all_reduce ring(ranks=6) is right: every contribution arrives exactly once, everywhere.
+  all_reduce ring(ranks=6) is right: every contribution arrives exactly once, wherever it must.
     same bits on all ranks   yes
     rank order kept          no
     same for any length      no
     no deadlock, no unordered access in the compiled programs
     steps                    10
     messages in all          60  (at least 10)
-    messages, busiest port   10  (at least 3 rounds)
+    rounds, a message a port 10  (at least 3)
     bytes in all             10 S  (at least 10 S)
     bytes, busiest port      1.6667 S  (at least 1.6667 S)
 

@@ -58,23 +58,24 @@ def _unroll(programs: Programs, segments: int) -> _Unrolled:
 
     def rows(original: Ints, segment: int) -> Ints:
         owner = programs.rank[original]
-        return starts[owner] + segment * length[owner] + original - programs.starts[owner]
+        here: Ints = starts[owner] + segment * length[owner] + original - programs.starts[owner]
+        return here
 
     waits: list[tuple[Ints, Ints, Ints]] = []
-    accesses: list[tuple[Ints, Ints, Ints]] = []
+    accesses: list[tuple[Ints, Ints, NDArray[np.bool_]]] = []
     for segment in range(segments):
         for lists, back in ((programs.waits, 0), (programs.reuse, 2)):
             if segment >= back:
                 count = lists.value + (segment - back) * length[lists.rank]
                 waits.append((rows(lists.row, segment), lists.rank, count))
-        for lists, writes in ((programs.sources, False), (programs.destinations, True)):
+        for lists, is_write in ((programs.sources, False), (programs.destinations, True)):
             # The work area exists twice, for segments in turn. A segment of an array is memory of its own.
             area = np.where(lists.value >= WORK * programs.width, segment % 2, segment)
             place = (area * ranks + lists.rank) * slots + lists.value
-            accesses.append((rows(lists.row, segment), place, np.full(len(place), writes)))
+            accesses.append((rows(lists.row, segment), place, np.full(len(place), is_write)))
     wait_row, wait_rank, wait_count = (np.concatenate(part) for part in zip(*waits, strict=True))
     row, place, writes = (np.concatenate(part) for part in zip(*accesses, strict=True))
-    return _Unrolled(starts, lists_of(wait_row, wait_rank, wait_count, int(starts[-1])), row, place, writes != 0)
+    return _Unrolled(starts, lists_of(wait_row, wait_rank, wait_count, int(starts[-1])), row, place, writes)
 
 
 def _conflicts(unrolled: _Unrolled, clocks: Clocks) -> tuple[Ints, Ints]:

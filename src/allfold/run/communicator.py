@@ -58,6 +58,11 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT) ->
     return Communicator(rank, members, timeout, "the world")
 
 
+def _comes_from_python(error: BaseException) -> bool:
+    """Whether an error that came out of the engine was raised by Python code that the engine had called."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
 def _arena_bytes() -> int:
     """The most shared memory one rank may use: all of the machine's, unless told otherwise. Only what is touched counts."""
     text = os.environ.get("ALLFOLD_ARENA_BYTES")
@@ -81,9 +86,13 @@ class Communicator:
         self._groups = 0
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
-        self._engine = _native.Communicator(
-            rank, self._members, label, lambda *call: me()._compile(*call), timeout  # type: ignore[union-attr]
-        )
+
+        def compile_program(code: int, algorithm: str, root: int, shared: bool) -> dict[str, Any]:
+            communicator = me()
+            assert communicator is not None  # it is making the call that this is for
+            return communicator._compile(code, algorithm, root, shared)
+
+        self._engine = _native.Communicator(rank, self._members, label, compile_program, timeout)
         for name, code in _CODES.items():
             self._engine.choose(code, choices(name, self.size))
 
@@ -288,17 +297,18 @@ class Communicator:
         number = _OPS.get(op) if type(op) is str else None
         if op is not None and number is None:
             number, algorithm = self._custom(collective, op, root, algorithm)
-        if algorithm is not None and type(algorithm) is not str:
+        if algorithm is not None and not isinstance(algorithm, str):
             algorithm = self._named(algorithm)
         try:
             ticket = self._engine.run(
                 _CODES[collective], source, target, number, root, algorithm, timeout, dtype, async_op
             )
-        except BufferError:
-            return self._run_copied(collective, source, target, op, root, algorithm, async_op, timeout, dtype)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, AllfoldError):
+        except (BufferError, TypeError, ValueError) as error:
+            # What comes from deeper than the engine was raised by the user's own operation or algorithm: it stays.
+            if isinstance(error, AllfoldError) or _comes_from_python(error):
                 raise
+            if isinstance(error, BufferError):
+                return self._run_copied(collective, source, target, op, root, algorithm, async_op, timeout, dtype)
             raise UsageError(f"{collective}: {error}") from None
         return Handle(self._engine, ticket, (source, target)) if async_op else None
 
@@ -306,7 +316,9 @@ class Communicator:
         collective = _native.COLLECTIVES[code]
         chosen = self.algorithm_named(algorithm)
         rooted = collective in ("reduce", "broadcast", "gather", "scatter")
-        programs = programs_of(collective, chosen, self.size, root if rooted else None, "shared" if shared else "private")
+        programs = programs_of(
+            collective, chosen, self.size, root if rooted else None, "shared" if shared else "private"
+        )
         return facts(programs, self.rank, algorithm)
 
     def algorithm_named(self, name: str) -> str | Callable[..., Steps]:

@@ -22,7 +22,7 @@ class Handle:
         return bool(self._ticket.done())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the call has ended, and raise what it raised. With a timeout, raise `CollectiveTimeout` if it has not."""
+        """Return when the call has ended, and raise what it raised; `CollectiveTimeout` if it takes longer than told."""
         if not self._engine.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout)):
             raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it goes on")
         if self._afterwards is not None:

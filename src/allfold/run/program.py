@@ -142,7 +142,9 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     write(at[both], folded[both], places.local[folded[both]])
     published = np.flatnonzero(kind == 0)
     write(published, version[published], places.shared[version[published]])
-    early = published[versions.final[version[published]] & (places.local[version[published]] != home[version[published]])]
+    early = published[
+        versions.final[version[published]] & (places.local[version[published]] != home[version[published]])
+    ]
     write(early, version[early], home[version[early]])
     brought = np.flatnonzero(kind == 2)
     write(brought, version[brought], home[version[brought]])

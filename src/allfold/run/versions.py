@@ -14,9 +14,12 @@ slots here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..collectives import NOTHING
 from ..schedule import Schedule
@@ -36,8 +39,8 @@ class Versions:
         current = np.full(schedule.ranks * state.width, -1, np.int64)
         current[held] = np.arange(len(held))
         self.initial = len(held)
-        cell, step, datum, count, previous = [held], [np.full(len(held), -1)], [state.datum[held]], [state.count[held]], []
-        previous.append(np.full(len(held), -1))
+        before = np.full(len(held), -1)
+        cell, step, datum, count, previous = [held], [before], [state.datum[held]], [state.count[held]], [before]
         reader, operand, sizes, moves = [], [], [], []
         total = len(held)
         while not state.done:
@@ -112,7 +115,7 @@ def place(versions: Versions, shared: bool) -> Places:
     places.local[old] = begin[old]
     places.shared[old] = begin[old] if shared else np.where(versions.read_by_peers[old], first[old], -1)
     bounds = np.searchsorted(versions.step, np.arange(versions.schedule.steps + 1))
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         here = slice(int(start), int(end))
         before = versions.previous[here]
         # The slots that must not be touched in this step: where peers, and where the own rank, read the old version.
@@ -166,5 +169,5 @@ def hand_out(versions: Versions, places: Places) -> None:
             places.producer[copies[here]] = source[here]
 
 
-def join(parts: list[Ints]) -> Ints:
+def join(parts: Sequence[NDArray[np.integer]]) -> Ints:
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

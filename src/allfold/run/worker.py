@@ -74,11 +74,11 @@ def _perform(work: int, report: int) -> NoReturn:
             try:
                 # Before the handle is left: a result may lie in memory that goes with it.
                 message = b"R" + cloudpickle.dumps(result)
-            except Exception as error:  # noqa: BLE001 - whatever the user's objects raise when they are pickled
+            except Exception as error:
                 raise UsageError(
                     f"rank {place.rank} returned a {type(result).__name__} that cannot be pickled: {error}"
                 ) from None
-    except BaseException as error:  # noqa: BLE001 - every way to fail is reported, an exit and an interrupt too
+    except BaseException as error:
         message, status = _failure(error)
     _send(report, message)
     sys.exit(status)

@@ -1,0 +1,162 @@
+"""The language itself: columns, equality, printing, JSON, registration."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import allfold as af
+from allfold import Schedule
+from allfold.collectives import COLLECTIVES
+
+EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_json_keeps_everything(collective: str, name: str) -> None:
+    for ranks in (1, 2, 5):
+        schedule = af.schedule(collective, name, ranks)
+        again = Schedule.from_json(json.dumps(schedule.to_json()))
+        assert again == schedule
+        assert hash(again) == hash(schedule)
+        assert again.sites == schedule.sites
+        assert all((again.columns[column] == schedule.columns[column]).all() for column in schedule.columns)
+
+
+def test_schedules_differ_by_any_part() -> None:
+    ring = af.schedule("all_reduce", "ring", 4)
+    assert ring == af.schedule("all_reduce", "ring", 4)
+    assert ring != af.schedule("all_reduce", "ring", 5)
+    assert ring != af.schedule("all_reduce", "swing", 4)
+    assert af.schedule("broadcast", "tree", 4, root=1) != af.schedule("broadcast", "tree", 4, root=2)
+    document = ring.to_json()
+    document["steps"][0][0][4] = 0
+    assert Schedule.from_json(document) != ring
+
+
+def test_schedules_cannot_be_changed() -> None:
+    schedule = af.schedule("all_reduce", "ring", 4)
+    with pytest.raises(ValueError, match="read-only"):
+        schedule.columns["source"][0] = 3
+    with pytest.raises(AttributeError):
+        schedule.ranks = 5  # type: ignore[misc]
+
+
+def test_every_move_knows_its_line() -> None:
+    schedule = af.schedule("all_reduce", "ring", 4)
+    assert {site.split(":")[0] for site in schedule.sites} == {"ring.py"}
+    assert len({schedule.where(move) for move in range(schedule.moves)}) == 2
+    (first, *_), *_ = list(af.schedule("all_reduce", lambda ranks: iter([[af.reduce(0, 0, 1)]]), 2))
+    assert str(first) == "+0:0→1"
+
+
+def test_steps_are_lists_of_moves() -> None:
+    schedule = af.schedule("all_gather", "ring", 3)
+    assert len(schedule) == 2
+    assert [[str(move) for move in step] for step in schedule] == [
+        ["0:0→1", "1:1→2", "2:2→0"],
+        ["2:0→1", "0:1→2", "1:2→0"],
+    ]
+
+
+def test_print_shows_the_steps() -> None:
+    text = str(af.schedule("all_gather", "ring", 3))
+    assert "all_gather by ring: 3 ranks" in text
+    assert "0:0→1" in text
+    assert "1:2→0" in text
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("[]", "expected an object, got list"),
+    ("{", "not JSON"),
+    ({}, "format is None"),
+    ({"version": 2}, "version is 2"),
+    ({"collective": "all_reuce"}, "did you mean 'all_reduce'"),
+    ({"ranks": 0}, "ranks is 0"),
+    ({"ranks": True}, "ranks is True"),
+    ({"ranks": 10**30}, "ranks is"),
+    ({"root": 1}, "all_reduce has no root"),
+    ({"chunks": 0}, "chunks is 0"),
+    ({"algorithm": 3}, "algorithm is 3"),
+    ({"sites": "x"}, "sites must be"),
+    ({"steps": [[]]}, "steps must be lists"),
+    ({"steps": [[[1, 2]]]}, "every move must be 6 whole numbers"),
+    ({"steps": [[[1, 0, 0, 1, 0, 99]]]}, "site that is not listed"),
+    ({"steps": [[[2, 0, 0, 1, 0, 0]]]}, "reduces must be 0 or 1"),
+    ({"steps": [[[1, 0, 0, 9, 0, 0]]]}, "destination rank 9 is out of range"),
+    ({"steps": [[[1, 9, 0, 1, 0, 0]]]}, "chunk 9 is named"),
+    ({"steps": [[[1, -1, 0, 1, 0, 0]]]}, "chunk -1 is out of range"),
+]
+
+
+@pytest.mark.parametrize(("change", "what"), WRONG)
+def test_json_that_is_no_schedule_is_refused(change: Any, what: str) -> None:
+    document: Any = change
+    if isinstance(change, dict):
+        document = af.schedule("all_reduce", "ring", 2).to_json() | change if change else {}
+    with pytest.raises(af.UsageError, match=what.replace("(", r"\(")):
+        Schedule.from_json(document)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(af.schedule("all_reduce", "ring", 2).to_json())), json_values)
+def test_fuzzed_json_gives_typed_errors_only(key: str, value: Any) -> None:
+    document = af.schedule("all_reduce", "ring", 2).to_json() | {key: value}
+    try:
+        schedule = Schedule.from_json(document)
+        af.verify(schedule)
+    except af.AllfoldError:
+        pass
+
+
+def test_registration() -> None:
+    @af.algorithm("all_reduce", "test_registration_once")
+    def once(ranks: int) -> Any:
+        yield [af.reduce(0, r, 0) for r in range(1, ranks)]
+        yield [af.copy(0, 0, r) for r in range(1, ranks)]
+
+    assert "test_registration_once" in af.algorithms("all_reduce")
+    af.verify(af.schedule("all_reduce", "test_registration_once", 4))
+    af.verify(af.schedule("all_reduce", once, 4))
+    with pytest.raises(af.UsageError, match="already has an algorithm 'ring'"):
+        af.algorithm("all_reduce", "ring")(once)
+    with pytest.raises(af.UsageError, match="unknown collective 'all_redu'; did you mean 'all_reduce'"):
+        af.algorithm("all_redu")
+    from allfold.registry import _registry
+
+    del _registry["all_reduce"]["test_registration_once"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("all_reduce", "rng", 4), "did you mean 'ring'"),
+        (("all_reduce", "ring", 0), "ranks must be at least 1, not 0"),
+        (("all_reduce", "ring", 2.5), "ranks must be a whole number"),
+        (("all_reduce", "ring", True), "ranks must be a whole number"),
+        (("all_reduce", "ring", 4, 1), "all_reduce has no root"),
+        (("broadcast", "tree", 4, 4), "root must be between 0 and 3, not 4"),
+        (("all_reduce", 7, 4), "an algorithm is a name or a generator function"),
+    ],
+)
+def test_bad_arguments(arguments: Any, what: str) -> None:
+    with pytest.raises(af.UsageError, match=what):
+        af.schedule(*arguments)
+
+
+def test_numpy_integers_are_integers() -> None:
+    ranks = np.int64(4)
+    schedule = af.schedule("all_reduce", lambda n: ([af.reduce(np.int32(0), r, (r + 1) % n)] for r in range(n)), ranks)
+    assert schedule.moves == 4
