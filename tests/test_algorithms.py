@@ -97,6 +97,7 @@ CLOSED_FORMS: dict[tuple[str, str], tuple[Form, Form]] = {
     ("all_to_all", "pairwise"): (lambda p: p - 1 + p % 2, slices),
     ("all_to_all", "bruck"): (lambda p: log_up(p) + (p > 2), ones),
     ("barrier", "dissemination"): (log_up, lambda p: 0),
+    ("barrier", "direct"): (lambda p: 1, lambda p: 0),
     ("barrier", "tree"): (lambda p: 2 * log_up(p), lambda p: 0),
 }
 

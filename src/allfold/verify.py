@@ -18,6 +18,7 @@ from .collectives import NOTHING, Bounds
 from .errors import ScheduleError
 from .run.check import check
 from .run.program import compile
+from .run.versions import Versions
 from .schedule import Counts, Schedule
 from .symbolic import Cells, State, name_ranks
 
@@ -88,13 +89,12 @@ class Proof:
 
 def verify(schedule: Schedule, programs: bool = True) -> Proof:
     """Prove a schedule, or raise `ScheduleError` with the rank, the chunk, the step and the source line."""
-    state = State(schedule)
-    while not state.done:
-        state.advance()
+    versions = Versions(schedule) if programs else None
+    state = versions.state if versions else _run(State(schedule))
     results = _check_promise(state)
-    if programs:
+    if versions:
         # Three segments show the work area being used again; the largest schedules are proved for one.
-        check(compile(schedule), segments=3 if schedule.moves < 100_000 else 1)
+        check(compile(schedule, versions=versions), segments=3 if schedule.moves < 100_000 else 1)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
         expression, chunk = state.expression[results], results % state.width
@@ -104,6 +104,12 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         rank_order = bool(state.in_order[results].all())
         uniform = bool((expression == expression[:1]).all())
     return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
+
+
+def _run(state: State) -> State:
+    while not state.done:
+        state.advance()
+    return state
 
 
 def _check_promise(state: State) -> Cells:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..registry import algorithm
 from ..schedule import Move, reduce
+from .naive import naive
 from .tree import doublings, tree_all_reduce
 
 
@@ -17,6 +18,15 @@ def dissemination(ranks: int) -> Iterator[list[Move]]:
     """
     for distance in doublings(ranks):
         yield [reduce(chunk=0, source=r, destination=(r + distance) % ranks) for r in range(ranks)]
+
+
+@algorithm("barrier", "direct")
+def direct_barrier(ranks: int) -> Iterator[list[Move]]:
+    """Everybody signals everybody.
+
+    1 step, P(P−1) messages: the fastest where a signal is a look at somebody's memory.
+    """
+    yield from naive(ranks)
 
 
 @algorithm("barrier", "tree")

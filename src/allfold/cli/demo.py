@@ -1,37 +1,37 @@
-"""`allfold demo`: every all_reduce on four ranks, from the arithmetic to the picture."""
+"""`allfold demo`: every all_reduce on four real processes, from the arithmetic to the picture."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 import numpy as np
 
 from ..errors import ScheduleError
 from ..registry import algorithms, schedule
+from ..run.communicator import Communicator
+from ..run.launch import spawn
 from ..run.reference import replay
-from ..schedule import Schedule
 from ..verify import Proof, verify
 from ..view.text import draw
 from .compare import count, write_comparison
 from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-Four ranks, every all_reduce algorithm: run on real numbers by the reference engine, checked against NumPy, proved for
-all numbers there are, compared; and the ring drawn step by step."""
+Four processes, every all_reduce algorithm: run on real numbers through shared memory, checked against NumPy and against
+the reference engine bit by bit, proved for all numbers there are, timed, compared; and the ring drawn step by step."""
 
 _EPILOG = """\
 example:
   $ allfold demo
-  all_reduce of 4 buffers of 1003 numbers: every algorithm, on every rank, gives NumPy's sum
-
-  algorithm           steps  busiest port  same bits  rank order  any length  result
-  tree                    4           2 S  yes        yes         yes         checked, proved
-  ring                    6         1.5 S  yes        no          no          checked, proved
-  rotate                  4           3 S  no         no          no          checked, proved
+  all_reduce between 4 processes: every algorithm, on every rank, gives NumPy's sum and the reference engine's bits
   …"""
 
-_RANKS, _ELEMENTS = 4, 1003  # a length that no number of chunks divides
+_RANKS = 4
+_ODD_LENGTH = 1003  # no number of chunks divides it
+_TIMED = {"4 KiB": 1024, "16 MiB": 4 * 2**20}  # float32 elements
+_ROUNDS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,24 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    random = np.random.default_rng(0)
-    inputs = [random.integers(-1000, 1000, _ELEMENTS).astype(np.float64) for _ in range(_RANKS)]
-    expected = np.sum(inputs, axis=0)
     names = algorithms("all_reduce")
-    proofs = {name: _checked(schedule("all_reduce", name, _RANKS), inputs, expected) for name in names}
+    answers = spawn(_on_a_rank, _RANKS, args=(names,))
+    proofs = {name: _checked(name, [answer[name]["result"] for answer in answers]) for name in names}
+    # A collective is as slow as its slowest rank.
+    timings = {name: {size: max(answer[name][size] for answer in answers) for size in _TIMED} for name in names}
     if arguments.json:
-        write_json([proof.to_json() for proof in proofs.values()])
+        write_json([proof.to_json() | {"seconds": timings[name]} for name, proof in proofs.items()])
         return 0
-    write_lines(
-        [
-            f"all_reduce of {_RANKS} buffers of {_ELEMENTS} numbers: every algorithm, on every rank, gives NumPy's sum",
-            "",
-        ],
-        arguments.color,
+    sentence = (
+        f"all_reduce between {_RANKS} processes: every algorithm, on every rank, gives NumPy's sum and the reference "
+        "engine's bits"
     )
-    rows = [_row(name, proof) for name, proof in proofs.items()]
-    head = ("algorithm", "steps", "busiest port", "same bits", "rank order", "any length", "result")
-    write_table(head, rows, arguments.color)
+    write_lines([sentence, ""], arguments.color)
+    head = ("algorithm", *_TIMED, "steps", "busiest port", "same bits", "rank order", "any length", "result")
+    write_table(head, [_row(name, proofs[name], timings[name]) for name in names], arguments.color)
     write_lines(["", "What they send, for 8 buffers of S bytes:", ""], arguments.color)
     write_comparison("all_reduce", count("all_reduce", names, [8]), arguments.color)
     write_lines(["", "The ring, step by step:", ""], arguments.color)
@@ -66,14 +63,55 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _checked(plan: Schedule, inputs: list[Any], expected: Any) -> Proof:
-    """Replayed and compared with NumPy, then proved. Whole numbers add up exactly, in whatever order."""
-    for rank, result in enumerate(replay(plan, inputs)):
-        if result is None or not np.array_equal(result, expected):
+def _inputs() -> list[Any]:
+    """Fractions, so that the order of additions shows in the bits."""
+    random = np.random.default_rng(0)
+    return [random.standard_normal(_ODD_LENGTH).astype(np.float32) for _ in range(_RANKS)]
+
+
+def _on_a_rank(communicator: Communicator, names: list[str]) -> dict[str, dict[str, Any]]:
+    answers: dict[str, dict[str, Any]] = {}
+    for name in names:
+        array = _inputs()[communicator.rank]
+        communicator.all_reduce(array, algorithm=name)
+        answers[name] = {"result": array}
+        for size, elements in _TIMED.items():
+            data = np.zeros(elements, np.float32)
+            answers[name][size] = _best_time(communicator, data, name)
+    return answers
+
+
+def _best_time(communicator: Communicator, data: Any, name: str) -> float:
+    best = float("inf")
+    repeats = max(1, 200_000 // data.nbytes)
+    for _ in range(_ROUNDS):
+        communicator.barrier()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            communicator.all_reduce(data, algorithm=name)
+        best = min(best, (time.perf_counter() - start) / repeats)
+    return best
+
+
+def _checked(name: str, results: list[Any]) -> Proof:
+    """Near NumPy's sum, equal to the reference engine's result bit by bit, and then proved."""
+    inputs = _inputs()
+    plan = schedule("all_reduce", name, _RANKS)
+    expected = np.sum(np.asarray(inputs, np.float64), axis=0)
+    for rank, (result, reference) in enumerate(zip(results, replay(plan, inputs), strict=True)):
+        if not np.allclose(result, expected, rtol=1e-5, atol=1e-5):
             raise ScheduleError(f"{plan.title}: rank {rank} does not have NumPy's sum", rank=rank)
+        if result.tobytes() != reference.tobytes():
+            raise ScheduleError(f"{plan.title}: rank {rank} has other bits than the reference engine", rank=rank)
     return verify(plan)
 
 
-def _row(name: str, proof: Proof) -> list[str]:
+def _row(name: str, proof: Proof, seconds: dict[str, float]) -> list[str]:
     facts = ["yes" if fact else "no" for fact in (proof.same_bits, proof.rank_order, proof.uniform)]
-    return [name, str(proof.counts.steps), f"{times(proof.counts.busiest_port_bytes)} S", *facts, "checked, proved"]
+    port = f"{times(proof.counts.busiest_port_bytes)} S"
+    timing = [_duration(seconds[size]) for size in _TIMED]
+    return [name, *timing, str(proof.counts.steps), port, *facts, "checked, proved"]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"

@@ -73,9 +73,9 @@ class Programs:
         return "\n".join(lines)
 
 
-def compile(schedule: Schedule, memory: Memory = "shared") -> Programs:
-    """The programs of a schedule that is known to be right: `verify` it first."""
-    versions = Versions(schedule)
+def compile(schedule: Schedule, memory: Memory = "shared", versions: Versions | None = None) -> Programs:
+    """The programs of a schedule that is known to be right: `verify` it first. `versions` saves finding them again."""
+    versions = versions or Versions(schedule)
     places = place(versions, shared=memory == "shared")
     return _assemble(versions, places, memory)
 

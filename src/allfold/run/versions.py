@@ -33,7 +33,7 @@ class Versions:
     """Every value that every cell ever holds, and who reads it. Row numbers are versions, the initial ones first."""
 
     def __init__(self, schedule: Schedule) -> None:
-        state = State(schedule)
+        self.state = state = State(schedule)  # run to its end below: what every cell holds then
         self.schedule, self.width = schedule, state.width
         held = np.flatnonzero(state.datum != NOTHING)
         current = np.full(schedule.ranks * state.width, -1, np.int64)
@@ -41,7 +41,7 @@ class Versions:
         self.initial = len(held)
         before = np.full(len(held), -1)
         cell, step, datum, count, previous = [held], [before], [state.datum[held]], [state.count[held]], [before]
-        reader, operand, sizes, moves = [], [], [], []
+        reader, operand, sizes = [], [], []
         total = len(held)
         while not state.done:
             number = state.step
@@ -52,7 +52,6 @@ class Versions:
             reader.append(np.repeat(new, size))
             operand.append(current[folds.operands])
             sizes.append(size)
-            moves.append(folds.move)
             cell.append(folds.target)
             step.append(np.full(len(new), number))
             datum.append(state.datum[folds.target])
