@@ -13,6 +13,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
+// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
+// that waiting for them does not show.
+constexpr size_t segment_bytes = size_t{1} << 19;
+
 constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
 
 uint64_t mix(uint64_t value, uint64_t next) {
@@ -52,14 +56,13 @@ struct Communicator::Running {
     CallRecord record;
     Clock::duration timeout;
     Clock::time_point deadline{};  // set when waiting first takes long: most calls never look at a clock
-    std::vector<uint8_t> met;      // peers that were seen to be in the same call
-    uint32_t met_count = 0;
-    std::vector<const char*> inputs;  // by rank, where peers' arrays may be used
-    std::vector<char*> outputs;
+    // By rank; they belong to the communicator, so that a call allocates nothing.
+    std::vector<uint8_t>& met;           // peers that were seen to be in the same call
+    std::vector<const char*>& inputs;    // where arrays lie: one's own, and those of peers that may be reached
+    std::vector<char*>& outputs;
     const Program* program = nullptr;
     uint32_t segments = 1;
     size_t slot_bytes = 0;
-    bool stream = false;
 };
 
 Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label)
@@ -69,6 +72,8 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
         work_.push_back(member.arena->at(member.work));
     }
+    inputs_.resize(size());
+    outputs_.resize(size());
     posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
 }
 
@@ -88,7 +93,7 @@ void Communicator::stand(Standing standing) {
 void Communicator::run(const Call& call, const std::function<void()>& interrupted) {
     std::lock_guard lock(mutex_);
     check_open(call);
-    Running running{.interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = {}, .inputs = {}, .outputs = {}};
+    Running running{.interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_};
     running.met.assign(size(), 0);
     try {
         enter(running, call);
@@ -144,8 +149,6 @@ const Program* Communicator::agree(Running& running, const Call& call) {
     // Heard by those who have shared arrays, before anything that could wait for them.
     if (call.shared_program) publish_progress(base_ + 1);
     if (!shared) return call.private_program;
-    running.inputs.resize(size());
-    running.outputs.resize(size());
     for (uint32_t peer = 0; peer < size(); ++peer) {
         CallRecord record = own;
         if (peer != rank_) {
@@ -164,22 +167,19 @@ const Program* Communicator::agree(Running& running, const Call& call) {
 
 void Communicator::perform(Running& running, const Call& call, const Program& program) {
     if (!program.shared) {
-        running.inputs.assign(size(), nullptr);
-        running.outputs.assign(size(), nullptr);
         running.inputs[rank_] = static_cast<const char*>(call.input);
         running.outputs[rank_] = static_cast<char*>(call.output);
     }
     size_t element = size_of(call.dtype);
     uint64_t longest = (call.elements + program.chunks - 1) / program.chunks;
     if (program.work_slots) {
-        // A segment of every chunk must fit its work slot; about 64 KiB of work area in use keeps it in cache.
+        // A segment of every chunk must fit its work slot.
         size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
-        size_t wanted = std::max<size_t>(size_t{1} << 18, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
+        size_t wanted = std::max<size_t>(segment_bytes, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = ((longest + running.segments - 1) / running.segments * element + 63) / 64 * 64;
     }
-    running.stream = call.elements * element >= (size_t{8} << 20);
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
     for (uint32_t segment = 0; segment < running.segments; ++segment) {
@@ -233,11 +233,13 @@ void Communicator::execute(const Running& running, const Call& call, const Progr
     for (; source != source_end; ++source) sources[source_count++] = locate(running, program, *source, start);
     for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot)
         destinations[destination_count++] = locate(running, program, *slot, start);
+    // Stores that bypass the cache never paid: what is written here was just read, or is read next.
+    constexpr bool stream = false;
     if (source_count == 1) {
-        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), running.stream);
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), stream);
     } else if (call.fold) {
         bool divide = call.op == static_cast<uint8_t>(Op::average) && program.complete[i];
-        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, running.stream);
+        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, stream);
     } else {
         call.custom_fold(sources, source_count, destinations, destination_count, elements);
     }
@@ -296,10 +298,9 @@ void Communicator::look_around(Running& running) {
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
         bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed)) == Life::dead;
         std::string name = collective_names[running.record.collective];
-        // abort() or close() by another thread of this process.
-        if (peer == rank_ && standing != Standing::open)
-            throw EngineError(Fault::rank_lost, name + ": this communicator was " +
-                                                    (standing == Standing::left ? "closed " : "aborted ") + where(call_));
+        // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
+        if (peer == rank_ && standing == Standing::aborted)
+            throw EngineError(Fault::rank_lost, name + ": this communicator was aborted " + where(call_));
         // Ranks in different calls may wait for each other in programs that do not fit together, and never meet there.
         if (post.last_call.load(std::memory_order_acquire) >= call_ &&
             post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)

@@ -106,6 +106,9 @@ class Communicator {
     std::vector<Member> members_;
     std::vector<Post*> posts_;
     std::vector<char*> work_;
+    std::vector<uint8_t> met_;  // see Running
+    std::vector<const char*> inputs_;
+    std::vector<char*> outputs_;
     Patience patience_;
     std::mutex mutex_;
     uint64_t call_ = 0;

@@ -11,7 +11,7 @@ enum class Fault { usage, mismatch, rank_lost, timeout, memory };
 class EngineError : public std::runtime_error {
   public:
     EngineError(Fault fault, const std::string& sentence) : std::runtime_error(sentence), fault(fault) {}
-    const Fault fault;
+    Fault fault;
 };
 
 }  // namespace allfold

@@ -6,6 +6,7 @@
 namespace allfold {
 
 void bind_arena(nanobind::module_& module);
+void bind_channel(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 
 }  // namespace allfold

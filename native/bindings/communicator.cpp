@@ -77,6 +77,7 @@ struct Choice {  // up to `limit` bytes, the engine takes this algorithm by itse
     uint64_t limit;
     std::string algorithm;
     bool shared;  // worth reaching into the arrays, where they lie in shared memory
+    std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
 };
 
 class PyCommunicator {
@@ -99,20 +100,24 @@ class PyCommunicator {
 
     void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices) {
         choices_[collective].clear();
-        for (auto& [limit, name, shared] : choices) choices_[collective].push_back({limit, name, shared});
-        plans_.clear();
+        for (auto& [limit, name, shared] : choices)
+            choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
     }
 
     // Runs one call, or hands it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
-        auto job = prepare(collective, input, output, op, root, algorithm, timeout, dtype);
-        if (in_background) return nb::cast(submit(job));
-        if (worker_ && worker_->busy()) {
-            wait(*submit(job), -1);
+        if (in_background || (worker_ && worker_->busy())) {
+            auto job = std::make_shared<Job>();
+            prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+            auto ticket = submit(job);
+            if (in_background) return nb::cast(ticket);
+            wait(*ticket, -1);
         } else {
+            Job job;
+            prepare(job, collective, input, output, op, root, algorithm, timeout, dtype);
             nb::gil_scoped_release release;
-            native_->run(job->call, check_signals);
+            native_->run(job.call, check_signals);
         }
         return nb::none();
     }
@@ -181,10 +186,8 @@ class PyCommunicator {
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 
-    std::shared_ptr<Job> prepare(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
-                nb::handle timeout, nb::handle dtype) {
-        auto kept = std::make_shared<Job>();
-        Job& job = *kept;
+    void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
+                 nb::handle algorithm, nb::handle timeout, nb::handle dtype) {
         std::optional<DType> as;
         if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
         if (!input.is_none()) job.input = Array(input, false, as);
@@ -202,22 +205,24 @@ class PyCommunicator {
         call.elements = whole(call.collective, job, has_input, has_output);
         call.timeout = timeout.is_none() ? timeout_ : seconds(nb::cast<double>(timeout));
         set_op(job, op);
-        if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
-        size_t bytes = call.elements * size_of(call.dtype);
         bool reach = true;
-        std::string chosen = job.algorithm;
-        if (chosen.empty())
-            for (const Choice& choice : choices_[collective])
-                if (bytes <= choice.limit) {
-                    chosen = choice.algorithm;
-                    reach = choice.shared;
-                    break;
-                }
-        job.plan = find_plan(collective, chosen, root, reach);
+        if (algorithm.is_none()) {
+            size_t bytes = call.elements * size_of(call.dtype);
+            for (Choice& choice : choices_[collective]) {
+                if (bytes > choice.limit) continue;
+                reach = choice.shared;
+                auto& plan = choice.plans[root];
+                if (!plan) plan = find_plan(collective, choice.algorithm, root, reach);
+                job.plan = plan;
+                break;
+            }
+        } else {
+            job.algorithm = nb::cast<std::string>(algorithm);
+            job.plan = find_plan(collective, job.algorithm, root, reach);
+        }
         call.algorithm = job.algorithm.c_str();
         call.private_program = job.plan->ordinary.get();
         call.shared_program = reach ? job.plan->shared.get() : nullptr;
-        return kept;
     }
 
     // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.

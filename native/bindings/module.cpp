@@ -21,5 +21,6 @@ NB_MODULE(_native, module) {
     // What an interpreter that exits leaves to the system is no leak worth a warning to users.
     nb::set_leak_warnings(false);
     bind_arena(module);
+    bind_channel(module);
     bind_communicator(module);
 }

@@ -16,6 +16,7 @@ from .errors import (
 from .ops import Op, op
 from .registry import algorithm, algorithms, schedule
 from .run.launch import init, spawn
+from .run.point_to_point import ANY_TAG, Message
 from .run.reference import Replay, replay
 from .schedule import Move, Schedule, copy, reduce
 from .verify import Proof, verify
@@ -23,8 +24,10 @@ from .verify import Proof, verify
 __version__ = "0.1.0"
 
 __all__ = [
+    "ANY_TAG",
     "AllfoldError",
     "CollectiveTimeout",
+    "Message",
     "MismatchError",
     "Move",
     "Op",

@@ -23,6 +23,7 @@ _COMMANDS = {
     "verify": "prove algorithms, ours or yours, for given numbers of ranks",
     "compare": "steps, messages and bytes of algorithms side by side",
     "run": "start a script once for every rank of this machine",
+    "bench": "how fast collectives are here, beside gloo, Open MPI, MPICH and memcpy",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
 

@@ -36,8 +36,8 @@ example:
     same for any length      no
     no deadlock, no unordered access in the compiled programs
     steps                    10
-    messages in all          60  (at least 10)
     rounds, a message a port 10  (at least 3)
+    messages in all          60  (at least 10)
     bytes in all             10 S  (at least 10 S)
     bytes, busiest port      1.6667 S  (at least 1.6667 S)
 

@@ -30,6 +30,7 @@ from .arrays import contiguous, is_writable, put_back
 from .choice import choices
 from .handle import Handle
 from .native import facts, keeps_rank_order, programs_of
+from .point_to_point import PointToPoint
 from .rendezvous import exchange
 from .trace import Trace
 
@@ -39,22 +40,24 @@ Array = Any
 DEFAULT_TIMEOUT = 300.0
 _CODES = {name: number for number, name in enumerate(_native.COLLECTIVES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
-_MEETING = struct.Struct("!QQQ")  # where a rank's post and work area lie, and how large its arena is
+_MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 
 def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT) -> Communicator:
     """Meet the other ranks that come with the same key, and be a communicator of all of them."""
     arena = _native.Arena(_arena_bytes())
-    post, work = arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
-    others = exchange(rank, size, key, _MEETING.pack(post, work, arena.size), [arena.descriptor], timeout)
+    post, work, inbox = (
+        arena.allocate(bytes) for bytes in (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(size))
+    )
+    others = exchange(rank, size, key, _MEETING.pack(post, work, inbox, arena.size), [arena.descriptor], timeout)
     members = []
     for peer, (payload, descriptors) in enumerate(others):
-        peer_post, peer_work, peer_size = _MEETING.unpack(payload)
+        peer_post, peer_work, peer_inbox, peer_size = _MEETING.unpack(payload)
         if peer == rank:
             os.close(descriptors[0])
-            members.append((arena, post, work))
+            members.append((arena, post, work, inbox))
         else:
-            members.append((_native.Arena(descriptors[0], peer_size), peer_post, peer_work))
+            members.append((_native.Arena(descriptors[0], peer_size), peer_post, peer_work, peer_inbox))
     return Communicator(rank, members, timeout, "the world")
 
 
@@ -73,10 +76,10 @@ def _arena_bytes() -> int:
     return int(text)
 
 
-class Communicator:
+class Communicator(PointToPoint):
     """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`."""
 
-    def __init__(self, rank: int, members: Sequence[tuple[Any, int, int]], timeout: float, label: str) -> None:
+    def __init__(self, rank: int, members: Sequence[tuple[Any, int, int, int]], timeout: float, label: str) -> None:
         self.rank = rank
         self.size = len(members)
         self.timeout = timeout
@@ -92,7 +95,10 @@ class Communicator:
             assert communicator is not None  # it is making the call that this is for
             return communicator._compile(code, algorithm, root, shared)
 
-        self._engine = _native.Communicator(rank, self._members, label, compile_program, timeout)
+        works = [(arena, post, work) for arena, post, work, _ in members]
+        inboxes = [(arena, post, inbox) for arena, post, _, inbox in members]
+        self._engine = _native.Communicator(rank, works, label, compile_program, timeout)
+        self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
             self._engine.choose(code, choices(name, self.size))
 
@@ -242,20 +248,23 @@ class Communicator:
             raise UsageError(f"group: expected different ranks from 0 to {self.size - 1}, not {list(ranks)}")
         arena = self._members[self.rank][0]
         inside = self.rank in chosen
-        post, work = (arena.allocate(bytes) if inside else 0 for bytes in (_native.POST_BYTES, _native.WORK_BYTES))
-        own = np.full(self.size + 2, -1, np.int64)
-        own[: len(chosen)], own[-2:] = chosen, (post, work)
+        needs = (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(len(chosen)))
+        own = np.full(self.size + 3, -1, np.int64)
+        own[: len(chosen)], own[-3:] = chosen, [arena.allocate(bytes) if inside else 0 for bytes in needs]
         table = np.empty((self.size, len(own)), np.int64)
         self.all_gather(own, table, timeout=timeout)
         self._groups += 1
-        named = [[int(rank) for rank in row[:-2] if rank >= 0] for row in table]
+        named = [[int(rank) for rank in row[:-3] if rank >= 0] for row in table]
         for rank, group in enumerate(named):
             for other in group:
                 if named[other] != group:
                     raise MismatchError(f"group: rank {rank} came with {group}, rank {other} with {named[other]}")
         if not inside:
             return None
-        members = [(self._members[rank][0], int(table[rank, -2]), int(table[rank, -1])) for rank in chosen]
+        members = []
+        for rank in chosen:
+            post, work, inbox = (int(offset) for offset in table[rank, -3:])
+            members.append((self._members[rank][0], post, work, inbox))
         label = f"group {self._groups} of {self._label}: ranks {', '.join(map(str, chosen))}"
         return Communicator(chosen.index(self.rank), members, self.timeout, label)
 
@@ -272,6 +281,7 @@ class Communicator:
 
     def close(self) -> None:
         """Leave. Calls of other ranks that would need this one fail, naming it."""
+        self._channel.close()
         self._engine.close()
 
     def abort(self) -> None:

@@ -28,7 +28,7 @@ def run_threads(
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
-    members = [_member() for _ in range(ranks)]
+    members = [_member(ranks) for _ in range(ranks)]
     communicators = [Communicator(rank, members, timeout, "the world") for rank in range(ranks)]
     results: list[Result | None] = [None] * ranks
     failures: list[tuple[int, BaseException]] = []  # in the order of their coming; appending is atomic
@@ -62,6 +62,7 @@ def run_threads(
     return results  # type: ignore[return-value]  # every rank has put its result in its place
 
 
-def _member() -> tuple[Any, int, int]:
+def _member(ranks: int) -> tuple[Any, int, int, int]:
     arena = _native.Arena(_arena_bytes())
-    return arena, arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
+    post, work = arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
+    return arena, post, work, arena.allocate(_native.inbox_bytes(ranks))

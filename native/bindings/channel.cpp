@@ -1,0 +1,166 @@
+// Point-to-point messages for Python: arrays in, waits without the GIL.
+#include "../channel.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "arrays.hpp"
+#include "bindings.hpp"
+
+namespace allfold {
+
+namespace {
+
+// An operation and the array that it needs. Always let go of with the GIL held: the engine's threads never touch Python.
+struct PyOperation {
+    Array array;
+    Operation operation;
+};
+
+int64_t number(nb::handle value, const char* name, const char* what) {
+    int overflow = 0;
+    long long result = -1;
+    if (PyIndex_Check(value.ptr())) {
+        nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+        if (index.is_valid()) result = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+        if (!PyErr_Occurred() && overflow == 0) [[likely]] return result;
+    }
+    PyErr_Clear();
+    throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
+                                        (overflow ? " of 31 bits" : "") + ", not " + nb::repr(value).c_str());
+}
+
+class PyChannel {
+  public:
+    using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
+
+    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout)
+        : timeout_(timeout) {
+        std::vector<Channel::Member> list;
+        for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
+        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label));
+    }
+
+    void send(nb::handle array, nb::handle destination, nb::handle tag, nb::handle timeout, nb::handle dtype) {
+        PyOperation job;
+        prepare(job, Operation::Kind::send, "send", array, destination, tag, dtype);
+        run(job.operation, timeout);
+    }
+
+    nb::tuple receive(nb::handle array, nb::handle source, nb::handle tag, nb::handle timeout, nb::handle dtype) {
+        PyOperation job;
+        prepare(job, Operation::Kind::receive, "recv", array, source, tag, dtype);
+        return message(run(job.operation, timeout));
+    }
+
+    std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag, nb::handle dtype) {
+        auto job = std::make_shared<PyOperation>();
+        prepare(*job, sends ? Operation::Kind::send : Operation::Kind::receive, sends ? "isend" : "irecv", array, peer, tag, dtype);
+        {
+            nb::gil_scoped_release release;
+            native_->start(job->operation);
+        }
+        if (!job->operation.done.load(std::memory_order_acquire)) keep(job);
+        return job;
+    }
+
+    bool done(PyOperation& job) {
+        if (!native_->done(job.operation)) return false;
+        job.array = Array();
+        return true;
+    }
+
+    nb::object wait(PyOperation& job, nb::handle timeout) {
+        bool receives = job.operation.kind == Operation::Kind::receive;
+        auto limit = duration(timeout);
+        Message received;
+        {
+            nb::gil_scoped_release release;
+            received = native_->wait(job.operation, limit, check_signals);
+        }
+        job.array = Array();
+        return receives ? nb::object(message(received)) : nb::none();
+    }
+
+    void close() {
+        nb::gil_scoped_release release;
+        native_->close();
+    }
+
+  private:
+    static void check_signals() {
+        nb::gil_scoped_acquire acquire;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+
+    static nb::tuple message(const Message& message) { return nb::make_tuple(message.source, message.tag, message.elements); }
+
+    Clock::duration duration(nb::handle timeout) const {
+        double seconds = timeout.is_none() ? timeout_ : nb::cast<double>(timeout);
+        // A year is as good as for ever, and does not overflow.
+        seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
+        return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    }
+
+    static void prepare(PyOperation& job, Operation::Kind kind, const char* name, nb::handle array, nb::handle peer,
+                        nb::handle tag, nb::handle dtype) {
+        bool receives = kind == Operation::Kind::receive;
+        Operation& operation = job.operation;
+        operation.kind = kind;
+        bool anyone = receives && peer.is_none();
+        operation.peer = anyone ? any_source : number(peer, name, receives ? "source" : "destination");
+        operation.tag = number(tag, name, "tag");
+        std::optional<DType> as;
+        if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
+        job.array = Array(array, receives, as);
+        operation.dtype = job.array.dtype;
+        operation.data = static_cast<char*>(job.array.data);
+        operation.elements = job.array.elements;
+    }
+
+    Message run(Operation& operation, nb::handle timeout) {
+        auto limit = duration(timeout);
+        nb::gil_scoped_release release;
+        return native_->run(operation, limit, check_signals);
+    }
+
+    // The engine uses operations until they are done, whether or not somebody still holds their handles.
+    void keep(const std::shared_ptr<PyOperation>& job) {
+        if (kept_.size() >= sweep_at_) {
+            std::erase_if(kept_, [](const auto& old) { return old->operation.done.load(std::memory_order_acquire); });
+            sweep_at_ = std::max<size_t>(16, 2 * kept_.size());
+        }
+        kept_.push_back(job);
+    }
+
+    double timeout_;
+    std::vector<std::shared_ptr<PyOperation>> kept_;
+    size_t sweep_at_ = 16;
+    std::unique_ptr<Channel> native_;  // last, so that it ends before what it uses
+};
+
+}  // namespace
+
+void bind_channel(nb::module_& module) {
+    nb::class_<PyOperation>(module, "Operation");
+    nb::class_<PyChannel>(module, "Channel")
+        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double>())
+        .def("send", &PyChannel::send, nb::arg("array"), nb::arg("destination").none(), nb::arg("tag").none(),
+             nb::arg("timeout").none(), nb::arg("dtype").none())
+        .def("receive", &PyChannel::receive, nb::arg("array"), nb::arg("source").none(), nb::arg("tag").none(),
+             nb::arg("timeout").none(), nb::arg("dtype").none())
+        .def("start", &PyChannel::start, nb::arg("sends"), nb::arg("array"), nb::arg("peer").none(), nb::arg("tag").none(),
+             nb::arg("dtype").none())
+        .def("done", &PyChannel::done)
+        .def("wait", &PyChannel::wait, nb::arg("operation"), nb::arg("timeout").none())
+        .def("close", &PyChannel::close);
+    module.def("inbox_bytes", &Channel::inbox_bytes);
+    module.attr("ANY_TAG") = any_tag;
+}
+
+}  // namespace allfold
