@@ -101,7 +101,7 @@ def _checked(name: str, results: list[Any]) -> Proof:
     for rank, (result, reference) in enumerate(zip(results, replay(plan, inputs), strict=True)):
         if not np.allclose(result, expected, rtol=1e-5, atol=1e-5):
             raise ScheduleError(f"{plan.title}: rank {rank} does not have NumPy's sum", rank=rank)
-        if result.tobytes() != reference.tobytes():
+        if reference is None or result.tobytes() != reference.tobytes():
             raise ScheduleError(f"{plan.title}: rank {rank} has other bits than the reference engine", rank=rank)
     return verify(plan)
 

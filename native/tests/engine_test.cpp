@@ -1,0 +1,126 @@
+// What the engine stands on, without Python: shared memory that is given out and taken back, and numbers that are waited
+// for. Exit status 0 if all is well, 1 if not. Under ThreadSanitizer the data that is handed over is what it watches.
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "../arena.hpp"
+#include "../errors.hpp"
+#include "../layout.hpp"
+#include "../wait.hpp"
+
+using namespace allfold;
+
+namespace {
+
+std::atomic<int> failures{0};
+
+void expect(bool good, const char* what) {
+    if (good) return;
+    ++failures;
+    std::fprintf(stderr, "not so: %s\n", what);
+}
+
+void arena_gives_and_takes_back() {
+    Arena arena(1 << 20);
+    size_t first = arena.allocate(10), second = arena.allocate(5000), third = arena.allocate(4096);
+    expect(second >= first + 10 && third >= second + 5000, "allocations do not overlap");
+    expect(arena.in_use() == 4 * 4096, "in_use counts whole pages");
+    std::memset(arena.at(second), 1, 5000);
+    arena.release(second);
+    expect(arena.allocate(8000) == second, "what was given back is given out again");
+    expect(arena.at(second)[0] == 0 && arena.at(second)[4999] == 0, "and is zero again");
+    arena.release(first);
+    arena.release(third);
+    arena.release(second);
+    expect(arena.in_use() == 0, "everything was given back");
+    expect(arena.allocate(1 << 20) == 0, "and is one piece again");
+    expect(arena.holds(arena.at(0), 1 << 20) && !arena.holds(arena.at(0), (1 << 20) + 1), "holds knows the end");
+    try {
+        arena.allocate(1);
+        expect(false, "a full arena refuses");
+    } catch (const EngineError& error) {
+        expect(error.fault == Fault::memory, "a full arena refuses as memory does");
+    }
+}
+
+// Two threads hand a plain number to and fro, with the patience to spin, to yield, or to sleep at once. A wake-up that is
+// lost would cost a second each time, and the rounds would not fit the time.
+void numbers_are_handed_over(Patience patience, int rounds) {
+    Counter ping{}, pong{};
+    uint64_t plain = 0;
+    auto asleep = [] { return Clock::duration(std::chrono::seconds(1)); };
+    auto began = Clock::now();
+    std::thread other([&] {
+        for (int i = 1; i <= rounds; ++i) {
+            await(ping.value, ping.sleepers, i, patience, asleep);
+            expect(plain == uint64_t(2 * i - 1), "what was written before is seen");
+            plain = 2 * i;
+            publish(pong.value, pong.sleepers, i);
+        }
+    });
+    for (int i = 1; i <= rounds; ++i) {
+        plain = 2 * i - 1;
+        publish(ping.value, ping.sleepers, i);
+        await(pong.value, pong.sleepers, i, patience, asleep);
+        expect(plain == uint64_t(2 * i), "what came back is seen");
+    }
+    other.join();
+    expect(Clock::now() - began < std::chrono::seconds(60), "nobody slept through a wake-up");
+    expect(ping.sleepers.load() == 0 && pong.sleepers.load() == 0, "nobody is counted as asleep at the end");
+}
+
+// Everybody waits for everybody, round after round, more threads than cores.
+void all_meet(uint32_t ranks, int rounds) {
+    std::vector<std::unique_ptr<Counter>> counters;
+    for (uint32_t i = 0; i < ranks; ++i) counters.push_back(std::make_unique<Counter>());
+    std::vector<uint64_t> plain(ranks * 16);
+    auto work = [&](uint32_t rank) {
+        const Patience patience = Patience::for_ranks(ranks);
+        for (int round = 1; round <= rounds; ++round) {
+            plain[rank * 16] = round;
+            publish(counters[rank]->value, counters[rank]->sleepers, 2 * round - 1);
+            for (uint32_t peer = 0; peer < ranks; ++peer) {
+                await(counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience,
+                      [] { return Clock::duration(std::chrono::seconds(1)); });
+                expect(plain[peer * 16] == uint64_t(round), "all see all");
+            }
+            publish(counters[rank]->value, counters[rank]->sleepers, 2 * round);
+            for (uint32_t peer = 0; peer < ranks; ++peer)
+                await(counters[peer]->value, counters[peer]->sleepers, 2 * round, patience,
+                      [] { return Clock::duration(std::chrono::seconds(1)); });
+        }
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(work, rank);
+    for (auto& thread : threads) thread.join();
+}
+
+void records_come_through() {
+    CallRecord record;
+    record.call = 7;
+    record.elements = 1000;
+    record.input = 4096;
+    std::strcpy(record.algorithm, "ring");
+    auto shared = std::make_unique<SharedRecord>();
+    shared->store(record);
+    CallRecord came = shared->load();
+    expect(std::memcmp(&came, &record, sizeof record) == 0, "a record comes out as it went in");
+}
+
+}  // namespace
+
+int main() {
+    arena_gives_and_takes_back();
+    numbers_are_handed_over({4000, 20}, 2000);
+    numbers_are_handed_over({0, 20}, 2000);
+    numbers_are_handed_over({0, 0}, 2000);
+    all_meet(7, 200);
+    records_come_through();
+    if (failures) return 1;
+    std::puts("the engine's footing: all is well");
+    return 0;
+}
