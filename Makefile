@@ -1,11 +1,11 @@
-# make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
+# make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything · make sanitize: the engine under sanitizers
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test sanitize lint format clean
 
 setup: $(INSTALLED)
 
@@ -14,6 +14,11 @@ demo: setup
 
 test: lint
 	$(VENV)/bin/python -m pytest
+
+# The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
+sanitize: setup
+	native/tests/sanitize.sh thread
+	native/tests/sanitize.sh address,undefined
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -52,6 +52,7 @@ int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch())
 
 // The state of one call.
 struct Communicator::Running {
+    const std::function<void()>& let_go;
     const std::function<void()>& interrupted;
     CallRecord record;
     Clock::duration timeout;
@@ -90,10 +91,10 @@ void Communicator::stand(Standing standing) {
     wake_all(posts_[rank_]->progress);
 }
 
-void Communicator::run(const Call& call, const std::function<void()>& interrupted) {
+void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
     std::lock_guard lock(mutex_);
     check_open(call);
-    Running running{.interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_};
+    Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_};
     running.met.assign(size(), 0);
     try {
         enter(running, call);
@@ -122,7 +123,7 @@ void Communicator::enter(Running& running, const Call& call) {
     record.collective = static_cast<uint8_t>(call.collective);
     record.dtype = static_cast<uint8_t>(call.dtype);
     record.op = call.op;
-    std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
+    if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
     const Arena& arena = *members_[rank_].arena;
     bool reachable = call.shared_program && (!call.input || arena.holds(call.input, 1)) &&
                      (!call.output || arena.holds(call.output, 1));
@@ -268,7 +269,9 @@ void Communicator::publish_progress(uint64_t value) {
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
     Post& post = *posts_[peer];
-    await(post.progress, post.sleepers, target, patience_, [&] { return bother(running, peer); });
+    await(
+        post.progress, post.sleepers, target, patience_, [&] { if (running.let_go) running.let_go(); },
+        [&] { return bother(running, peer); });
 }
 
 void Communicator::meet(Running& running, uint32_t peer) {

@@ -69,8 +69,9 @@ class Communicator {
     static size_t post_bytes();
     static size_t work_bytes() { return 2 * window_bytes; }
 
-    // `interrupted` is asked now and then during long waits and ends the call by throwing.
-    void run(const Call& call, const std::function<void()>& interrupted);
+    // `let_go` is called when a wait takes longer than a look. `interrupted` is asked now and then during long waits; it
+    // ends the call by throwing.
+    void run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted);
 
     // Ends this rank's part for good: no further call works, here or, as soon as they notice, on the other ranks.
     void stand(Standing standing);

@@ -2,15 +2,12 @@
 # No -ffast-math, no contraction into fused multiply-adds: the bits of a result are part of the interface.
 set(ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels.cpp ${CMAKE_CURRENT_LIST_DIR}/kernels_baseline.cpp)
 set(ALLFOLD_KERNEL_FLAGS -O3 -ffp-contract=off)
-if(ALLFOLD_SANITIZE)  # what is watched is which memory is touched; with the checks in it, -O3 compiles for a quarter of an hour
-  set(ALLFOLD_KERNEL_FLAGS -O1 -ffp-contract=off)
-endif()
 if(ALLFOLD_SANITIZE MATCHES "address")
   # Thousands of template instances: with every check inlined at -O3 they take many minutes to compile. These options keep
   # the checks of memory accesses and of undefined arithmetic, as calls.
   set(ALLFOLD_KERNEL_FLAGS
       -O1 -g1 -ffp-contract=off -fno-sanitize=null,alignment,pointer-overflow
-      "SHELL:--param asan-stack=0" "SHELL:--param asan-instrumentation-with-call-threshold=0")
+      --param=asan-stack=0 --param=asan-instrumentation-with-call-threshold=0)
 endif()
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS
                             "${ALLFOLD_KERNEL_FLAGS}")

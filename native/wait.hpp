@@ -20,6 +20,8 @@ inline void relax() {
 
 // How long to look before letting go of the processor. With a core for everyone, looking is the fastest. With more ranks
 // than cores whoever looks keeps the one it waits for from running, so it lets go at once.
+inline constexpr uint32_t eager_looks = 64;
+
 struct Patience {
     uint32_t looks;
     uint32_t yields;
@@ -54,17 +56,19 @@ inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleeper
     if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
 }
 
-// Wait until `value` is at least `target`. `bother()` is called now and then while nothing happens; it gives the longest
-// time to sleep, and ends the wait by throwing.
-template <typename Bother>
+// Wait until `value` is at least `target`. `let_go()` is called when looking alone did not do; `bother()` now and then while
+// nothing happens: it gives the longest time to sleep, and ends the wait by throwing.
+template <typename LetGo, typename Bother>
 inline void await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
-                  const Patience& patience, Bother&& bother) {
+                  const Patience& patience, LetGo&& let_go, Bother&& bother) {
     // Acquire: pairs with the release in publish(), so that what the peer wrote before is there to be read.
     if (value.load(std::memory_order_acquire) >= target) [[likely]] return;
     for (uint32_t look = 0; look < patience.looks; ++look) {
-        relax();
+        // At first without a pause: it takes as long as the news from another core.
+        if (look >= eager_looks) relax();
         if (value.load(std::memory_order_acquire) >= target) return;
     }
+    let_go();
     for (uint32_t turn = 0; turn < patience.yields; ++turn) {
         let_others_run();
         if (value.load(std::memory_order_acquire) >= target) return;

@@ -212,4 +212,3 @@ def bits(array: Array | None, dtype: str) -> bytes:
 
 def digest(array: Array | None, dtype: str) -> bytes:
     return blake2b(bits(array, dtype), digest_size=16).digest()
-

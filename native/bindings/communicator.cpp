@@ -85,8 +85,8 @@ class PyCommunicator {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
-                   double timeout)
-        : compile_(std::move(compile)), timeout_(seconds(timeout)) {
+                   nb::object long_way, double timeout)
+        : compile_(std::move(compile)), long_way_(std::move(long_way)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
         native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label));
@@ -104,6 +104,32 @@ class PyCommunicator {
             choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
     }
 
+    // The way of almost all calls: blocking, a built-in operation, a registered algorithm, a contiguous array. It keeps what
+    // Python adds to a call below a microsecond. Everything else, and everything that is wrong, goes the long way.
+    nb::object call(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
+                    nb::handle in_background, nb::handle timeout, nb::handle dtype) {
+        bool plain = in_background.ptr() == Py_False && (algorithm.is_none() || PyUnicode_CheckExact(algorithm.ptr())) &&
+                     root >= 0 && static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
+        nb::object number = nb::none();
+        if (plain && !op.is_none()) {
+            number = nb::borrow(op_numbers().get(op, nb::none()));
+            plain = !number.is_none();
+        }
+        if (plain) {
+            Job job;
+            try {
+                prepare(job, collective, input, output, number, root, algorithm, timeout, dtype);
+            } catch (const std::exception&) {  // the long way says it better
+                plain = false;
+            }
+            if (plain) {
+                perform(job);
+                return nb::none();
+            }
+        }
+        return long_way_(collective, input, output, op, root, algorithm, in_background, timeout, dtype);
+    }
+
     // Runs one call, or hands it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
@@ -116,8 +142,7 @@ class PyCommunicator {
         } else {
             Job job;
             prepare(job, collective, input, output, op, root, algorithm, timeout, dtype);
-            nb::gil_scoped_release release;
-            native_->run(job.call, check_signals);
+            perform(job);
         }
         return nb::none();
     }
@@ -180,6 +205,28 @@ class PyCommunicator {
         Job() = default;
         Job(const Job&) = delete;
     };
+
+    // The lock of the interpreter, given up only when there is time to: a small call is over before another thread could
+    // take it.
+    class Interpreter {
+      public:
+        void let_go() {
+            if (!state_) state_ = PyEval_SaveThread();
+        }
+        ~Interpreter() {
+            if (state_) PyEval_RestoreThread(state_);
+        }
+
+      private:
+        PyThreadState* state_ = nullptr;
+    };
+
+    void perform(Job& job) {
+        constexpr size_t small = 16 << 10;
+        Interpreter interpreter;
+        if (job.call.elements * size_of(job.call.dtype) > small) interpreter.let_go();
+        native_->run(job.call, [&] { interpreter.let_go(); }, check_signals);
+    }
 
     static void check_signals() {
         nb::gil_scoped_acquire acquire;
@@ -294,10 +341,20 @@ class PyCommunicator {
 
     std::shared_ptr<Ticket> submit(std::shared_ptr<Job> job) {
         if (!worker_) worker_ = std::make_unique<Worker>();
-        return worker_->submit([this, job]() mutable { native_->run(job->call, nullptr); });
+        return worker_->submit([this, job]() mutable { native_->run(job->call, nullptr, nullptr); });
     }
 
-    nb::object compile_;
+    // The numbers of the operations by name, as a Python dictionary: the fastest way from one of its strings.
+    static nb::dict& op_numbers() {
+        static nb::dict* numbers = [] {
+            auto* made = new nb::dict();
+            for (size_t i = 0; i < op_count; ++i) (*made)[name_of(static_cast<Op>(i))] = static_cast<int>(i);
+            return made;
+        }();
+        return *numbers;
+    }
+
+    nb::object compile_, long_way_;
     Clock::duration timeout_;
     std::unique_ptr<Communicator> native_;
     std::unique_ptr<Worker> worker_;
@@ -311,8 +368,11 @@ class PyCommunicator {
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
-        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, double>())
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double>())
         .def("choose", &PyCommunicator::choose)
+        .def("call", &PyCommunicator::call, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
+             nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("in_background"),
+             nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .run.handle import Handle
+
 ANY_TAG: int
 COLLECTIVES: tuple[str, ...]
 OPS: tuple[str, ...]
@@ -28,10 +30,23 @@ class Communicator:
         members: Sequence[tuple[Any, ...]],
         label: str,
         compile: Callable[[int, str, int, bool], dict[str, Any]],
+        long_way: Callable[..., Any],
         timeout: float,
         /,
     ) -> None: ...
     def choose(self, collective: int, choices: Sequence[tuple[int, str, bool]], /) -> None: ...
+    def call(
+        self,
+        collective: int,
+        input: Any,
+        output: Any,
+        op: Any,
+        root: int,
+        algorithm: Any,
+        in_background: bool,
+        timeout: float | None,
+        dtype: str | None,
+    ) -> Handle | None: ...
     def run(
         self,
         collective: int,

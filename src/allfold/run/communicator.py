@@ -39,6 +39,17 @@ Array = Any
 
 DEFAULT_TIMEOUT = 300.0
 _CODES = {name: number for number, name in enumerate(_native.COLLECTIVES)}
+(
+    _ALL_REDUCE,
+    _REDUCE,
+    _BROADCAST,
+    _GATHER,
+    _SCATTER,
+    _ALL_GATHER,
+    _REDUCE_SCATTER,
+    _ALL_TO_ALL,
+    _BARRIER,
+) = range(len(_native.COLLECTIVES))
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
@@ -97,7 +108,13 @@ class Communicator(PointToPoint):
 
         works = [(arena, post, work) for arena, post, work, _ in members]
         inboxes = [(arena, post, inbox) for arena, post, _, inbox in members]
-        self._engine = _native.Communicator(rank, works, label, compile_program, timeout)
+
+        def long_way(*call: Any) -> Handle | None:
+            communicator = me()
+            assert communicator is not None
+            return communicator._run(*call)
+
+        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout)
         self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
             self._engine.choose(code, choices(name, self.size))
@@ -123,7 +140,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; every rank's array becomes the result."""
-        return self._run("all_reduce", None, array, op, 0, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def reduce(
         self,
@@ -136,7 +153,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace."""
-        return self._run("reduce", None, array, op, root, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
 
     def broadcast(
         self,
@@ -148,7 +165,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Every rank's array becomes the root's."""
-        return self._run("broadcast", None, array, None, root, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
         self,
@@ -162,7 +179,7 @@ class Communicator(PointToPoint):
     ) -> Handle | None:
         """The root's output becomes all ranks' arrays, one after the other; other ranks give no output."""
         self._only_root("gather", "output", output, root)
-        return self._run("gather", array, output, None, root, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def scatter(
         self,
@@ -176,7 +193,7 @@ class Communicator(PointToPoint):
     ) -> Handle | None:
         """Every rank's output becomes its part of the root's array; other ranks give no array."""
         self._only_root("scatter", "array", array, root)
-        return self._run("scatter", array, output, None, root, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def all_gather(
         self,
@@ -188,7 +205,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Every rank's output becomes all ranks' arrays, one after the other."""
-        return self._run("all_gather", array, output, None, 0, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def reduce_scatter(
         self,
@@ -201,7 +218,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; every rank's output becomes its part of the result."""
-        return self._run("reduce_scatter", array, output, op, 0, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
 
     def all_to_all(
         self,
@@ -213,13 +230,13 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Part j of rank i's array becomes part i of rank j's output."""
-        return self._run("all_to_all", array, output, None, 0, algorithm, async_op, timeout, dtype)
+        return self._engine.call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
         """Return when every rank has come."""
-        return self._run("barrier", None, None, None, 0, algorithm, async_op, timeout, None)
+        return self._engine.call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
@@ -292,7 +309,7 @@ class Communicator(PointToPoint):
 
     def _run(
         self,
-        collective: str,
+        code: int,
         source: Array,
         target: Array,
         op: str | Op | None,
@@ -302,6 +319,8 @@ class Communicator(PointToPoint):
         timeout: float | None,
         dtype: str | None,
     ) -> Handle | None:
+        """The long way of a call, for what the engine does not take as it is."""
+        collective = _native.COLLECTIVES[code]
         if not 0 <= root < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         number = _OPS.get(op) if type(op) is str else None
@@ -310,15 +329,13 @@ class Communicator(PointToPoint):
         if algorithm is not None and not isinstance(algorithm, str):
             algorithm = self._named(algorithm)
         try:
-            ticket = self._engine.run(
-                _CODES[collective], source, target, number, root, algorithm, timeout, dtype, async_op
-            )
+            ticket = self._engine.run(code, source, target, number, root, algorithm, timeout, dtype, async_op)
         except (BufferError, TypeError, ValueError) as error:
             # What comes from deeper than the engine was raised by the user's own operation or algorithm: it stays.
             if isinstance(error, AllfoldError) or _comes_from_python(error):
                 raise
             if isinstance(error, BufferError):
-                return self._run_copied(collective, source, target, op, root, algorithm, async_op, timeout, dtype)
+                return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
             raise UsageError(f"{collective}: {error}") from None
         return Handle(self._engine, ticket, (source, target)) if async_op else None
 
@@ -367,14 +384,14 @@ class Communicator(PointToPoint):
         return fold, algorithm
 
     def _run_copied(
-        self, collective: str, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any
+        self, code: int, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any
     ) -> Handle | None:
         """The same call on contiguous copies, for arrays that are not contiguous themselves."""
-        async_op, timeout, dtype = rest
+        collective = _native.COLLECTIVES[code]
         plain_source, plain_target = (contiguous(collective, array) for array in (source, target))
         if target is not None and not is_writable(target):
             raise UsageError(f"{collective}: the array for the result is read-only")
-        handle = self._run(collective, plain_source, plain_target, op, root, algorithm, async_op, timeout, dtype)
+        handle = self._run(code, plain_source, plain_target, op, root, algorithm, *rest)
         if target is None or plain_target is target:
             return handle
         if handle is None:

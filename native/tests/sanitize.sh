@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# sanitize.sh thread | address,undefined
+# Builds the engine with that sanitizer of g++, then runs the native tests and the tests that have ranks as threads of one
+# process. Exit status 0 only if all passed and nothing was reported. `make sanitize` runs both.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kind=${1:?thread or address,undefined}
+python=$PWD/.venv/bin/python
+folder=$PWD/build/sanitize-${kind%%,*}
+export PATH=$PWD/.venv/bin:$PATH CXX=g++  # the libraries below are those of g++
+
+cmake -S . -B "$folder" -G Ninja -DSKBUILD=ON -DALLFOLD_TESTS=ON -DALLFOLD_SANITIZE="$kind" -DPython_EXECUTABLE="$python"
+cmake --build "$folder"
+
+# A package of links: the Python sources where they lie, and this extension.
+rm -rf "$folder/site"
+mkdir -p "$folder/site/allfold"
+ln -s "$PWD"/src/allfold/* "$folder"/_native*.so "$folder/site/allfold/"
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+
+library() { g++ -print-file-name="$1"; }
+case $kind in
+thread)
+    # exitcode: a report is a failure, even where every test passed.
+    export TSAN_OPTIONS="exitcode=66 history_size=4 suppressions=$PWD/native/tests/tsan.supp"
+    preload=$(library libtsan.so)
+    ;;
+address*)
+    # No leak detection: an interpreter that exits leaves most of its memory to the system, and all of that would be named.
+    export ASAN_OPTIONS="detect_leaks=0" UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1"
+    # Python's own allocator would hide where an array ends.
+    export PYTHONMALLOC=malloc
+    # libstdc++ too: Python comes without it, and the sanitizer looks for it before the extension brings it.
+    preload="$(library libasan.so) $(library libstdc++.so)"
+    ;;
+esac
+
+# At fixed addresses (setarch -R): ThreadSanitizer's shadow memory does not fit around more than 28 random bits of them.
+setarch "$(uname -m)" -R ctest --test-dir "$folder" --output-on-failure
+# A fraction of the grid: what counts here are the interleavings, and everything takes ten times as long. Arenas of 4 GiB,
+# since their shadow counts too. -S: without it the installed extension would come first. -k also names a file's tests.
+export ALLFOLD_TEST_GRID=reduced ALLFOLD_ARENA_BYTES=$((1 << 32)) PYTHONPATH=$folder/site:$packages
+setarch "$(uname -m)" -R env LD_PRELOAD="$preload" "$python" -S -m pytest -p no:cacheprovider -k threads \
+    tests/test_engine_threads.py tests/test_point_to_point.py

@@ -1,0 +1,176 @@
+"""One case of a benchmark: which collective on how many elements, what goes in, and what must come out.
+
+The data are small whole numbers, so that every order of a reduction gives the same bits and every difference is an
+error. They repeat with a prime period: what lands in the wrong place is seen, and neither the data nor what is expected
+needs memory of the size of the message. This module runs in the environments of the peers too: it needs NumPy alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..collectives import Collective, find_collective
+from ..dtypes import Array, Dtype, find_dtype, narrow
+from ..ops import find_op
+
+_PERIOD = 1021
+_LARGEST = 2  # of the numbers that go in, except for products
+_GARBAGE = 3  # what lies where a result is to come, so that a result that never came is seen
+_MOST_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A collective on `count` elements: those of one rank's array; where ranks have parts of it, of the whole array."""
+
+    collective: str
+    dtype: str
+    op: str
+    root: int
+    ranks: int
+    count: int
+
+    @property
+    def kind(self) -> Collective:
+        return find_collective(self.collective)
+
+    @property
+    def element(self) -> Dtype:
+        return find_dtype(self.dtype)
+
+    @property
+    def size(self) -> int:
+        return self.count * self.element.itemsize
+
+    @property
+    def part(self) -> int:
+        """How many elements every rank has of the whole array."""
+        return self.count // self.ranks
+
+    @property
+    def bus_factor(self) -> float:
+        return float(bus_factor(self.collective, self.ranks))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def case_of_size(
+    collective: str, size: int, ranks: int, dtype: str = "float32", op: str = "sum", root: int = 0
+) -> Case:
+    """The case whose message comes closest to `size` bytes from below; at least one element a rank."""
+    kind, itemsize = find_collective(collective), find_dtype(dtype).itemsize
+    if not kind.carries_data:
+        return Case(collective, dtype, op, root, ranks, 0)
+    whole = kind.slices(ranks)
+    return Case(collective, dtype, op, root, ranks, max(1, size // itemsize // whole) * whole)
+
+
+def bus_factor(collective: str, ranks: int) -> Fraction:
+    """What nccl-tests multiplies size ÷ time with, so that the number is that of the busiest link and comparable."""
+    kind = find_collective(collective)
+    if not kind.carries_data:
+        return Fraction(0)
+    if kind.name == "all_reduce":
+        return Fraction(2 * (ranks - 1), ranks)
+    return Fraction(ranks - 1, ranks) if kind.sliced else Fraction(1)
+
+
+# What a rank's arrays hold -------------------------------------------------------------------------------------------
+
+
+def lengths(case: Case, rank: int) -> tuple[int | None, int | None]:
+    """Elements of the array that goes in and of the one that comes out; None where this rank has none.
+
+    Collectives in place have the one that comes out alone.
+    """
+    kind, is_root = case.kind, rank == case.root
+    if not kind.carries_data:
+        return None, None
+    if kind.in_place:
+        return None, case.count
+    whole_goes_in = kind.name in ("scatter", "reduce_scatter", "all_to_all")
+    whole_comes_out = kind.name in ("gather", "all_gather", "all_to_all")
+    source = None if kind.name == "scatter" and not is_root else case.count if whole_goes_in else case.part
+    target = None if kind.name == "gather" and not is_root else case.count if whole_comes_out else case.part
+    return source, target
+
+
+def fill(case: Case, rank: int, source: Array | None, target: Array | None) -> None:
+    """Put this rank's contribution where it goes in, and garbage where only a result comes."""
+    if case.kind.in_place:
+        source = target
+    elif target is not None:
+        target[...] = _carried(case, np.full(1, _GARBAGE))
+    if source is not None:
+        _lay(source, _contribution(case, rank))
+
+
+def settle(case: Case, target: Array | None) -> None:
+    """Where repeated calls would make the numbers grow, put in numbers that stay as they are, for the timed loop."""
+    if case.kind.in_place and case.kind.reduces and target is not None:
+        target[...] = _carried(case, np.full(1, 1 if case.op == "product" else 0))
+
+
+def repeats(case: Case) -> int:
+    """How many calls in a row, without anything between them, still have a result that is known and exact."""
+    if not (case.kind.in_place and case.kind.reduces) or not case.kind.carries_data:
+        return _MOST_REPEATS
+    if case.collective == "reduce" or case.op in ("product", "avg"):
+        return 1  # the arrays of the others are undefined after a reduce; a quotient is not a whole number
+    if case.op != "sum" or case.element.kind in ("bool", "integer"):
+        return _MOST_REPEATS
+    exact = {"float16": 2**11, "bfloat16": 2**8}.get(case.dtype, 2**24)
+    return max(times for times in range(1, _MOST_REPEATS + 1) if times == 1 or _LARGEST * case.ranks**times <= exact)
+
+
+def count_wrong(case: Case, rank: int, target: Array | None, calls: int) -> int:
+    """How many elements of the result differ from what they must be after that many calls in a row."""
+    if target is None or (case.collective == "reduce" and rank != case.root):
+        return 0
+    ranks = range(case.ranks)
+    if case.kind.reduces:
+        operands = [_contribution(case, other) for other in ranks]
+        total = find_op(case.op).fold(operands, case.element, case.ranks)
+        for _ in range(calls - 1 if case.kind.in_place else 0):
+            total = find_op(case.op).fold([total] * case.ranks, case.element, case.ranks)
+        return _differences(target, total, rank * case.part if case.kind.sliced else 0)
+    if case.collective == "broadcast":
+        return _differences(target, _contribution(case, case.root))
+    if case.collective == "scatter":
+        return _differences(target, _contribution(case, case.root), rank * case.part)
+    offset = rank * case.part if case.collective == "all_to_all" else 0
+    parts = [target[other * case.part : (other + 1) * case.part] for other in ranks]
+    return sum(_differences(parts[other], _contribution(case, other), offset) for other in ranks)
+
+
+def _contribution(case: Case, rank: int) -> Array:
+    """One period of what this rank contributes."""
+    numbers = np.random.default_rng(rank).integers(0, _LARGEST + 1, _PERIOD)
+    if case.op == "product" and case.kind.reduces:
+        # Powers of two, and few enough of them that the narrowest type can hold the product.
+        numbers = 1 + numbers % 2 if rank < 6 else np.ones_like(numbers)
+    return _carried(case, numbers)
+
+
+def _carried(case: Case, numbers: Array) -> Array:
+    dtype = case.element
+    return narrow(numbers.astype(dtype.accumulates_in), dtype).astype(dtype.carrier, copy=False)
+
+
+def _lay(array: Array, period: Array) -> None:
+    whole = len(array) // _PERIOD * _PERIOD
+    array[:whole].reshape(-1, _PERIOD)[...] = period
+    array[whole:] = period[: len(array) - whole]
+
+
+def _differences(array: Array, period: Array, offset: int = 0) -> int:
+    expected = np.roll(period, -(offset % _PERIOD))
+    whole = len(array) // _PERIOD * _PERIOD
+    # != is true for NaN, which is never expected.
+    wrong = np.count_nonzero(array[:whole].reshape(-1, _PERIOD) != expected)
+    return int(wrong + np.count_nonzero(array[whole:] != expected[: len(array) - whole]))

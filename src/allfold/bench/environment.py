@@ -1,0 +1,76 @@
+"""What a figure is worth depends on where it was measured: the machine and the versions, for people and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from .peers import cores
+
+
+def describe_environment(ranks: int, peers: Mapping[str, str]) -> dict[str, Any]:
+    """Facts by name. Nothing in it names the machine or its user."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "allfold": __version__,
+        "processor": f"{processor()} ({platform.machine()})",
+        "cores": cores(),
+        "caches": ", ".join(caches()) or "unknown",
+        "memory": f"{memory / 2**30:.1f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "peers": dict(peers),
+        "ranks": ranks,
+        "oversubscribed": ranks > cores(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def environment_lines(facts: Mapping[str, Any]) -> list[str]:
+    crowd = "more ranks than cores" if facts["oversubscribed"] else "a core for every rank"
+    return [
+        f"# allfold {facts['allfold']} bench, {facts['date']}",
+        f"# processor  {facts['processor']}, {facts['cores']} cores; caches {facts['caches']}; memory {facts['memory']}",
+        f"# system     {facts['kernel']}, Python {facts['python']}, NumPy {facts['numpy']}; load {facts['load']} before",
+        *(f"# {name:<10} {version}" for name, version in facts["peers"].items()),
+        f"# ranks      {facts['ranks']}, {crowd}",
+    ]
+
+
+def processor() -> str:
+    # lscpu knows the names of ARM cores, of which /proc/cpuinfo gives only numbers.
+    if shutil.which("lscpu"):
+        listed = subprocess.run(
+            ["lscpu"], capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+        )
+        found = re.search(r"^Model name:\s*(.+)$", listed.stdout, re.MULTILINE)
+        if found and found[1].strip() != "-":
+            return found[1].strip()
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or "unknown processor"
+
+
+def caches() -> Iterator[str]:
+    """`L1 48 KiB`, … of the first core, instruction caches left out."""
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction":
+            yield f"L{level} {size.removesuffix('K')} KiB"

@@ -1,0 +1,204 @@
+"""What is timed: the same collectives through each library's own fastest calls. This runs inside the ranks.
+
+A library is asked for arrays and for a call without arguments that performs one collective on them; whatever can be
+prepared is prepared before, for all alike. Other libraries are imported by name when they are wanted: allfold does not
+depend on them, and their environment need not have allfold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..dtypes import Array
+from ..errors import UsageError
+from .case import Case
+
+Call = Callable[[], object]
+
+
+class Library(Protocol):
+    """One rank's end of a library."""
+
+    rank: int
+    version: str
+
+    def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array: ...
+
+    def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        """One collective, ready to be called; raises UsageError where the library has no such thing."""
+
+    def barrier(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+class Allfold:
+    """Ours. Its processes also copy memory, which is the floor: they are there, and have a barrier to start together."""
+
+    def __init__(self, rank: int, size: int, key: str) -> None:
+        from .. import __version__
+        from ..run.communicator import connect
+
+        self.rank = rank
+        self.version = f"allfold {__version__}"
+        self._communicator = connect(rank, size, key)
+
+    def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
+        return self._communicator.empty(count, dtype) if options.get("shared") else np.empty(count, dtype)
+
+    def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        if options.get("memcpy"):
+            one, other = (np.full(case.size, filling, np.uint8) for filling in (1, 2))
+            return partial(np.copyto, one, other)
+        communicator = self._communicator
+        named: dict[str, Any] = {"algorithm": options.get("algorithm")}
+        if not case.kind.carries_data:
+            return partial(communicator.barrier, **named)
+        if case.dtype == "bfloat16":  # its arrays come as uint16
+            named["dtype"] = case.dtype
+        if case.kind.reduces:
+            named["op"] = case.op
+        if case.kind.rooted:
+            named["root"] = case.root
+        arrays = (target,) if case.kind.in_place else (source, target)
+        if case.collective == "scatter":
+            arrays = (target, source)
+        return partial(getattr(communicator, case.collective), *arrays, **named)
+
+    def barrier(self) -> object:
+        return self._communicator.barrier()
+
+    def close(self) -> None:
+        self._communicator.close()
+
+
+class Gloo:
+    """gloo, as torch.distributed offers it."""
+
+    def __init__(self, rank: int, size: int, port: int) -> None:
+        self._torch = import_module("torch")
+        self._dist = import_module("torch.distributed")
+        self.rank = rank
+        self.version = f"gloo of torch {self._torch.__version__}"
+        self._dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+
+    def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
+        return np.empty(count, dtype)
+
+    def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        dist = self._dist
+        if case.kind.reduces and case.op == "avg":
+            raise UsageError("gloo has no avg")
+        op = getattr(dist.ReduceOp, case.op.upper())
+        given, taken = (self._tensor(case, array) for array in (source, target))
+        split = case.part if case.kind.sliced else 0
+        calls: dict[str, Callable[[], Call]] = {
+            "all_reduce": lambda: partial(dist.all_reduce, taken, op),
+            "reduce": lambda: partial(dist.reduce, taken, case.root, op),
+            "broadcast": lambda: partial(dist.broadcast, taken, case.root),
+            "all_gather": lambda: partial(dist.all_gather_into_tensor, taken, given),
+            "reduce_scatter": lambda: partial(dist.reduce_scatter_tensor, taken, given, op),
+            "all_to_all": lambda: partial(dist.all_to_all_single, taken, given),
+            "gather": lambda: partial(dist.gather, given, self._parts(taken, split), case.root),
+            "scatter": lambda: partial(dist.scatter, taken, self._parts(given, split), case.root),
+            "barrier": lambda: dist.barrier,
+        }
+        return calls[case.collective]()
+
+    def _tensor(self, case: Case, array: Array | None) -> Any:
+        if array is None:
+            return None
+        return self._torch.from_numpy(array).view(getattr(self._torch, case.dtype))
+
+    @staticmethod
+    def _parts(tensor: Any, length: int) -> list[Any] | None:
+        return None if tensor is None else list(tensor.split(length))
+
+    def barrier(self) -> object:
+        return self._dist.barrier()
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+class Mpi:
+    """Whichever MPI the mpi4py of this environment finds."""
+
+    def __init__(self, threads: bool) -> None:
+        mpi4py = import_module("mpi4py")
+        mpi4py.rc.threads = threads
+        self._mpi = import_module("mpi4py.MPI")
+        self._world = self._mpi.COMM_WORLD
+        self.rank = int(self._world.Get_rank())
+        self.version = f"{mpi_version(self._mpi.Get_library_version())}, mpi4py {mpi4py.__version__}"
+
+    def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
+        return np.empty(count, dtype)
+
+    def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        mpi, world, root = self._mpi, self._world, case.root
+        if case.element.is_half:
+            raise UsageError(f"MPI has no {case.dtype}")
+        if case.kind.reduces and case.op == "avg":
+            raise UsageError("MPI has no avg")
+        op = getattr(mpi, _MPI_OPS[case.op]) if case.kind.reduces and case.kind.carries_data else None
+        given, taken = (self._message(case, array) for array in (source, target))
+        calls: dict[str, Callable[[], Call]] = {
+            "all_reduce": lambda: partial(world.Allreduce, mpi.IN_PLACE, taken, op),
+            "reduce": lambda: (
+                partial(world.Reduce, mpi.IN_PLACE, taken, op, root)
+                if self.rank == root
+                else partial(world.Reduce, taken, None, op, root)
+            ),
+            "broadcast": lambda: partial(world.Bcast, taken, root),
+            "all_gather": lambda: partial(world.Allgather, given, taken),
+            "reduce_scatter": lambda: partial(world.Reduce_scatter_block, given, taken, op),
+            "all_to_all": lambda: partial(world.Alltoall, given, taken),
+            "gather": lambda: partial(world.Gather, given, taken, root),
+            "scatter": lambda: partial(world.Scatter, given, taken, root),
+            "barrier": lambda: world.Barrier,
+        }
+        return calls[case.collective]()
+
+    def _message(self, case: Case, array: Array | None) -> Any:
+        # With the type said: mpi4py then need not find it out from the buffer in every call. MPI calls truth by another
+        # name than a NumPy array of it would suggest.
+        return None if array is None else [array, getattr(self._mpi, _MPI_TYPES[case.dtype])]
+
+    def barrier(self) -> object:
+        return self._world.Barrier()
+
+    def close(self) -> None:
+        """mpi4py finalizes MPI by itself when the interpreter ends."""
+
+
+def mpi_version(text: str) -> str:
+    """`Open MPI 5.0.11` or `MPICH 5.0.2`, from the page that an MPI says of itself."""
+    words = text.replace(",", " ").replace("Version:", " ").split()
+    if text.startswith("Open MPI"):
+        return f"Open MPI {words[2].removeprefix('v')}"
+    return f"MPICH {words[1]}" if text.startswith("MPICH") else text.partition("\n")[0].strip()
+
+
+_MPI_OPS = {
+    "sum": "SUM",
+    "product": "PROD",
+    "min": "MIN",
+    "max": "MAX",
+    "band": "BAND",
+    "bor": "BOR",
+    "bxor": "BXOR",
+}
+_MPI_TYPES = {
+    "bool": "C_BOOL",
+    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}_T" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
+}

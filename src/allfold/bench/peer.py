@@ -1,0 +1,145 @@
+"""One rank of one library: connects to the benchmark, and does what it is told until the benchmark is gone.
+
+    python -m allfold.bench.peer LIBRARY ADDRESS ARGUMENTS     in our own environment
+    python …/allfold/bench/peer.py LIBRARY ADDRESS ARGUMENTS   in an environment that has NumPy and the library alone
+
+ARGUMENTS are those of the library as JSON. Between commands a rank waits in a blocking read of its socket, never in its
+library, whose waiting may spin: a library that is not being timed must leave the cores to the one that is.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allfold.bench.libraries import Library
+
+Command = dict[str, Any]
+
+
+def main(arguments: list[str]) -> None:
+    library, address, given = arguments
+    if not __package__:
+        _borrow_package()
+    from allfold.bench import libraries
+
+    kinds: dict[str, Callable[..., Library]] = {
+        "allfold": libraries.Allfold,
+        "gloo": libraries.Gloo,
+        "mpi": libraries.Mpi,
+    }
+    opened = kinds[library](**json.loads(given))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        # Linux has addresses without a file, which begin with a zero byte and leave nothing behind.
+        channel.connect("\0" + address)
+        with channel.makefile("rw", encoding="utf-8") as lines:
+            _say(lines, {"rank": opened.rank, "version": opened.version})
+            _serve(Bench(opened), lines)
+    opened.close()
+
+
+def _borrow_package() -> None:
+    """Make allfold's modules importable without its `__init__`, which wants more than this environment has.
+
+    Nothing is added to the path: what lies beside allfold there belongs to another environment.
+    """
+    sys.path.pop(0)
+    package = types.ModuleType("allfold")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["allfold"] = package
+
+
+def _serve(bench: Bench, lines: Any) -> None:
+    gc.collect()
+    gc.freeze()  # what the libraries made when they were loaded need not be looked through again
+    for line in lines:
+        command = json.loads(line)
+        try:
+            answer = getattr(bench, command.pop("do"))(**command)
+        except Exception as error:  # whatever a library raises is the answer
+            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        _say(lines, answer)
+
+
+def _say(lines: Any, answer: Command) -> None:
+    lines.write(json.dumps(answer) + "\n")
+    lines.flush()
+
+
+class Bench:
+    """What is prepared in this rank, by the label of who is timed, and the commands on it."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.prepared: dict[str, tuple[Any, Any, Any, Callable[[], object]]] = {}
+
+    def prepare(self, label: str, case: Command, options: Command) -> Command:
+        """Allocate the arrays; say why where the library has no such call."""
+        from allfold.bench.case import Case, lengths
+        from allfold.errors import UsageError
+
+        self.prepared.pop(label, None)
+        wanted = Case(**case)
+        source, target = (
+            None if length is None or options.get("memcpy") else self._array(wanted, length, options)
+            for length in lengths(wanted, self.library.rank)
+        )
+        try:
+            call = self.library.call(wanted, source, target, options)
+        except UsageError as error:
+            return {"unsupported": str(error)}
+        self.prepared[label] = (wanted, source, target, call)
+        return {}
+
+    def _array(self, case: Any, length: int, options: Command) -> Any:
+        array = self.library.empty(length, case.element.carrier, options)
+        array[...] = 0  # the pages are there from now on
+        return array
+
+    def check(self, label: str) -> Command:
+        """Call it on data whose result is known, several times in a row where the result stays known, and compare."""
+        from allfold.bench.case import count_wrong, fill, repeats, settle
+
+        case, source, target, call = self.prepared[label]
+        fill(case, self.library.rank, source, target)
+        self.library.barrier()  # the root of a rooted call may write to a rank that is still filling
+        calls = repeats(case)
+        for _ in range(calls):
+            call()
+        wrong = count_wrong(case, self.library.rank, target, calls)
+        self.library.barrier()
+        settle(case, target)
+        return {"wrong": wrong}
+
+    def batch(self, label: str, iterations: int, warmup: int) -> Command:
+        """The seconds that many calls take on this rank, all ranks having started together."""
+        call = self.prepared[label][3]
+        gc.disable()
+        try:
+            for _ in repeat(None, warmup):
+                call()
+            self.library.barrier()
+            begin = time.perf_counter()
+            for _ in repeat(None, iterations):
+                call()
+            return {"seconds": time.perf_counter() - begin}
+        finally:
+            gc.enable()
+
+    def release(self, label: str) -> Command:
+        self.prepared.pop(label, None)
+        return {}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

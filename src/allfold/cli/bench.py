@@ -1,0 +1,239 @@
+"""`allfold bench`: how fast collectives are here, beside other libraries, measured in turns in one run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..bench.case import case_of_size
+from ..bench.crew import Crew, CrewFailed
+from ..bench.environment import describe_environment, environment_lines
+from ..bench.measure import Rules, Subject, measure
+from ..bench.peers import HOW_TO_GET, Wanted, parse_peers, start_ours, start_peer
+from ..bench.report import FLOOR, LEGEND, Point, Table, Variant
+from ..bench.sizes import format_size, parse_size, size_row
+from ..collectives import COLLECTIVES, find_collective
+from ..dtypes import find_dtype
+from ..errors import UsageError
+from ..ops import check_supported, find_op
+from ..registry import algorithms, find_algorithm
+
+SUMMARY = """\
+How fast collectives between real processes of this machine are, in the columns and conventions of nccl-tests (GB are
+10^9 bytes; the size of gather-like collectives is that of the whole array), beside other libraries and beside memcpy.
+Everyone is measured in the same run, in turns: a batch of each, round after round, the best round of each. Results are
+checked on every rank."""
+
+_EPILOG = f"""\
+example:
+  $ allfold bench -n 2 -b 64K -e 4M -f 8 --peers gloo,openmpi
+  …
+
+  $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm against the one taken by itself
+  $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
+  $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI of another environment
+
+where the peers come from (a peer that is not installed is named, and the run goes on without it):
+  gloo     {HOW_TO_GET["gloo"]}
+  openmpi  {HOW_TO_GET["openmpi"]}
+  mpich    {HOW_TO_GET["mpich"]}
+
+exit status: 0 good, 1 a result of ours is wrong, 2 wrong usage, 130 after Ctrl-C with what was measured until then."""
+
+_LEAST_ROUNDS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes a library (default: 2)")
+    add("-b", "--begin", default="8", metavar="SIZE", help="the least size: 8, 64K, 128M (default: 8)")
+    add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
+    add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the last (default: 8)")
+    add("--step", metavar="SIZE", help="every size is so many bytes more than the last, instead of -f")
+    add("--collective", default="all_reduce", metavar="C|all", help="one, several (A,B) or all (default: all_reduce)")
+    add("--algo", default="auto", metavar="A,B|all", help="ours by these algorithms; auto chooses (default: auto)")
+    add("--dtype", default="float32", metavar="T", help="element type (default: float32)")
+    add("--op", default="sum", metavar="OP", help="reduction (default: sum)")
+    add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (default: 0)")
+    memory = parser.add_mutually_exclusive_group()
+    memory.add_argument("--shared", action="store_true", help="ours on arrays in shared memory (comm.empty)")
+    memory.add_argument("--both", action="store_true", help="ours on private and on shared arrays, side by side")
+    add("--peers", default="all", metavar="P,Q|all|none", help=f"of {', '.join(HOW_TO_GET)} (default: all)")
+    add("-i", "--iterations", type=int, metavar="N", help="calls in a batch (default: as many as --seconds allows)")
+    add("-w", "--warmup", type=int, default=2, metavar="N", help="calls before a batch, not timed (default: 2)")
+    add("--seconds", type=float, default=0.05, metavar="S", help="about how long a batch takes (default: 0.05)")
+    add(
+        "--rounds",
+        type=int,
+        default=_LEAST_ROUNDS,
+        metavar="N",
+        help=f"turns of everybody at every size, the best counts (default and least: {_LEAST_ROUNDS})",
+    )
+    add("--check", action=argparse.BooleanOptionalAction, default=True, help="compare results with what they must be")
+    add("--json", metavar="FILE", help="also write everything as JSON; - writes it to stdout, and no table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    rules = _rules(arguments)
+    peers = parse_peers(arguments.peers)
+    tables = _tables(arguments, [peer.name for peer in peers])
+    sizes = size_row(
+        parse_size(arguments.begin),
+        parse_size(arguments.end),
+        arguments.factor,
+        None if arguments.step is None else parse_size(arguments.step),
+    )
+    output = _Output(arguments.json)
+    document: dict[str, Any] = {"complete": False, "settings": _settings(arguments), "tables": []}
+    crews: dict[str, Crew] = {}
+    status = 0
+    try:
+        crews["allfold"] = start_ours(arguments.ranks)
+        document["missing_peers"] = _start_peers(peers, arguments.ranks, crews, output)
+        versions = {name: crew.version for name, crew in crews.items() if name != "allfold"}
+        document["environment"] = describe_environment(arguments.ranks, versions)
+        output.lines(environment_lines(document["environment"]))
+        output.lines(LEGEND)
+        for table in tables:
+            table.drop_peers(document["missing_peers"])
+            _fill(table, sizes, crews, rules, output)
+        document["complete"] = True
+    except KeyboardInterrupt:
+        status = 128 + signal.SIGINT
+        output.lines(["# interrupted: what follows is of the sizes above"])
+        _finish_interrupted(tables, output)
+    finally:
+        output.clear()
+        document["tables"] = [table.to_json() for table in tables if table.points]
+        output.document(document)
+        for crew in crews.values():
+            with contextlib.suppress(KeyboardInterrupt):
+                crew.close()
+    return status or int(any(table.wrong for table in tables))
+
+
+def _fill(table: Table, sizes: Sequence[int], crews: dict[str, Crew], rules: Rules, output: _Output) -> None:
+    output.lines(table.heading())
+    case = table.case
+    cases = [case_of_size(case.collective, size, case.ranks, case.dtype, case.op, case.root) for size in sizes]
+    subjects = [variant.subject() for variant in table.variants]
+    subjects += [Subject(FLOOR, "allfold", {"memcpy": True})] if case.kind.carries_data else []
+    subjects += [Subject(peer, peer) for peer in table.peers]
+    for one in dict.fromkeys(cases):  # small sizes may come to the same number of elements
+        output.subject = f"{one.collective} {format_size(one.size)}: "
+        timings = measure(one, subjects, crews, rules, output.progress)
+        output.lines(table.add(Point(one, timings)))
+    output.lines(table.footer())
+    table.is_finished = True
+
+
+def _finish_interrupted(tables: Sequence[Table], output: _Output) -> None:
+    for table in tables:
+        if table.points and not table.is_finished:
+            output.lines(table.footer())
+
+
+def _start_peers(peers: Sequence[Wanted], ranks: int, crews: dict[str, Crew], output: _Output) -> dict[str, str]:
+    """Those that could not be started, and why."""
+    missing = {}
+    for peer in peers:
+        output.progress(f"starting {peer.name}")
+        try:
+            crews[peer.name] = start_peer(peer, ranks)
+        except CrewFailed as error:
+            missing[peer.name] = str(error)
+            output.clear()
+            sys.stderr.write(f"allfold bench: goes on without {error}\n")
+    return missing
+
+
+# What is asked for ---------------------------------------------------------------------------------------------------
+
+
+def _rules(arguments: argparse.Namespace) -> Rules:
+    if arguments.ranks < 1:
+        raise UsageError(f"-n {arguments.ranks}: expected at least 1 rank")
+    if not 0 <= arguments.root < arguments.ranks:
+        raise UsageError(f"--root {arguments.root}: expected a rank from 0 to {arguments.ranks - 1}")
+    if not 0 < arguments.seconds < 3600:
+        raise UsageError(f"--seconds {arguments.seconds:g}: expected a time above 0 and below an hour")
+    if arguments.iterations is not None and arguments.iterations < 1:
+        raise UsageError(f"--iterations {arguments.iterations}: expected at least 1")
+    if arguments.warmup < 0:
+        raise UsageError(f"--warmup {arguments.warmup}: expected at least 0")
+    if arguments.rounds < _LEAST_ROUNDS:
+        raise UsageError(f"--rounds {arguments.rounds}: the best of fewer than {_LEAST_ROUNDS} rounds says too little")
+    return Rules(arguments.seconds, arguments.rounds, arguments.iterations, arguments.warmup, arguments.check)
+
+
+def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
+    dtype, op = find_dtype(arguments.dtype), find_op(arguments.op)
+    named = list(COLLECTIVES) if arguments.collective == "all" else arguments.collective.split(",")
+    memories = (False, True) if arguments.both else (arguments.shared,)
+    tables = []
+    for name in named:
+        kind = find_collective(name.strip())
+        if kind.reduces and kind.carries_data:
+            check_supported(op, dtype)
+        case = case_of_size(kind.name, 0, arguments.ranks, dtype.name, op.name, arguments.root)
+        chosen = _algorithms(kind.name, arguments.algo)
+        # A barrier has no arrays, hence none of another kind.
+        kinds = memories if kind.carries_data else (False,)
+        tables.append(Table(case, [Variant(one, shared) for one in chosen for shared in kinds], peers))
+    return tables
+
+
+def _algorithms(collective: str, text: str) -> list[str]:
+    if text == "all":
+        return ["auto", *algorithms(collective)]
+    words = [word.strip() for word in text.split(",")]
+    return [word if word == "auto" else find_algorithm(collective, word).name for word in words]
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(arguments).items() if name not in ("run", "json")}
+
+
+class _Output:
+    """Where the table, the progress and the JSON go."""
+
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+        self.subject = ""
+        self.shows_progress = sys.stderr.isatty()
+        if file not in (None, "-"):
+            # Now, rather than after an hour of measuring.
+            try:
+                Path(str(file)).touch()
+            except OSError as error:
+                raise UsageError(f"--json {file}: cannot be written: {error.strerror}") from error
+
+    def lines(self, lines: Sequence[str]) -> None:
+        self.clear()
+        if self.file != "-":
+            sys.stdout.writelines(line + "\n" for line in lines)
+            sys.stdout.flush()
+
+    def progress(self, text: str) -> None:
+        if self.shows_progress:
+            sys.stderr.write(f"\r\x1b[K{self.subject}{text}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self.shows_progress:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def document(self, document: dict[str, Any]) -> None:
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        if self.file == "-":
+            sys.stdout.write(text)
+        elif self.file is not None:
+            Path(self.file).write_text(text, encoding="utf-8")
