@@ -64,6 +64,7 @@ struct Communicator::Running {
     const Program* program = nullptr;
     uint32_t segments = 1;
     size_t slot_bytes = 0;
+    bool is_tiny = false;  // everything fits the inline work areas
 };
 
 Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label)
@@ -73,6 +74,7 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
         work_.push_back(member.arena->at(member.work));
     }
+    seen_.resize(size());
     inputs_.resize(size());
     outputs_.resize(size());
     posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
@@ -92,7 +94,12 @@ void Communicator::stand(Standing standing) {
 }
 
 void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
-    std::lock_guard lock(mutex_);
+    // Whoever has the lock may need, to finish, what let_go() gives up (the interpreter): not to be kept while waiting here.
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) {
+        if (let_go) let_go();
+        lock.lock();
+    }
     check_open(call);
     Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_};
     running.met.assign(size(), 0);
@@ -179,7 +186,9 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         size_t wanted = std::max<size_t>(segment_bytes, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
-        running.slot_bytes = ((longest + running.segments - 1) / running.segments * element + 63) / 64 * 64;
+        running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
+        running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
+        if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
     }
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
@@ -250,8 +259,9 @@ void Communicator::execute(const Running& running, const Call& call, const Progr
 char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
     size_t element = size_of(static_cast<DType>(running.record.dtype));
     if (slot.space == Space::work) {
-        size_t area = (segments_done_ & 1) * window_bytes;
-        return work_[slot.rank] + area + slot.index * running.slot_bytes;
+        size_t area = segments_done_ & 1, offset = slot.index * running.slot_bytes;
+        if (running.is_tiny) return posts_[slot.rank]->inline_work[area] + offset;
+        return work_[slot.rank] + area * window_bytes + offset;
     }
     uint64_t total = running.record.elements;
     bool input = slot.space == Space::input;
@@ -268,8 +278,10 @@ void Communicator::publish_progress(uint64_t value) {
 }
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
+    // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only then.
+    if (seen_[peer] >= target) return;
     Post& post = *posts_[peer];
-    await(
+    seen_[peer] = await(
         post.progress, post.sleepers, target, patience_, [&] { if (running.let_go) running.let_go(); },
         [&] { return bother(running, peer); });
 }
@@ -325,6 +337,7 @@ void Communicator::look_around(Running& running) {
 
 void Communicator::fail_mismatch(Running& running) {
     stand(Standing::mismatch);
+    if (running.let_go) running.let_go();  // they may be threads of this process
     // Give those who are still on their way a moment to arrive, so that everybody can be named.
     auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
     auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };

@@ -107,7 +107,8 @@ class Communicator {
     std::vector<Member> members_;
     std::vector<Post*> posts_;
     std::vector<char*> work_;
-    std::vector<uint8_t> met_;  // see Running
+    std::vector<uint64_t> seen_;  // by rank: the progress that was last seen
+    std::vector<uint8_t> met_;    // see Running
     std::vector<const char*> inputs_;
     std::vector<char*> outputs_;
     Patience patience_;

@@ -56,6 +56,8 @@ enum class Standing : uint32_t { open, mismatch, aborted, left };
 inline constexpr size_t records_kept = 8;
 inline constexpr size_t chains_kept = 4;
 
+inline constexpr size_t inline_bytes = line_bytes / 4;
+
 // One rank's side of one communicator.
 struct Post {
     // How far the rank is, in instructions, over all calls; a release store after each one that somebody waits for.
@@ -63,6 +65,8 @@ struct Post {
     // travels in the same line and costs no miss of its own.
     alignas(line_bytes) std::atomic<uint64_t> progress;
     std::atomic<uint64_t> chain[chains_kept];
+    // Two work areas for the smallest messages, beside the progress that announces them: they come along with its line.
+    alignas(line_bytes / 2) char inline_work[2][inline_bytes];
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
     alignas(line_bytes) std::atomic<uint32_t> standing;
     std::atomic<uint64_t> last_call;  // the call that the rank has come to

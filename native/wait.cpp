@@ -29,8 +29,8 @@ uint32_t* futex_word(std::atomic<uint64_t>& value) {
 }  // namespace
 
 Patience Patience::for_ranks(uint32_t ranks) {
-    if (ranks <= usable_cores()) return {4000, 20};
-    return {40, 200};
+    if (ranks <= usable_cores()) return {400, 1000};
+    return {2, 200};
 }
 
 void let_others_run() { sched_yield(); }

@@ -18,8 +18,9 @@ inline void relax() {
 #endif
 }
 
-// How long to look before letting go of the processor. With a core for everyone, looking is the fastest. With more ranks
-// than cores whoever looks keeps the one it waits for from running, so it lets go at once.
+// How long to look before letting go of the processor. With a core for everyone, looking is the fastest; but the system may
+// have put two ranks on one core all the same, so even then it is not for long. With more ranks than cores whoever looks
+// keeps the one it waits for from running, so it lets go at once.
 inline constexpr uint32_t eager_looks = 64;
 
 struct Patience {
@@ -57,30 +58,31 @@ inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleeper
 }
 
 // Wait until `value` is at least `target`. `let_go()` is called when looking alone did not do; `bother()` now and then while
-// nothing happens: it gives the longest time to sleep, and ends the wait by throwing.
+// nothing happens: it gives the longest time to sleep, and ends the wait by throwing. Returns what was seen at last.
 template <typename LetGo, typename Bother>
-inline void await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
+inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
                   const Patience& patience, LetGo&& let_go, Bother&& bother) {
     // Acquire: pairs with the release in publish(), so that what the peer wrote before is there to be read.
-    if (value.load(std::memory_order_acquire) >= target) [[likely]] return;
+    uint64_t seen;
+    auto there = [&] { return (seen = value.load(std::memory_order_acquire)) >= target; };
+    if (there()) [[likely]] return seen;
     for (uint32_t look = 0; look < patience.looks; ++look) {
         // At first without a pause: it takes as long as the news from another core.
         if (look >= eager_looks) relax();
-        if (value.load(std::memory_order_acquire) >= target) return;
+        if (there()) return seen;
     }
     let_go();
     for (uint32_t turn = 0; turn < patience.yields; ++turn) {
         let_others_run();
-        if (value.load(std::memory_order_acquire) >= target) return;
+        if (there()) return seen;
     }
     while (true) {
         Clock::duration at_most = bother();
         sleepers.fetch_add(1, std::memory_order_relaxed);
         order_all(sleepers);  // see publish()
-        uint64_t seen = value.load(std::memory_order_acquire);
-        if (seen < target) sleep_on(value, seen, at_most);
+        if (!there()) sleep_on(value, seen, at_most);
         sleepers.fetch_sub(1, std::memory_order_relaxed);
-        if (value.load(std::memory_order_acquire) >= target) return;
+        if (there()) return seen;
     }
 }
 

@@ -308,4 +308,7 @@ def test_every_collective_runs_and_json_can_go_to_stdout() -> None:
     assert ended.returncode == 0, ended.stderr
     tables = json.loads(ended.stdout)["tables"]
     assert [table["collective"] for table in tables] == list(COLLECTIVES)
-    assert [table["out_of_bounds"] for table in tables] == [0] * len(COLLECTIVES)
+    for table in tables:
+        assert table["out_of_bounds"] == 0
+        # Nothing of a barrier can be compared, and the check does not claim that it was.
+        assert table["points"][0]["ours"][0]["wrong"] == (0 if COLLECTIVES[table["collective"]].carries_data else None)

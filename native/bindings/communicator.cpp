@@ -224,6 +224,9 @@ class PyCommunicator {
     void perform(Job& job) {
         constexpr size_t small = 16 << 10;
         Interpreter interpreter;
+#if defined(__SANITIZE_THREAD__)
+        interpreter.let_go();  // kept, it would put in order what ThreadSanitizer is to see out of order
+#endif
         if (job.call.elements * size_of(job.call.dtype) > small) interpreter.let_go();
         native_->run(job.call, [&] { interpreter.let_go(); }, check_signals);
     }

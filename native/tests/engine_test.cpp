@@ -56,7 +56,7 @@ void numbers_are_handed_over(Patience patience, int rounds) {
     auto began = Clock::now();
     std::thread other([&] {
         for (int i = 1; i <= rounds; ++i) {
-            await(ping.value, ping.sleepers, i, patience, asleep);
+            await(ping.value, ping.sleepers, i, patience, [] {}, asleep);
             expect(plain == uint64_t(2 * i - 1), "what was written before is seen");
             plain = 2 * i;
             publish(pong.value, pong.sleepers, i);
@@ -65,7 +65,7 @@ void numbers_are_handed_over(Patience patience, int rounds) {
     for (int i = 1; i <= rounds; ++i) {
         plain = 2 * i - 1;
         publish(ping.value, ping.sleepers, i);
-        await(pong.value, pong.sleepers, i, patience, asleep);
+        await(pong.value, pong.sleepers, i, patience, [] {}, asleep);
         expect(plain == uint64_t(2 * i), "what came back is seen");
     }
     other.join();
@@ -84,13 +84,13 @@ void all_meet(uint32_t ranks, int rounds) {
             plain[rank * 16] = round;
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round - 1);
             for (uint32_t peer = 0; peer < ranks; ++peer) {
-                await(counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience,
+                await(counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience, [] {},
                       [] { return Clock::duration(std::chrono::seconds(1)); });
                 expect(plain[peer * 16] == uint64_t(round), "all see all");
             }
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round);
             for (uint32_t peer = 0; peer < ranks; ++peer)
-                await(counters[peer]->value, counters[peer]->sleepers, 2 * round, patience,
+                await(counters[peer]->value, counters[peer]->sleepers, 2 * round, patience, [] {},
                       [] { return Clock::duration(std::chrono::seconds(1)); });
         }
     };

@@ -15,7 +15,8 @@ cmake --build "$folder"
 # A package of links: the Python sources where they lie, and this extension.
 rm -rf "$folder/site"
 mkdir -p "$folder/site/allfold"
-ln -s "$PWD"/src/allfold/* "$folder"/_native*.so "$folder/site/allfold/"
+ln -s "$PWD"/src/allfold/* "$folder/site/allfold/"
+ln -sf "$folder"/_native*.so "$folder/site/allfold/"
 packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 
 library() { g++ -print-file-name="$1"; }

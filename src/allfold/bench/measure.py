@@ -114,7 +114,8 @@ class _Turn:
         self.problem = next((answer["unsupported"] for answer in answers if "unsupported" in answer), None)
 
     def check(self, crews: dict[str, Crew]) -> None:
-        if self.rules.check and not self.subject.options.get("memcpy"):
+        # A barrier leaves nothing that could be compared; saying that nothing was wrong with it would be saying too much.
+        if self.rules.check and self.case.kind.carries_data and not self.subject.options.get("memcpy"):
             answers = self._ask(crews, "check")
             self.wrong = (self.wrong or 0) + sum(answer["wrong"] for answer in answers)
 

@@ -96,7 +96,9 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     bring = number[versions.final & ~settled]
     kind = np.repeat([0, 1, 2], [len(publish), len(fold), len(bring)])
     version = np.concatenate([publish, fold, bring])
-    step = np.where(kind == 0, -1, np.where(kind == 2, schedule.steps, versions.step[version]))
+    # What is in its place from the start on is brought home while peers get ready.
+    last = np.where(version < versions.initial, -1, schedule.steps)
+    step = np.where(kind == 0, -1, np.where(kind == 2, last, versions.step[version]))
     rank = versions.rank[version]
 
     # The order within a program: by step; ranks begin with different peers, so that they do not all crowd one.
@@ -105,7 +107,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     peer = np.zeros(len(version), np.int64)
     peer[folds] = versions.rank[versions.operand[first_operand[folds]]] - rank[folds]
     peer[~folds] = versions.chunk[version[~folds]] - rank[~folds]
-    order = np.lexsort((peer % schedule.ranks, step, rank))
+    order = np.lexsort((peer % schedule.ranks, kind, step, rank))
     kind, version, step, rank = kind[order], version[order], step[order], rank[order]
     starts = np.searchsorted(rank, np.arange(schedule.ranks + 1))
     row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
