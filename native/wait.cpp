@@ -29,7 +29,7 @@ uint32_t* futex_word(std::atomic<uint64_t>& value) {
 }  // namespace
 
 Patience Patience::for_ranks(uint32_t ranks) {
-    if (ranks <= usable_cores()) return {400, 1000};
+    if (ranks <= usable_cores()) return {2000, 200};
     return {2, 200};
 }
 

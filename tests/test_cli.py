@@ -21,7 +21,7 @@ from allfold.cli.verify import _Case, summarize
 from allfold.collectives import COLLECTIVES, find_collective
 from allfold.view.text import draw, moves_as_text
 
-COMMANDS = ("list", "show", "verify", "compare", "run", "demo")
+COMMANDS = ("list", "show", "verify", "compare", "run", "bench", "demo")
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
 MINE = '''\

@@ -171,7 +171,8 @@ def wait_for_end_of(processes: list[int], patience: float = PATIENCE) -> None:
 def no_descriptor_is_left() -> Iterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     yield
-    assert set(os.listdir("/proc/self/fd")) == before
+    # Fewer is well: what an earlier test left to the garbage collector may go at any time.
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_results_come_by_rank_from_processes_of_their_own() -> None:

@@ -25,6 +25,7 @@ thread)
     # exitcode: a report is a failure, even where every test passed.
     export TSAN_OPTIONS="exitcode=66 history_size=4 suppressions=$PWD/native/tests/tsan.supp"
     preload=$(library libtsan.so)
+    native=engine_test  # the kernels' test has one thread
     ;;
 address*)
     # No leak detection: an interpreter that exits leaves most of its memory to the system, and all of that would be named.
@@ -33,11 +34,12 @@ address*)
     export PYTHONMALLOC=malloc
     # libstdc++ too: Python comes without it, and the sanitizer looks for it before the extension brings it.
     preload="$(library libasan.so) $(library libstdc++.so)"
+    native=.
     ;;
 esac
 
 # At fixed addresses (setarch -R): ThreadSanitizer's shadow memory does not fit around more than 28 random bits of them.
-setarch "$(uname -m)" -R ctest --test-dir "$folder" --output-on-failure
+setarch "$(uname -m)" -R ctest --test-dir "$folder" --tests-regex "$native" --output-on-failure
 # A fraction of the grid: what counts here are the interleavings, and everything takes ten times as long. Arenas of 4 GiB,
 # since their shadow counts too. -S: without it the installed extension would come first. -k also names a file's tests.
 export ALLFOLD_TEST_GRID=reduced ALLFOLD_ARENA_BYTES=$((1 << 32)) PYTHONPATH=$folder/site:$packages
