@@ -78,6 +78,7 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     inputs_.resize(size());
     outputs_.resize(size());
     posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
+    posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
 }
 
 size_t Communicator::post_bytes() { return sizeof(Post); }
@@ -143,6 +144,11 @@ void Communicator::enter(Running& running, const Call& call) {
     post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
     // Release: look_around() reads record and chain of a peer that it has not heard of otherwise.
     post.last_call.store(call_, std::memory_order_release);
+    // A peer that has not said so yet may still say so: until then, every publication has its own fence.
+    if (!fenced_by_sleepers_)
+        fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
+            return each->fences_for_all.load(std::memory_order_relaxed) != 0;
+        });
     // Nobody may fall behind by more than two segments: the work area that comes next was used two segments ago, and
     // records and chains are kept for a few calls only.
     for (uint32_t peer = 0; peer < size(); ++peer)
@@ -274,7 +280,7 @@ char* Communicator::locate(const Running& running, const Program& program, const
 // Waiting, and what can go wrong meanwhile -----------------------------------------------------------------------------
 
 void Communicator::publish_progress(uint64_t value) {
-    publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value);
+    publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
 }
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {

@@ -112,6 +112,7 @@ class Communicator {
     std::vector<const char*> inputs_;
     std::vector<char*> outputs_;
     Patience patience_;
+    bool fenced_by_sleepers_ = false;  // every rank has said that it is
     std::mutex mutex_;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;

@@ -72,6 +72,7 @@ struct Post {
     std::atomic<uint64_t> last_call;  // the call that the rank has come to
     std::atomic<uint64_t> last_done;  // the call that it has done its part of
     std::atomic<int32_t> process;
+    std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
     SharedRecord records[records_kept];
 };
 

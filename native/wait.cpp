@@ -1,6 +1,7 @@
 #include "wait.hpp"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -34,6 +35,16 @@ Patience Patience::for_ranks(uint32_t ranks) {
 }
 
 void let_others_run() { sched_yield(); }
+
+bool sleepers_fence_for_all() {
+    // Registered once a process, for all its threads. Old kernels and some sandboxes refuse.
+    static const bool registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+    return registered;
+}
+
+void fence_for_all() {
+    if (sleepers_fence_for_all()) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+}
 
 void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_most) {
     auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(at_most).count();

@@ -46,14 +46,29 @@ inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
 #endif
 }
 
+// Whether whoever goes to sleep in this process has the kernel put a fence into all threads that could wake it (membarrier).
+// Where that holds for all ranks, publishing needs no fence of its own.
+bool sleepers_fence_for_all();
+void fence_for_all();
+
 // Make `value` known to whoever waits for it.
 //
 // Release: what was written before is visible to whoever reads the new value. The fence after it orders the store before
 // the look at `sleepers`; a sleeper does the opposite (counts itself, fence, looks at the value), so one of the two sees
 // the other: either we wake it, or it does not go to sleep. Without the fence both could look too early.
-inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number) {
+//
+// The fence waits until the store has reached every cache, twice in every call, for the sake of somebody who hardly ever
+// sleeps. With `fenced_by_sleepers` the sleeper pays instead: between counting itself and looking at the value it has the
+// kernel run a fence on every processor that runs a rank. If our store comes before that fence, the sleeper sees it; if
+// our look comes after it, we see the sleeper; and the compiler keeps the two in this order.
+inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number,
+                    bool fenced_by_sleepers = false) {
     value.store(number, std::memory_order_release);
-    order_all(sleepers);
+#if defined(__SANITIZE_THREAD__)
+    fenced_by_sleepers = false;  // ThreadSanitizer does not see what the kernel does
+#endif
+    if (fenced_by_sleepers) std::atomic_signal_fence(std::memory_order_seq_cst);
+    else order_all(sleepers);
     if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
 }
 
@@ -80,6 +95,7 @@ inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleep
         Clock::duration at_most = bother();
         sleepers.fetch_add(1, std::memory_order_relaxed);
         order_all(sleepers);  // see publish()
+        fence_for_all();
         if (!there()) sleep_on(value, seen, at_most);
         sleepers.fetch_sub(1, std::memory_order_relaxed);
         if (there()) return seen;
