@@ -313,12 +313,13 @@ Clock::duration Communicator::bother(Running& running, uint32_t peer) {
 
 // Is everybody still there, and in the same call?
 void Communicator::look_around(Running& running) {
+    std::string name = collective_names[running.record.collective];
+    int64_t gave_up = -1;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         Post& post = *posts_[peer];
         // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
         bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed)) == Life::dead;
-        std::string name = collective_names[running.record.collective];
         // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
         if (peer == rank_ && standing == Standing::aborted)
             throw EngineError(Fault::rank_lost, name + ": this communicator was aborted " + where(call_));
@@ -329,8 +330,7 @@ void Communicator::look_around(Running& running) {
         // A peer that has done its part of this call: whatever befell it since is not our concern.
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
-        if (standing == Standing::aborted)
-            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " gave up " + where(call_));
+        if (standing == Standing::aborted) gave_up = peer;
         if (dead)
             throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " (process " +
                                                     std::to_string(post.process.load()) + ") is gone " + where(call_));
@@ -339,6 +339,9 @@ void Communicator::look_around(Running& running) {
                                                     " has left: it closed its communicator after call " +
                                                     std::to_string(post.last_call.load()) + ", this is " + where(call_));
     }
+    // Last: most give up because of somebody else, and that one should be named.
+    if (gave_up >= 0)
+        throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(gave_up) + " gave up " + where(call_));
 }
 
 void Communicator::fail_mismatch(Running& running) {
