@@ -52,11 +52,11 @@ struct SharedRecord {
 
 enum class Standing : uint32_t { open, mismatch, aborted, left };
 
-// A rank can be at most two calls ahead of a peer (Communicator::enter), so a few records are enough.
+// A rank leaves its record and chain before it waits for those who are two calls behind (Communicator::enter), so what a
+// peer still compares can be two calls old; a few records more help to say what went wrong.
 inline constexpr size_t records_kept = 8;
 inline constexpr size_t chains_kept = 4;
-
-inline constexpr size_t inline_bytes = line_bytes / 4;
+inline constexpr size_t inline_bytes = 8;
 
 // One rank's side of one communicator.
 struct Post {
@@ -65,8 +65,8 @@ struct Post {
     // travels in the same line and costs no miss of its own.
     alignas(line_bytes) std::atomic<uint64_t> progress;
     std::atomic<uint64_t> chain[chains_kept];
-    // Two work areas for the smallest messages, beside the progress that announces them: they come along with its line.
-    alignas(line_bytes / 2) char inline_work[2][inline_bytes];
+    // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss together.
+    char inline_work[2][inline_bytes];
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
     alignas(line_bytes) std::atomic<uint32_t> standing;
     std::atomic<uint64_t> last_call;  // the call that the rank has come to

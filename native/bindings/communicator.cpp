@@ -112,8 +112,8 @@ class PyCommunicator {
                      root >= 0 && static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
         nb::object number = nb::none();
         if (plain && !op.is_none()) {
-            number = nb::borrow(op_numbers().get(op, nb::none()));
-            plain = !number.is_none();
+            number = nb::borrow(PyDict_GetItem(op_numbers().ptr(), op.ptr()));
+            plain = number.is_valid();
         }
         if (plain) {
             Job job;
@@ -368,14 +368,46 @@ class PyCommunicator {
 
 }  // namespace
 
+// The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the smallest
+// calls would feel.
+static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) noexcept {
+    try {
+        if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
+        auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
+        if (!PyLong_Check(arguments[4])) throw EngineError(Fault::usage, "the root must be a rank, a whole number");
+        auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
+        long root = std::clamp<long>(PyLong_AsLong(arguments[4]), -1, most_ranks);
+        PyErr_Clear();  // a root beyond all numbers is out of range like any other
+        return self->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
+                          arguments[6], arguments[7], arguments[8])
+            .release()
+            .ptr();
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const EngineError& error) {
+        raise(error);
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+static nb::object caller(nb::handle communicator) {
+    static PyMethodDef definition{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_directly)),
+                                  METH_FASTCALL, "Run one collective."};
+    // The function keeps the communicator alive, as the context of the capsule that it is bound to.
+    nb::object capsule = nb::steal(PyCapsule_New(nb::cast<PyCommunicator*>(communicator), nullptr, [](PyObject* object) {
+        Py_DECREF(static_cast<PyObject*>(PyCapsule_GetContext(object)));
+    }));
+    PyCapsule_SetContext(capsule.ptr(), communicator.inc_ref().ptr());
+    return nb::steal(PyCFunction_New(&definition, capsule.ptr()));
+}
+
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double>())
         .def("choose", &PyCommunicator::choose)
-        .def("call", &PyCommunicator::call, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
-             nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("in_background"),
-             nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))
@@ -386,6 +418,7 @@ void bind_communicator(nb::module_& module) {
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
+    module.def("caller", &caller);
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
     module.attr("COLLECTIVES") = nb::make_tuple("all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather",

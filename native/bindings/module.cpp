@@ -5,6 +5,16 @@
 
 namespace nb = nanobind;
 
+namespace allfold {
+
+void raise(const EngineError& error) {
+    const char* names[] = {"UsageError", "MismatchError", "RankLost", "CollectiveTimeout", "SharedMemoryError"};
+    nb::object errors = nb::module_::import_("allfold.errors");
+    PyErr_SetString(errors.attr(names[static_cast<size_t>(error.fault)]).ptr(), error.what());
+}
+
+}  // namespace allfold
+
 NB_MODULE(_native, module) {
     using namespace allfold;
     module.doc() = "The native engine of allfold.";
@@ -13,9 +23,7 @@ NB_MODULE(_native, module) {
         try {
             std::rethrow_exception(pointer);
         } catch (const EngineError& error) {
-            const char* names[] = {"UsageError", "MismatchError", "RankLost", "CollectiveTimeout", "SharedMemoryError"};
-            nb::object errors = nb::module_::import_("allfold.errors");
-            PyErr_SetString(errors.attr(names[static_cast<size_t>(error.fault)]).ptr(), error.what());
+            raise(error);
         }
     });
     // What an interpreter that exits leaves to the system is no leak worth a warning to users.

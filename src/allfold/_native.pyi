@@ -35,18 +35,6 @@ class Communicator:
         /,
     ) -> None: ...
     def choose(self, collective: int, choices: Sequence[tuple[int, str, bool]], /) -> None: ...
-    def call(
-        self,
-        collective: int,
-        input: Any,
-        output: Any,
-        op: Any,
-        root: int,
-        algorithm: Any,
-        in_background: bool,
-        timeout: float | None,
-        dtype: str | None,
-    ) -> Handle | None: ...
     def run(
         self,
         collective: int,
@@ -81,4 +69,5 @@ class Channel:
     def close(self) -> None: ...
 
 def inbox_bytes(ranks: int, /) -> int: ...
+def caller(communicator: Communicator, /) -> Callable[..., Handle | None]: ...
 def empty(arena: Arena, bytes: int, /) -> Any: ...

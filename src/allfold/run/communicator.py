@@ -115,6 +115,7 @@ class Communicator(PointToPoint):
             return communicator._run(*call)
 
         self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout)
+        self._call = _native.caller(self._engine)
         self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
             self._engine.choose(code, choices(name, self.size))
@@ -140,7 +141,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; every rank's array becomes the result."""
-        return self._engine.call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def reduce(
         self,
@@ -153,7 +154,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace."""
-        return self._engine.call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
+        return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
 
     def broadcast(
         self,
@@ -165,7 +166,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Every rank's array becomes the root's."""
-        return self._engine.call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
+        return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
         self,
@@ -179,7 +180,7 @@ class Communicator(PointToPoint):
     ) -> Handle | None:
         """The root's output becomes all ranks' arrays, one after the other; other ranks give no output."""
         self._only_root("gather", "output", output, root)
-        return self._engine.call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
+        return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def scatter(
         self,
@@ -193,7 +194,7 @@ class Communicator(PointToPoint):
     ) -> Handle | None:
         """Every rank's output becomes its part of the root's array; other ranks give no array."""
         self._only_root("scatter", "array", array, root)
-        return self._engine.call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
+        return self._call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def all_gather(
         self,
@@ -205,7 +206,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Every rank's output becomes all ranks' arrays, one after the other."""
-        return self._engine.call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def reduce_scatter(
         self,
@@ -218,7 +219,7 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Combine the arrays of all ranks; every rank's output becomes its part of the result."""
-        return self._engine.call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
 
     def all_to_all(
         self,
@@ -230,13 +231,13 @@ class Communicator(PointToPoint):
         dtype: str | None = None,
     ) -> Handle | None:
         """Part j of rank i's array becomes part i of rank j's output."""
-        return self._engine.call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
+        return self._call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
         """Return when every rank has come."""
-        return self._engine.call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
+        return self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
