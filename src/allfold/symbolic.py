@@ -106,8 +106,8 @@ class State:
         moves = np.concatenate([reducing, np.full(len(own), -1)])
         order = np.lexsort((self.first[operands], targets))
         operands, targets, moves = operands[order], targets[order], moves[order]
-        heads = _heads(targets)
-        sizes = np.append(heads[1:], len(targets))[: len(heads)] - heads
+        heads = heads_of(targets)
+        sizes = sizes_of(heads, len(targets))
 
         copied = self._take(source[copies])
         folded = self._fold(operands, heads, sizes, moves, own, here.start)
@@ -267,14 +267,19 @@ def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:
 
 def _unique(cells: Cells) -> Cells:
     ordered = np.sort(cells)
-    return ordered[_heads(ordered)]
+    return ordered[heads_of(ordered)]
 
 
-def _heads(ordered: Cells) -> Cells:
+def heads_of(ordered: Cells) -> Cells:
     """Where runs of equal numbers begin."""
     fresh = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
     return np.flatnonzero(fresh)
+
+
+def sizes_of(heads: Cells, total: int) -> Cells:
+    """How long the runs are that begin at `heads`."""
+    return np.append(heads[1:], total)[: len(heads)] - heads
 
 
 def _bits(words: NDArray[np.uint64]) -> list[int]:

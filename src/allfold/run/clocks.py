@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ScheduleError
-from .lists import Ints, Lists, heads_of, sizes_of
+from ..symbolic import heads_of, sizes_of
+from .lists import Ints, Lists
 
 
 def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:

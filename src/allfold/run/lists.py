@@ -31,15 +31,3 @@ def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
     order = np.argsort(row, kind="stable")
     row = row[order]
     return Lists(np.searchsorted(row, np.arange(total + 1)), rank[order], value[order])
-
-
-def heads_of(ordered: Ints) -> Ints:
-    """Where runs of equal numbers begin."""
-    fresh = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=fresh[1:])
-    return np.flatnonzero(fresh)
-
-
-def sizes_of(heads: Ints, total: int) -> Ints:
-    """How long the runs are that begin at `heads`."""
-    return np.append(heads[1:], total)[: len(heads)] - heads

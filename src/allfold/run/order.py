@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..symbolic import heads_of, sizes_of
 from .clocks import Clocks, rounds_of
-from .lists import Ints, Lists, heads_of, lists_of, sizes_of
+from .lists import Ints, Lists, lists_of
 from .versions import WORK
 
 
