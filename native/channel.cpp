@@ -17,7 +17,7 @@ Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label)
     inbound_.resize(ranks);
     outbound_.resize(ranks);
     auto ends = [](const Member& member, uint32_t from) {
-        return reinterpret_cast<Ring*>(member.arena->at(member.inbox + sizeof(Bell))) + from;
+        return reinterpret_cast<Ring*>(member.arena->at(member.inbox + sizeof(Counter))) + from;
     };
     auto bytes = [&](const Member& member, uint32_t from) {
         return member.arena->at(member.inbox + rings_offset(ranks)) + from * ring_bytes_;
@@ -25,7 +25,7 @@ Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label)
     for (uint32_t peer = 0; peer < ranks; ++peer) {
         const Member &own = members_[rank_], &other = members_[peer];
         posts_.push_back(reinterpret_cast<Post*>(other.arena->at(other.post)));
-        bells_.push_back(reinterpret_cast<Bell*>(other.arena->at(other.inbox)));
+        bells_.push_back(reinterpret_cast<Counter*>(other.arena->at(other.inbox)));
         inbound_[peer].source = peer;
         inbound_[peer].ends = ends(own, peer);
         inbound_[peer].bytes = bytes(own, peer);

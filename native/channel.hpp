@@ -40,11 +40,6 @@ struct Ring {
     alignas(line_bytes) std::atomic<uint64_t> tail;  // taken so far, by the receiver
 };
 
-struct Bell {
-    alignas(line_bytes) std::atomic<uint64_t> rung;
-    alignas(line_bytes) std::atomic<uint32_t> sleepers;
-};
-
 struct MessageHeader {
     uint64_t elements = 0;
     int32_t tag = 0;
@@ -144,7 +139,7 @@ class Channel {
     std::string label_;
     std::vector<Member> members_;
     std::vector<Post*> posts_;
-    std::vector<Bell*> bells_;
+    std::vector<Counter*> bells_;
     Patience patience_;
     uint64_t ring_bytes_;
     uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work at once

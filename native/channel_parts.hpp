@@ -26,16 +26,16 @@ inline uint64_t ring_bytes_for(uint32_t ranks) {
 }
 
 // An inbox: the bell, the ends of all rings, and from the next page on the rings.
-inline size_t rings_offset(uint32_t ranks) { return whole_pages(sizeof(Bell) + ranks * sizeof(Ring)); }
+inline size_t rings_offset(uint32_t ranks) { return whole_pages(sizeof(Counter) + ranks * sizeof(Ring)); }
 
 // Tell a rank that bytes or room have come. The fence orders the store of head or tail, just made, before the look at
 // `sleepers`; a sleeper does the opposite (counts itself, fence, looks at heads and tails), so one of the two sees the
-// other: see publish() in wait.hpp. Release on `rung`: a sleeper that reads the new number sees the head or tail as well.
-inline void ring(Bell& bell) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+// other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or tail as well.
+inline void ring(Counter& bell) {
+    order_all(bell.sleepers);
     if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
-    bell.rung.fetch_add(1, std::memory_order_release);
-    wake_all(bell.rung);
+    bell.value.fetch_add(1, std::memory_order_release);
+    wake_all(bell.value);
 }
 
 inline bool matches(const Operation& receive, uint32_t source, int32_t tag) {
@@ -77,7 +77,7 @@ struct Channel::Stored {
 struct Channel::Outbound {
     Ring* ends = nullptr;
     char* bytes = nullptr;
-    Bell* bell = nullptr;
+    Counter* bell = nullptr;
     uint64_t head = 0, tail = 0;    // tail as last seen: the receiver's line is only read when room seems to be short
     std::deque<Operation*> queue{};
     bool cut = false;  // ended in the middle of a message: nothing can follow

@@ -67,16 +67,16 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
 
 // Sleep until the bell is rung. The number is read before the last look, so a bell that is rung after it ends the sleep.
 void Channel::doze(const Operation* operation, Clock::duration at_most) {
-    Bell& bell = *bells_[rank_];
+    Counter& bell = *bells_[rank_];
     bell.sleepers.fetch_add(1, std::memory_order_relaxed);
-    uint64_t seen = bell.rung.load(std::memory_order_acquire);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // see ring()
+    uint64_t seen = bell.value.load(std::memory_order_acquire);
+    order_all(bell.sleepers);  // see ring()
     bool moved;
     {
         std::lock_guard lock(mutex_);
         moved = progress() || closed_ || (operation && operation->done.load(std::memory_order_relaxed));
     }
-    if (!moved) sleep_on(bell.rung, seen, at_most);
+    if (!moved) sleep_on(bell.value, seen, at_most);
     bell.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 

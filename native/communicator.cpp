@@ -204,7 +204,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
             for (uint32_t peer = 0; peer < size(); ++peer)
                 if (peer != rank_) await_peer(running, peer, base_);
         for (uint32_t i = 0; i < count; ++i) {
-            int64_t began = trace ? now() : 0;
+            int64_t began = trace_ ? now() : 0;
             for (const Wait* wait = program.waits.begin(i); wait != program.waits.end(i); ++wait) {
                 await_peer(running, wait->rank, here + wait->count);
                 meet(running, wait->rank);
@@ -212,13 +212,13 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
             if (segment >= 2)
                 for (const Wait* wait = program.reuse.begin(i); wait != program.reuse.end(i); ++wait)
                     await_peer(running, wait->rank, here - 2 * uint64_t{program.stride} + wait->count);
-            int64_t ready = trace ? now() : 0;
+            int64_t ready = trace_ ? now() : 0;
             execute(running, call, program, i, segment);
             bool last = i + 1 == count && segment + 1 == running.segments;
             if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
-            if (trace) {
+            if (trace_) {
                 uint64_t length = (longest + running.segments - 1) / running.segments;
-                trace->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
+                trace_->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
             }
         }
         ++segments_done_;

@@ -80,7 +80,11 @@ class Communicator {
     uint32_t size() const { return static_cast<uint32_t>(posts_.size()); }
     bool in_shared_memory(const void* pointer, size_t bytes) const;
     uint64_t calls() const { return call_; }
-    std::vector<Event>* trace = nullptr;  // where to record, or nothing
+    // Where to record every instruction from the next call on; null: nowhere. Waits for the call in progress.
+    void trace_to(std::vector<Event>* events) {
+        std::lock_guard lock(mutex_);
+        trace_ = events;
+    }
 
   private:
     struct Running;
@@ -114,6 +118,7 @@ class Communicator {
     Patience patience_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     std::mutex mutex_;
+    std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;
     uint64_t base_ = 0;           // progress at the end of the last call, the same on all ranks

@@ -178,10 +178,14 @@ class PyCommunicator {
     uint64_t calls() const { return native_->calls(); }
     void start_trace() {
         events_.clear();
-        native_->trace = &events_;
+        nb::gil_scoped_release release;  // a call in the background may need the interpreter to come to its end
+        native_->trace_to(&events_);
     }
     nb::list stop_trace() {
-        native_->trace = nullptr;
+        {
+            nb::gil_scoped_release release;
+            native_->trace_to(nullptr);
+        }
         nb::list list;
         for (const Event& e : events_)
             list.append(nb::make_tuple(e.call, e.program, e.segment, e.instruction, e.start, e.ready, e.end, e.bytes));
@@ -335,10 +339,17 @@ class PyCommunicator {
     }
 
     std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root, bool shared) {
-        auto& plan = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
-        if (!plan) plan = std::make_shared<Plan>();
-        if (!plan->ordinary) plan->ordinary = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, false)));
-        if (shared && !plan->shared) plan->shared = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, true)));
+        auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
+        if (!known) known = std::make_shared<Plan>();
+        auto plan = known;
+        auto fill = [&](std::shared_ptr<Program>& place, bool for_shared) {
+            if (place) return;
+            auto made = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, for_shared)));
+            // Compiling is Python, and meanwhile another thread may have done the same and be running the result.
+            if (!place) place = made;
+        };
+        fill(plan->ordinary, false);
+        if (shared) fill(plan->shared, true);
         return plan;
     }
 
