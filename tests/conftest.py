@@ -1,0 +1,13 @@
+"""What all tests need: signals as they are on a terminal.
+
+Whoever runs the tests in the background, or under nohup, has them ignore interrupts and hang-ups; every process that they
+start would inherit that, and the launcher rightly keeps on ignoring what it was told to ignore.
+"""
+
+from __future__ import annotations
+
+import signal
+
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
