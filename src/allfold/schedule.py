@@ -78,12 +78,13 @@ _new_move = tuple.__new__
 
 def _site() -> int:
     frame = sys._getframe(2)
-    key = (id(frame.f_code), frame.f_lineno)
+    code = frame.f_code
+    key = (id(code), frame.f_lineno)
     number = _site_numbers.get(key)
     if number is None:
-        _codes[id(frame.f_code)] = frame.f_code
+        _codes[id(code)] = code
         number = _site_numbers[key] = len(_sites)
-        _sites.append(f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+        _sites.append(f"{basename(code.co_filename)}:{frame.f_lineno}")
     return number
 
 
@@ -194,13 +195,14 @@ class Schedule:
         step = np.repeat(np.arange(self.steps, dtype=np.int64), np.diff(self.starts))[travels]
         source, destination = source[travels], destination[travels]
         # What a rank sends to another within one step travels as one message, however many chunks it holds.
-        messages = np.unique((step * self.ranks + source) * self.ranks + destination)
+        messages = np.sort((step * self.ranks + source) * self.ranks + destination)
+        messages = messages[np.append(True, messages[1:] != messages[:-1])[: len(messages)]]
         ports = (messages // self.ranks % self.ranks, messages % self.ranks)
         step_of = messages // (self.ranks * self.ranks)
         rounds = np.zeros(self.steps, np.int64)
         for port in ports:
-            at, how_many = np.unique(step_of * self.ranks + port, return_counts=True)
-            np.maximum.at(rounds, at // self.ranks, how_many)
+            through = np.bincount(step_of * self.ranks + port, minlength=self.steps * self.ranks)
+            rounds = np.maximum(rounds, through.reshape(self.steps, self.ranks).max(axis=1, initial=0))
         chunks_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in (source, destination)]
         messages_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in ports]
         return Counts(
@@ -305,10 +307,10 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
         raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
     moves = list(step)
-    for move in moves:
-        if type(move) is not Move:
-            message = f"{title}: step {number} holds {move!r}; expected moves made by copy(...) and reduce(...)"
-            raise ScheduleError(message, step=number)
+    if not {*map(type, moves)} <= {Move}:
+        stranger = next(move for move in moves if type(move) is not Move)
+        message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
+        raise ScheduleError(message, step=number)
     if {*map(type, chain.from_iterable(moves))} <= {int, bool} or all(map(_is_integral, chain.from_iterable(moves))):
         try:
             rows = np.fromiter(chain.from_iterable(moves), dtype=np.int64, count=len(moves) * len(COLUMNS))
