@@ -1,10 +1,12 @@
 #include "communicator.hpp"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "fetch.hpp"
 #include "peers.hpp"
 
 namespace allfold {
@@ -16,6 +18,9 @@ namespace {
 // The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
 // that waiting for them does not show.
 constexpr size_t segment_bytes = size_t{1} << 19;
+
+// What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
+constexpr size_t fetched_bytes = size_t{1} << 19;
 
 constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
 
@@ -61,15 +66,17 @@ struct Communicator::Running {
     std::vector<uint8_t>& met;           // peers that were seen to be in the same call
     std::vector<const char*>& inputs;    // where arrays lie: one's own, and those of peers that may be reached
     std::vector<char*>& outputs;
+    std::vector<uint8_t>& far;           // those are addresses in the peer's own process
     const Program* program = nullptr;
     uint32_t segments = 1;
     size_t slot_bytes = 0;
     bool is_tiny = false;  // everything fits the inline work areas
 };
 
-Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label)
+Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches)
     : rank_(rank), label_(std::move(label)), members_(std::move(members)),
-      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))) {
+      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+      fetching_(fetches ? Fetching::untried : Fetching::fails) {
     for (const Member& member : members_) {
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
         work_.push_back(member.arena->at(member.work));
@@ -77,8 +84,14 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     seen_.resize(size());
     inputs_.resize(size());
     outputs_.resize(size());
+    far_.resize(size());
+    if (getrandom(&witness_, sizeof witness_, 0) != sizeof witness_) fetching_ = Fetching::fails;
+    witness_ |= 1;  // not what an untouched post says
+    posts_[rank_]->witness_address.store(reinterpret_cast<uint64_t>(&witness_), std::memory_order_relaxed);
     posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
     posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
+    // Release: whoever sees the witness sees the address and the process to look for it.
+    posts_[rank_]->witness.store(witness_, std::memory_order_release);
 }
 
 size_t Communicator::post_bytes() { return sizeof(Post); }
@@ -102,8 +115,9 @@ void Communicator::run(const Call& call, const std::function<void()>& let_go, co
         lock.lock();
     }
     check_open(call);
-    Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_};
+    Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
     running.met.assign(size(), 0);
+    running.met[rank_] = 1;
     try {
         enter(running, call);
         running.program = agree(running, call);
@@ -132,11 +146,7 @@ void Communicator::enter(Running& running, const Call& call) {
     record.dtype = static_cast<uint8_t>(call.dtype);
     record.op = call.op;
     if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
-    const Arena& arena = *members_[rank_].arena;
-    bool reachable = call.shared_program && (!call.input || arena.holds(call.input, 1)) &&
-                     (!call.output || arena.holds(call.output, 1));
-    if (reachable && call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
-    if (reachable && call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
+    offer(record, call);
     chain_ = mix(chain_, signature(record));
     Post& post = *posts_[rank_];
     // Relaxed: whoever reads these has first acquired a progress that is published after them.
@@ -155,14 +165,46 @@ void Communicator::enter(Running& running, const Call& call) {
         if (peer != rank_) await_peer(running, peer, settled_);
 }
 
-// Whether all arrays of all ranks lie in shared memory: then the program that reaches into them is run. Whoever has an
-// ordinary array knows that they do not; the others wait to hear from everyone, as that program must anyway.
+// Say in the record how peers get at this rank's arrays.
+void Communicator::offer(CallRecord& record, const Call& call) {
+    if (!call.shared_program || (!call.input && !call.output)) return;
+    const Arena& arena = *members_[rank_].arena;
+    bool fetches = call.readable_program && can_fetch();
+    if ((!call.input || arena.holds(call.input, 1)) && (!call.output || arena.holds(call.output, 1))) {
+        record.reach = fetches ? Reach::arena_and_fetches : Reach::arena;
+        if (call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
+        if (call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
+    } else if (fetches) {
+        record.reach = Reach::address;
+        if (call.input) record.input = reinterpret_cast<int64_t>(call.input);
+        if (call.output) record.output = reinterpret_cast<int64_t>(call.output);
+    }
+}
+
+// Whether this rank can read the memory of all others. Tried once, when it is first wanted and all have left their
+// witnesses: a process by that number that is not the peer has another number there, or nothing.
+bool Communicator::can_fetch() {
+    if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
+    for (const Post* post : posts_)
+        if (post->witness.load(std::memory_order_acquire) == 0) return false;
+    fetching_ = Fetching::works;
+    for (const Post* post : posts_) {
+        uint64_t seen = 0;
+        int error = fetch(post->process.load(std::memory_order_relaxed),
+                          post->witness_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        if (error || seen != post->witness.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
+    }
+    return fetching_ == Fetching::works;
+}
+
+// Which program it is, the same on all ranks: reaching into arrays takes all ranks. Whoever offers none knows that it is
+// not to be; the others wait to hear from everyone, as a program that reaches into arrays must anyway.
 const Program* Communicator::agree(Running& running, const Call& call) {
     const CallRecord& own = running.record;
-    bool shared = own.input >= 0 || own.output >= 0;
-    // Heard by those who have shared arrays, before anything that could wait for them.
+    // Heard by those who offer theirs, before anything that could wait for them.
     if (call.shared_program) publish_progress(base_ + 1);
-    if (!shared) return call.private_program;
+    if (own.reach == Reach::none) return call.private_program;
+    bool shared = true, readable = true;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         CallRecord record = own;
         if (peer != rank_) {
@@ -170,17 +212,22 @@ const Program* Communicator::agree(Running& running, const Call& call) {
             meet(running, peer);
             record = posts_[peer]->records[call_ % records_kept].load();
         }
-        // A peer leaves the offsets of all its arrays; if one of them is an ordinary array, it leaves none.
-        bool has_input = record.input >= 0, has_output = record.output >= 0;
-        shared = shared && (has_input || has_output);
-        running.inputs[peer] = has_input ? members_[peer].arena->at(record.input) : nullptr;
-        running.outputs[peer] = has_output ? members_[peer].arena->at(record.output) : nullptr;
+        bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
+        shared &= in_arena;
+        readable &= record.reach == Reach::arena_and_fetches || record.reach == Reach::address;
+        running.far[peer] = record.reach == Reach::address && peer != rank_;
+        auto place = [&](int64_t where) -> char* {
+            if (where < 0 || record.reach == Reach::none) return nullptr;
+            return in_arena ? members_[peer].arena->at(where) : reinterpret_cast<char*>(where);
+        };
+        running.inputs[peer] = place(record.input);
+        running.outputs[peer] = place(record.output);
     }
-    return shared ? call.shared_program : call.private_program;
+    return shared ? call.shared_program : readable ? call.readable_program : call.private_program;
 }
 
 void Communicator::perform(Running& running, const Call& call, const Program& program) {
-    if (!program.shared) {
+    if (program.memory == Memory::unreachable) {
         running.inputs[rank_] = static_cast<const char*>(call.input);
         running.outputs[rank_] = static_cast<char*>(call.output);
     }
@@ -198,6 +245,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
+    bool announced = false;
     for (uint32_t segment = 0; segment < running.segments; ++segment) {
         uint64_t here = start + uint64_t{segment} * program.stride;
         if (segment == 1)
@@ -215,7 +263,10 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
             int64_t ready = trace_ ? now() : 0;
             execute(running, call, program, i, segment);
             bool last = i + 1 == count && segment + 1 == running.segments;
-            if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
+            if (program.announce[i] && (!last || !program.leave.empty())) {
+                publish_progress(here + i + 1);
+                announced = true;
+            }
             if (trace_) {
                 uint64_t length = (longest + running.segments - 1) / running.segments;
                 trace_->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
@@ -230,7 +281,12 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     settled_ = running.segments > 1 ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
-    publish_progress(base_);
+    // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard, may
+    // keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it has
+    // ended the call before, which is what they wait for in the next one. That it has ended this one they wait for in
+    // the next but one, and until then they hear from it again, or it has not come to the next.
+    bool everyone = std::find(running.met.begin(), running.met.end(), 0) == running.met.end();
+    if (!announced || !everyone || program.end_awaited || running.segments > 1) publish_progress(base_);
     // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
 }
@@ -249,16 +305,71 @@ void Communicator::execute(const Running& running, const Call& call, const Progr
     for (; source != source_end; ++source) sources[source_count++] = locate(running, program, *source, start);
     for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot)
         destinations[destination_count++] = locate(running, program, *slot, start);
+    if (program.memory == Memory::readable)
+        fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
+                          elements, program.complete[i]);
+    else
+        combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i]);
+}
+
+void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
+                           size_t destination_count, uint64_t elements, bool complete) const {
     // Stores that bypass the cache never paid: what is written here was just read, or is read next.
     constexpr bool stream = false;
     if (source_count == 1) {
         copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), stream);
     } else if (call.fold) {
-        bool divide = call.op == static_cast<uint8_t>(Op::average) && program.complete[i];
+        bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
         call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, stream);
     } else {
         call.custom_fold(sources, source_count, destinations, destination_count, elements);
     }
+}
+
+// The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what is
+// folded is fetched tile by tile, so that it is still in the cache when it is combined.
+void Communicator::fetch_and_combine(const Running& running, const Call& call, const Slot* slots, const void** sources,
+                                     size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
+                                     bool complete) {
+    auto is_far = [&](size_t i) { return slots[i].space != Space::work && running.far[slots[i].rank]; };
+    size_t element = size_of(call.dtype), far = 0;
+    for (size_t i = 0; i < source_count; ++i) far += is_far(i);
+    if (far == 0) return combine(call, sources, source_count, destinations, destination_count, elements, complete);
+    if (source_count == 1) {
+        fetch_from(running, slots[0].rank, sources[0], destinations[0], elements * element);
+        if (destination_count > 1)
+            copy(destinations[0], destinations + 1, destination_count - 1, elements * element, false);
+        return;
+    }
+    if (!fetched_) fetched_ = std::make_unique<char[]>(fetched_bytes);
+    uint64_t most = std::max<uint64_t>(fetched_bytes / far / element, 1);
+    for (uint64_t done = 0; done < elements;) {
+        uint64_t now = std::min(most, elements - done);
+        const void* near[most_ranks];
+        char* free = fetched_.get();
+        for (size_t i = 0; i < source_count; ++i) {
+            near[i] = static_cast<const char*>(sources[i]) + done * element;
+            if (!is_far(i)) continue;
+            fetch_from(running, slots[i].rank, near[i], free, now * element);
+            near[i] = free;
+            free += now * element;
+        }
+        void* here[most_ranks + 1];
+        for (size_t i = 0; i < destination_count; ++i) here[i] = static_cast<char*>(destinations[i]) + done * element;
+        combine(call, near, source_count, here, destination_count, now, complete);
+        done += now;
+    }
+}
+
+void Communicator::fetch_from(const Running& running, uint32_t peer, const void* source, void* target, size_t bytes) const {
+    int32_t process = posts_[peer]->process.load(std::memory_order_relaxed);
+    int error = fetch(process, reinterpret_cast<uint64_t>(source), target, bytes);
+    if (error == 0) return;
+    bool gone = error == ESRCH || life_of(process) == Life::dead;
+    throw EngineError(Fault::rank_lost, std::string(collective_names[running.record.collective]) + ": rank " +
+                                            std::to_string(peer) + " (process " + std::to_string(process) + ") " +
+                                            (gone ? "is gone" : std::string("does not let its arrays be read any more (") +
+                                                                    std::strerror(error) + ")") + " " + where(call_));
 }
 
 // Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.

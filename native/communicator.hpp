@@ -47,8 +47,10 @@ struct Call {
     const void* input;
     void* output;
     const char* algorithm;  // "" where the engine chose
-    // The program for arrays that lie in shared memory on every rank, and the one for all other cases.
+    // The programs for arrays that lie in shared memory on every rank, for large ones that every rank can read out of the
+    // others' processes, and for all other cases. Null where it would not pay.
     const Program* shared_program;
+    const Program* readable_program;
     const Program* private_program;
     Fold fold;  // null for a custom operation
     std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
@@ -63,7 +65,8 @@ class Communicator {
         size_t work;
     };
 
-    Communicator(uint32_t rank, std::vector<Member> members, std::string label);
+    // `fetches`: arrays may be read out of other processes, if the system lets us.
+    Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches);
 
     // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
     static size_t post_bytes();
@@ -90,10 +93,18 @@ class Communicator {
     struct Running;
 
     void enter(Running& running, const Call& call);
+    void offer(CallRecord& record, const Call& call);
+    bool can_fetch();
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
     void execute(const Running& running, const Call& call, const Program& program, uint32_t instruction,
                  uint32_t segment);
+    void combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
+                 size_t destination_count, uint64_t elements, bool complete) const;
+    void fetch_and_combine(const Running& running, const Call& call, const Slot* slots, const void** sources,
+                           size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
+                           bool complete);
+    void fetch_from(const Running& running, uint32_t peer, const void* source, void* target, size_t bytes) const;
     char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void meet(Running& running, uint32_t peer);
@@ -115,8 +126,12 @@ class Communicator {
     std::vector<uint8_t> met_;    // see Running
     std::vector<const char*> inputs_;
     std::vector<char*> outputs_;
+    std::vector<uint8_t> far_;  // the peer's arrays are in its own memory: to be fetched
     Patience patience_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
+    enum class Fetching { untried, works, fails } fetching_;
+    uint64_t witness_;
+    std::unique_ptr<char[]> fetched_;  // tiles of peers' arrays, on their way into a fold
     std::mutex mutex_;
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;

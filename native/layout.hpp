@@ -19,13 +19,18 @@ struct Counter {
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
 };
 
+// How peers get at the arrays that a rank came with: not at all, in its arena, or by having the kernel read its memory. One
+// with arrays in its arena also says whether it could fetch those of others.
+enum class Reach : uint8_t { none, arena, arena_and_fetches, address };
+
 // What a rank came with to a call: for its peers to compare, to find its arrays, and to name in an error.
 struct CallRecord {
     uint64_t call = 0;
     uint64_t elements = 0;
-    int64_t input = -1, output = -1;  // where the arrays lie in the rank's arena; -1: not there, ordinary memory
+    int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
     int32_t root = 0;
-    uint8_t collective = 0, dtype = 0, op = 0, unused = 0;
+    uint8_t collective = 0, dtype = 0, op = 0;
+    Reach reach = Reach::none;
     char algorithm[40] = {};
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
@@ -73,6 +78,8 @@ struct Post {
     std::atomic<uint64_t> last_done;  // the call that it has done its part of
     std::atomic<int32_t> process;
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
+    // A number, and where it lies in the process's own memory: whoever can fetch it from there can fetch arrays.
+    std::atomic<uint64_t> witness, witness_address;
     SharedRecord records[records_kept];
 };
 

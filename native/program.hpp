@@ -9,6 +9,9 @@ namespace allfold {
 
 inline constexpr uint32_t most_ranks = 1024;  // of one communicator
 
+// What peers may do with a rank's arrays.
+enum class Memory : uint8_t { unreachable, readable, shared };
+
 enum class Space : uint8_t { input, output, work };
 
 struct Slot {
@@ -37,13 +40,14 @@ struct Program {
     uint32_t stride = 0;      // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t chunks = 0;
     uint32_t work_slots = 0;  // the most that any rank needs
-    bool shared = false;      // peers reach into each other's arrays
+    Memory memory = Memory::unreachable;
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;
     std::vector<Wait> leave;
     std::vector<uint32_t> length_of;
     std::vector<uint8_t> complete;  // the result holds every contribution: an average divides
     std::vector<uint8_t> announce;  // somebody waits for this instruction
+    bool end_awaited = false;       // somebody waits for the last one before it ends its own part of the same segment
     std::vector<uint32_t> input_origin, output_origin;  // by rank: the chunk that the array begins with
 };
 

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import allfold
+from allfold import _native
 from allfold.collectives import COLLECTIVES
 from allfold.dtypes import DTYPES, find_dtype, narrow
 from allfold.ops import OPS, check_supported
-from allfold.run.choice import choices
+from allfold.run.choice import ALWAYS, choices
 from allfold.run.communicator import Communicator
 from allfold.run.reference import replay
 
@@ -173,6 +174,12 @@ def perform(comm: Communicator, case: Case) -> Array | None:
         getattr(comm, case.collective)(source, target, **rest)
     assert source is None or source.tobytes() == own.tobytes(), f"rank {comm.rank}: {case} changed its input"
     return target
+
+
+def fetch_all(comm: Communicator) -> None:
+    """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
+    for code, name in enumerate(_native.COLLECTIVES):
+        comm._engine.choose(code, [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")], 0, ALWAYS)
 
 
 # What must come out --------------------------------------------------------------------------------------------------

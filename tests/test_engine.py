@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from engine_grid import RANKS, Case, by_size, digest, expected, perform
+from engine_grid import RANKS, Case, by_size, digest, expected, fetch_all, perform
 
 import allfold
 from allfold.errors import RankFailed
@@ -52,6 +52,47 @@ def test_every_collective_by_every_algorithm_at_every_size(ranks: int) -> None:
     # All the user's arrays are gone by now; what is left is the engine's own.
     for rank, (_, touched, in_use) in enumerate(results):
         assert touched <= MOST_SHARED_BYTES and in_use <= MOST_SHARED_BYTES, f"rank {rank}: {touched} of {in_use} bytes"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_arrays_that_are_fetched_out_of_other_processes(ranks: int) -> None:
+    cases = [case for case in by_size(ranks, (1, 1000, 65537)) if not case.shared]
+
+    def work(comm: Communicator) -> list[bytes]:
+        fetch_all(comm)
+        some = [Case(**{**vars(case), "shared": (comm.rank + number) % 5 == 1}) for number, case in enumerate(cases)]
+        return [digest(perform(comm, case), case.dtype) for case in some]
+
+    results = allfold.spawn(work, ranks, timeout=PATIENCE * 4)
+    for number, case in enumerate(cases):
+        for rank, wanted in enumerate(expected(case, ranks)):
+            assert results[rank][number] == digest(wanted, case.dtype), f"rank {rank} of {ranks}: {case}"
+
+
+@pytest.mark.parametrize("unwilling", [[], [1]])
+def test_large_arrays_are_fetched_unless_a_rank_is_told_not_to(unwilling: list[int]) -> None:
+    def work(comm: Communicator) -> tuple[set[str], bool]:
+        group = comm
+        if comm.rank in unwilling:
+            os.environ["ALLFOLD_FETCH"] = "0"
+            group = comm.group([0, 1, 2])
+        elif unwilling:
+            group = comm.group([0, 1, 2])
+        array = np.arange(1_500_000, dtype=np.float32) + comm.rank
+        group.barrier()
+        with group.trace() as trace:
+            group.all_reduce(array, algorithm="ring")
+        right = np.array_equal(array, np.arange(1_500_000, dtype=np.float32) * 3 + 3)
+        return {event.memory for event in trace.events if event.collective == "all_reduce"}, right
+
+    for memories, right in allfold.spawn(work, 3, timeout=PATIENCE):
+        assert memories == {"private" if unwilling else "readable"} and right
+
+
+def test_a_bad_word_for_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_FETCH", "never")
+    with pytest.raises(RankFailed, match=r"ALLFOLD_FETCH is 'never'; expected 1 \(.*\) or 0 \(never\)"):
+        allfold.spawn(lambda comm: None, 1, timeout=PATIENCE)
 
 
 def test_a_users_own_generator_and_operation_travel_to_the_ranks() -> None:
@@ -128,7 +169,8 @@ import allfold
 
 comm = allfold.init()
 kind = sys.argv[1]
-array = comm.empty(200_000) if kind == "shared" else np.ones(200_000, np.float32)
+length = 3_000_000 if kind == "fetched" else 200_000
+array = comm.empty(length) if kind == "shared" else np.ones(length, np.float32)
 comm.all_reduce(array)
 print("ready", flush=True)
 if comm.rank == 1:
@@ -162,7 +204,7 @@ def started(ranks: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]
             process.communicate()
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "shared", "background", "barrier"])
+@pytest.mark.parametrize("kind", ["ordinary", "shared", "fetched", "background", "barrier"])
 def test_a_rank_that_is_killed_is_named_within_two_seconds(kind: str) -> None:
     with started(3, kind) as processes:
         outputs = [process.stdout for process in processes]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_grid import RANKS, Array, Case, algorithms, bits, by_size, by_type, expected, input_of, perform
+from engine_grid import RANKS, Array, Case, algorithms, bits, by_size, by_type, expected, fetch_all, input_of, perform
 
 import allfold
 from allfold.collectives import COLLECTIVES
@@ -80,6 +80,18 @@ def test_some_ranks_with_shared_and_some_with_ordinary_memory(ranks: int) -> Non
     def work(comm: Communicator) -> list[Array | None]:
         mixed = [Case(**{**vars(case), "shared": (comm.rank + number) % 2 == 1}) for number, case in enumerate(cases)]
         return [perform(comm, case) for case in mixed]
+
+    assert_as_expected(cases, ranks, run_threads(work, ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, 3, 5])
+def test_arrays_that_peers_may_read_but_not_write(ranks: int) -> None:
+    cases = [case for case in by_size(ranks, (0, 1, 1000, 65537)) if not case.shared]
+
+    def work(comm: Communicator) -> list[Array | None]:
+        fetch_all(comm)
+        some = [Case(**{**vars(case), "shared": (comm.rank + number) % 5 == 1}) for number, case in enumerate(cases)]
+        return [perform(comm, case) for case in some]
 
     assert_as_expected(cases, ranks, run_threads(work, ranks))
 

@@ -217,7 +217,7 @@ def with_waits(programs: Any, keep: Callable[[int, int, int], bool]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "tree", "direct", "naive", "driver"])
-@pytest.mark.parametrize("memory", ["shared", "private"])
+@pytest.mark.parametrize("memory", ["shared", "readable", "private"])
 def test_no_wait_is_superfluous(name: str, memory: Any) -> None:
     """The compiler leaves out what other waits imply; leave out any one of the rest and two accesses are unordered."""
     programs = compile(af.schedule("all_reduce", name, 5), memory)

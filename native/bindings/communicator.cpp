@@ -48,7 +48,8 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     program->stride = number("stride");
     program->chunks = number("chunks");
     program->work_slots = number("work_slots");
-    program->shared = nb::cast<bool>(facts["shared"]);
+    program->memory = static_cast<Memory>(number("memory"));
+    program->end_awaited = nb::cast<bool>(facts["end_awaited"]);
     program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
     program->destinations = rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);
     program->waits = rows<Wait>(ints("wait_starts"), ints("wait_rank"), ints("wait_count"), wait);
@@ -69,8 +70,13 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     return program;
 }
 
-struct Plan {
-    std::shared_ptr<Program> shared, ordinary;
+struct Plan {  // the programs of one algorithm, by what peers may do with the arrays; compiled when first wanted
+    int collective;
+    std::string algorithm;
+    int root;
+    std::shared_ptr<Program> programs[3];
+
+    const Program* program(Memory memory) const { return programs[static_cast<size_t>(memory)].get(); }
 };
 
 struct Choice {  // up to `limit` bytes, the engine takes this algorithm by itself
@@ -85,11 +91,11 @@ class PyCommunicator {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
-                   nb::object long_way, double timeout)
+                   nb::object long_way, double timeout, bool fetches)
         : compile_(std::move(compile)), long_way_(std::move(long_way)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label));
+        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches);
     }
 
     ~PyCommunicator() {
@@ -98,7 +104,10 @@ class PyCommunicator {
         worker_.reset();
     }
 
-    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices) {
+    // `fetch_from`, `fetch_up_to`: the bytes of the whole buffer for which ordinary arrays are fetched out of their processes.
+    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices, uint64_t fetch_from,
+                uint64_t fetch_up_to) {
+        fetches_[collective] = {fetch_from, fetch_up_to};
         choices_[collective].clear();
         for (auto& [limit, name, shared] : choices)
             choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
@@ -260,23 +269,27 @@ class PyCommunicator {
         call.timeout = timeout.is_none() ? timeout_ : seconds(nb::cast<double>(timeout));
         set_op(job, op);
         bool reach = true;
+        size_t bytes = call.elements * size_of(call.dtype);
         if (algorithm.is_none()) {
-            size_t bytes = call.elements * size_of(call.dtype);
             for (Choice& choice : choices_[collective]) {
                 if (bytes > choice.limit) continue;
                 reach = choice.shared;
                 auto& plan = choice.plans[root];
-                if (!plan) plan = find_plan(collective, choice.algorithm, root, reach);
+                if (!plan) plan = find_plan(collective, choice.algorithm, root);
                 job.plan = plan;
                 break;
             }
         } else {
             job.algorithm = nb::cast<std::string>(algorithm);
-            job.plan = find_plan(collective, job.algorithm, root, reach);
+            job.plan = find_plan(collective, job.algorithm, root);
         }
         call.algorithm = job.algorithm.c_str();
-        call.private_program = job.plan->ordinary.get();
-        call.shared_program = reach ? job.plan->shared.get() : nullptr;
+        Plan& plan = *job.plan;
+        call.private_program = compiled(plan, Memory::unreachable);
+        call.shared_program = reach ? compiled(plan, Memory::shared) : nullptr;
+        auto [least, most] = fetches_[collective];
+        bool worth_fetching = reach && bytes >= least && bytes <= most;
+        call.readable_program = worth_fetching ? compiled(plan, Memory::readable) : nullptr;
     }
 
     // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.
@@ -338,19 +351,19 @@ class PyCommunicator {
         };
     }
 
-    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root, bool shared) {
+    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root) {
         auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
-        if (!known) known = std::make_shared<Plan>();
-        auto plan = known;
-        auto fill = [&](std::shared_ptr<Program>& place, bool for_shared) {
-            if (place) return;
-            auto made = make_program(nb::cast<nb::dict>(compile_(collective, algorithm, root, for_shared)));
-            // Compiling is Python, and meanwhile another thread may have done the same and be running the result.
-            if (!place) place = made;
-        };
-        fill(plan->ordinary, false);
-        if (shared) fill(plan->shared, true);
-        return plan;
+        if (!known) known = std::make_shared<Plan>(collective, algorithm, root);
+        return known;
+    }
+
+    const Program* compiled(Plan& plan, Memory memory) {
+        if (auto* known = plan.program(memory)) return known;
+        auto number = static_cast<size_t>(memory);
+        auto made = make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number)));
+        // Compiling is Python, and meanwhile another thread may have done the same and be running the result.
+        if (!plan.programs[number]) plan.programs[number] = made;
+        return plan.program(memory);
     }
 
     std::shared_ptr<Ticket> submit(std::shared_ptr<Job> job) {
@@ -374,6 +387,7 @@ class PyCommunicator {
     std::unique_ptr<Worker> worker_;
     std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
     std::vector<Choice> choices_[16];
+    std::pair<uint64_t, uint64_t> fetches_[16];
     std::vector<Event> events_;
 };
 
@@ -417,7 +431,7 @@ static nb::object caller(nb::handle communicator) {
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
-        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double>())
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double, bool>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

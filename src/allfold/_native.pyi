@@ -29,12 +29,15 @@ class Communicator:
         rank: int,
         members: Sequence[tuple[Any, ...]],
         label: str,
-        compile: Callable[[int, str, int, bool], dict[str, Any]],
+        compile: Callable[[int, str, int, int], dict[str, Any]],
         long_way: Callable[..., Any],
         timeout: float,
+        fetches: bool,
         /,
     ) -> None: ...
-    def choose(self, collective: int, choices: Sequence[tuple[int, str, bool]], /) -> None: ...
+    def choose(
+        self, collective: int, choices: Sequence[tuple[int, str, bool]], fetch_from: int, fetch_up_to: int, /
+    ) -> None: ...
     def run(
         self,
         collective: int,

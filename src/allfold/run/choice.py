@@ -33,6 +33,20 @@ def choices(collective: str, ranks: int) -> list[Choice]:
     }[collective]
 
 
+def fetched(collective: str, ranks: int) -> tuple[int, int]:
+    """From how many bytes of the whole buffer to how many, ordinary arrays are fetched by the kernel out of their processes.
+
+    A fetch copies once where the work area copies twice, but each is a call of the kernel that goes page by page, and two
+    that go to one process at once slow each other down. So it pays where everybody fetches chunks of some size from
+    everybody, and for a reduction, which works in caches otherwise, only between where those end and where memory does.
+    """
+    if collective == "all_reduce":
+        return 4 * 1024**2, 128 * 1024**2 // ranks
+    if collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
+        return 128 * 1024 * ranks, ALWAYS
+    return ALWAYS, 0
+
+
 def _naive_up_to(ranks: int) -> int:
     """Everybody reading everything grows with the ranks, so it pays for less the more there are."""
     return max(1024, 64 * 1024 // ranks)

@@ -27,9 +27,9 @@ from ..errors import AllfoldError, MismatchError, UsageError
 from ..ops import Op, find_op
 from ..registry import Steps
 from .arrays import contiguous, is_writable, put_back
-from .choice import choices
+from .choice import choices, fetched
 from .handle import Handle
-from .native import facts, keeps_rank_order, programs_of
+from .native import MEMORIES, facts, keeps_rank_order, programs_of
 from .point_to_point import PointToPoint
 from .rendezvous import exchange
 from .trace import Trace
@@ -87,6 +87,14 @@ def _arena_bytes() -> int:
     return int(text)
 
 
+def _fetches() -> bool:
+    """Whether large ordinary arrays may be read out of the memory of other ranks, where the system allows it."""
+    text = os.environ.get("ALLFOLD_FETCH", "1")
+    if text not in ("0", "1"):
+        raise UsageError(f"ALLFOLD_FETCH is {text!r}; expected 1 (read large arrays across processes) or 0 (never)")
+    return text == "1"
+
+
 class Communicator(PointToPoint):
     """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`."""
 
@@ -101,10 +109,10 @@ class Communicator(PointToPoint):
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
 
-        def compile_program(code: int, algorithm: str, root: int, shared: bool) -> dict[str, Any]:
+        def compile_program(code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
             communicator = me()
             assert communicator is not None  # it is making the call that this is for
-            return communicator._compile(code, algorithm, root, shared)
+            return communicator._compile(code, algorithm, root, memory)
 
         works = [(arena, post, work) for arena, post, work, _ in members]
         inboxes = [(arena, post, inbox) for arena, post, _, inbox in members]
@@ -114,11 +122,11 @@ class Communicator(PointToPoint):
             assert communicator is not None
             return communicator._run(*call)
 
-        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout)
+        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout, _fetches())
         self._call = _native.caller(self._engine)
         self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
-            self._engine.choose(code, choices(name, self.size))
+            self._engine.choose(code, choices(name, self.size), *fetched(name, self.size))
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self._label}>"
@@ -340,13 +348,11 @@ class Communicator(PointToPoint):
             raise UsageError(f"{collective}: {error}") from None
         return Handle(self._engine, ticket, (source, target)) if async_op else None
 
-    def _compile(self, code: int, algorithm: str, root: int, shared: bool) -> dict[str, Any]:
+    def _compile(self, code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
         collective = _native.COLLECTIVES[code]
         chosen = self.algorithm_named(algorithm)
         rooted = collective in ("reduce", "broadcast", "gather", "scatter")
-        programs = programs_of(
-            collective, chosen, self.size, root if rooted else None, "shared" if shared else "private"
-        )
+        programs = programs_of(collective, chosen, self.size, root if rooted else None, MEMORIES[memory])
         return facts(programs, self.rank, algorithm)
 
     def algorithm_named(self, name: str) -> str | Callable[..., Steps]:

@@ -14,6 +14,9 @@ from ..schedule import Schedule
 from .lists import Ints, Lists
 from .program import Memory, Programs, compile
 
+MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
+"""In the order of the extension's numbers."""
+
 
 @lru_cache(maxsize=256)
 def programs_of(
@@ -47,10 +50,11 @@ def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
         "width": programs.width,
         "chunks": programs.schedule.chunks,
         "work_slots": int(programs.work_slots.max(initial=0)),
-        "shared": programs.memory == "shared",
+        "memory": MEMORIES.index(programs.memory),
         "length_of": _ints(programs.length_of[here]),
         "complete": _ints(programs.complete[here]),
-        "announce": _ints(_awaited(programs, rank)),
+        "announce": _ints(_awaited(programs, rank, programs.waits, programs.reuse, programs.leave)),
+        "end_awaited": bool(_awaited(programs, rank, programs.waits, programs.leave)[-1:].any()),
         "input_origin": origin[0],
         "output_origin": origin[1],
         "leave_rank": _ints(_part(programs.leave, slice(rank, rank + 1))[1]),
@@ -73,10 +77,10 @@ def _part(lists: Lists, rows: slice) -> tuple[Ints, Ints, Ints]:
     return starts - starts[0], lists.rank[inside], lists.value[inside]
 
 
-def _awaited(programs: Programs, rank: int) -> Ints:
+def _awaited(programs: Programs, rank: int, *waits: Lists) -> Ints:
     """Which instructions of a rank somebody waits for: only those need to be announced."""
     awaited = np.zeros(int(programs.starts[rank + 1] - programs.starts[rank]), np.int64)
-    for lists in (programs.waits, programs.reuse, programs.leave):
+    for lists in waits:
         awaited[lists.value[lists.rank == rank] - 1] = 1
     return awaited
 

@@ -38,7 +38,7 @@ def find_waits(
     writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
     reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
 
-    # In shared memory peers use each other's arrays: nobody returns before they are done with its own.
+    # Where peers reach into each other's arrays, nobody returns before they are done with its own.
     owner = place // slots
     foreign = np.flatnonzero((owner != rank[row]) & (place % slots < WORK * width) & (not private))
     leave = _waits(owner[foreign], rank[row[foreign]], index[row[foreign]] + 1, owner[foreign], ranks)

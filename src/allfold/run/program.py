@@ -12,7 +12,6 @@ the same memory, knowing nothing of how it was made.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,8 @@ from numpy.typing import NDArray
 from ..schedule import Schedule
 from .lists import Ints, Lists, lists_of
 from .order import find_waits
-from .versions import INPUT, OUTPUT, WORK, Places, Versions, join, place
+from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place
 
-Memory = Literal["shared", "private"]
 __all__ = ["INPUT", "OUTPUT", "WORK", "Lists", "Memory", "Programs", "compile"]
 
 
@@ -76,7 +74,7 @@ class Programs:
 def compile(schedule: Schedule, memory: Memory = "shared", versions: Versions | None = None) -> Programs:
     """The programs of a schedule that is known to be right: `verify` it first. `versions` saves finding them again."""
     versions = versions or Versions(schedule)
-    places = place(versions, shared=memory == "shared")
+    places = place(versions, memory)
     return _assemble(versions, places, memory)
 
 

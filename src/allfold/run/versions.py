@@ -4,8 +4,8 @@ A *slot* is a place for one chunk in one rank's memory: in its input array, in i
 collective works in place), or in its work area. Every write to a chunk makes a new *version*, and each version gets its
 slots here:
 
-- a version that peers read must lie where they can: anywhere if the arrays are in shared memory, in the work area, which
-  is shared, if they are ordinary arrays;
+- a version that peers read must lie where they can: anywhere if the arrays are in shared memory, or if the kernel reads
+  them for us out of the other process; otherwise in the work area, which is shared;
 - where somebody still reads the old version in the same step (two ranks that exchange, a ring that rotates), the new one
   goes to another slot, so that nobody waits in a circle;
 - in shared memory, a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from ..collectives import NOTHING
 from ..schedule import Schedule
 from ..symbolic import State
 from .lists import Ints
+
+Memory = Literal["shared", "readable", "private"]
+"""What peers may do with a rank's arrays: read and write them, read them, or neither."""
 
 INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
 
@@ -100,7 +104,8 @@ class Places:
     """The version whose instruction writes this one; another than itself where a reduction is handed out at once."""
 
 
-def place(versions: Versions, shared: bool) -> Places:
+def place(versions: Versions, memory: Memory) -> Places:
+    reached = memory != "private"
     width, in_place = versions.width, versions.schedule.promise.in_place
     home = OUTPUT * width + versions.chunk
     first, second = WORK * width + versions.chunk, (WORK + 1) * width + versions.chunk
@@ -112,7 +117,7 @@ def place(versions: Versions, shared: bool) -> Places:
         producer=np.arange(versions.total),
     )
     places.local[old] = begin[old]
-    places.shared[old] = begin[old] if shared else np.where(versions.read_by_peers[old], first[old], -1)
+    places.shared[old] = begin[old] if reached else np.where(versions.read_by_peers[old], first[old], -1)
     bounds = np.searchsorted(versions.step, np.arange(versions.schedule.steps + 1))
     for start, end in pairwise(bounds):
         here = slice(int(start), int(end))
@@ -122,7 +127,7 @@ def place(versions: Versions, shared: bool) -> Places:
         busy_own = np.where(versions.own_hazard[here], places.local[before], -1)
         home_free = versions.home[here] & (home[here] != busy) & (home[here] != busy_own)
         work = np.where((first[here] != busy) & (first[here] != busy_own), first[here], second[here])
-        if shared:
+        if reached:
             places.shared[here] = np.where(home_free, home[here], work)
             places.local[here] = places.shared[here]
         else:
@@ -130,7 +135,7 @@ def place(versions: Versions, shared: bool) -> Places:
             at_home = home_free & (versions.final[here] | ~peers)
             places.local[here] = np.where(at_home, home[here], work)
             places.shared[here] = np.where(peers | ~at_home, work, -1)
-    if shared:
+    if memory == "shared":
         hand_out(versions, places)
     return places
 

@@ -1,0 +1,33 @@
+// Reading the memory of another process: the kernel copies, once, from its array into ours (cross-memory attach). Systems
+// may forbid it (ptrace_scope, seccomp, other users), so whoever wants it tries first.
+#pragma once
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+namespace allfold {
+
+// 0, or the errno of why not. A thread of this process is read directly.
+inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) {
+    auto* to = static_cast<char*>(target);
+    if (process == getpid()) {
+        std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
+        return 0;
+    }
+    while (bytes > 0) {  // a call moves at most 2 GiB
+        iovec local{to, bytes}, remote{reinterpret_cast<void*>(address), bytes};
+        ssize_t moved = process_vm_readv(process, &local, 1, &remote, 1, 0);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved <= 0) return moved < 0 ? errno : EFAULT;
+        to += moved;
+        address += static_cast<uint64_t>(moved);
+        bytes -= static_cast<size_t>(moved);
+    }
+    return 0;
+}
+
+}  // namespace allfold
