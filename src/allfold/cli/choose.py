@@ -27,7 +27,7 @@ class Choice:
 
     collective: str
     name: str
-    """An algorithm's name, or FILE.py:function."""
+    """An algorithm's name, FILE.py:function, or a schedule in FILE.xml (MSCCL) or FILE.json."""
     parameters: str = "{}"
     """What the algorithm is given besides the ranks and the root, as JSON."""
 
@@ -35,7 +35,20 @@ class Choice:
     def title(self) -> str:
         return self.name.rpartition(":")[2]
 
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks a schedule in a file is for; None where any number can be asked for."""
+        return read_schedule(self.name).ranks if is_schedule(self.name) else None
+
     def schedule(self, ranks: int, root: int | None = None) -> Schedule:
+        if is_schedule(self.name):
+            found = read_schedule(self.name)
+            if (ranks, found.root if root is None else root) != (found.ranks, found.root):
+                rooted = "" if found.root is None else f" and the root {found.root}"
+                raise UsageError(
+                    f"{self.name} is a schedule for {found.ranks} ranks{rooted}: say --ranks {found.ranks}"
+                )
+            return found
         algorithm = _function(self.name) if is_file(self.name) else self.name
         return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
 
@@ -56,6 +69,11 @@ def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
     given = json.dumps(dict(_parameter(word) for word in parameters))
     if collective is not None:
         find_collective(collective)
+    if is_schedule(name):
+        found_there = read_schedule(name).collective
+        if collective not in (None, found_there) or parameters:
+            raise UsageError(f"{name} is a schedule for {found_there}; it takes no other collective and no --with")
+        return Choice(found_there, name)
     if is_file(name):
         function = _function(name)
         return Choice(collective or _own_collective(name, function), name, given)
@@ -105,6 +123,25 @@ def _parameter(word: str) -> tuple[str, Any]:
         return key, json.loads(value)
     except ValueError:
         return key, value
+
+
+# FILE.xml and FILE.json ----------------------------------------------------------------------------------------------
+
+
+def is_schedule(name: str) -> bool:
+    return name.endswith((".xml", ".json"))
+
+
+def read_schedule(path: str) -> Schedule:
+    """A schedule as `allfold export` or `allfold show --json` wrote it, or as an MSCCL XML file of somebody else's."""
+    if path.endswith(".xml"):
+        from ..export.msccl import read
+
+        return read(Path(path))
+    try:
+        return Schedule.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 # FILE.py:function ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""`allfold export`: a schedule in other people's formats."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ..bench.sizes import format_size, parse_size
+from ..collectives import suggest
+from ..errors import UsageError
+from ..export import FORMATS, chakra, msccl, mscclpp, perfetto
+from ..price import find_topology
+from ..price.simulate import simulate
+from ..schedule import Schedule
+from ..verify import verify
+from .choose import add_with, choose, one_rank_count
+
+SUMMARY = """\
+Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to be simulated by ASTRA-sim (chakra), to be
+looked at (perfetto), or as it is (json). What is written was read back and proved to do what the schedule does, down to
+the brackets of every reduction; what a format cannot express is refused with the reason."""
+
+_EPILOG = """\
+example:
+  $ allfold export ring --ranks 2 --to msccl-xml
+  <algo name="ring" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allreduce" inplace="1" …
+    <gpu id="0" i_chunks="2" o_chunks="2" s_chunks="0">
+      <tb id="0" send="1" recv="1" chan="0">
+        <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+        <step s="1" type="rrcs" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" …
+  …
+
+  $ allfold export ring --ranks 8 --to msccl-xml -o ring.xml
+  $ allfold export halving_doubling --ranks 8 --to mscclpp-json -o plan.json
+  $ allfold export ring --ranks 64 --to chakra --size 64M -o traces/ring
+  $ allfold export ring --ranks 8 --to perfetto --topology dgx_h100 --size 256M -o ring.trace.json
+
+exit status: 0 written and proved, 1 the schedule is wrong, 2 wrong usage or more than the format can express."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
+    listing = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=listing)
+    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
+    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
+    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
+    add_with(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write here (chakra: a prefix, then .RANK.et)")
+    parser.add_argument("--size", metavar="BYTES", help="bytes of the buffer, for chakra and a modelled perfetto: 64M")
+    parser.add_argument("--topology", metavar="T", help="perfetto: on the clock of a simulation on this topology")
+    parser.add_argument("--segments", type=int, default=1, metavar="S", help="perfetto: segments of the simulation")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    form = arguments.to
+    if form not in FORMATS:
+        raise UsageError(f"--to {form}: unknown format; {suggest(form, FORMATS)}")
+    for option, used in (("size", form in ("chakra", "perfetto")), ("topology", form == "perfetto")):
+        if getattr(arguments, option) is not None and not used:
+            raise UsageError(f"--{option} does not concern --to {form}")
+    choice = choose(arguments.name, arguments.collective, arguments.parameters)
+    schedule = choice.schedule(one_rank_count(arguments.ranks or str(choice.ranks or 4)), arguments.root)
+    if form == "chakra":
+        return _write_traces(schedule, arguments)
+    if form == "perfetto":
+        content = _trace(schedule, arguments)
+    elif form == "json":
+        verify(schedule, programs=False)
+        content = json.dumps(schedule.to_json(), indent=1, ensure_ascii=False) + "\n"
+        if Schedule.from_json(content) != schedule:
+            raise UsageError(f"{schedule.title} does not come back from its JSON")
+    else:
+        content = msccl.write(schedule) if form == "msccl-xml" else mscclpp.write(schedule)
+    if arguments.output is None:
+        sys.stdout.write(content)
+        return 0
+    path = Path(arguments.output)
+    _save(path, content.encode())
+    result = "proved" if arguments.topology is None else "checked"
+    sys.stdout.write(
+        f"{path}: {schedule.collective} {schedule.title} as {form}, {path.stat().st_size} bytes, {result}\n"
+    )
+    return 0
+
+
+def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
+    if arguments.topology is None:
+        if arguments.size is not None:
+            raise UsageError("--size needs --topology: a trace of steps has no sizes")
+        return perfetto.write(schedule)
+    topology = find_topology(arguments.topology, schedule.ranks)
+    size = parse_size(arguments.size or "64M")
+    return perfetto.write(schedule, simulate(schedule, topology, size, arguments.segments))
+
+
+def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
+    if arguments.output is None:
+        raise UsageError("--to chakra writes a file a rank: add -o PREFIX")
+    size = parse_size(arguments.size or "64M")
+    files = chakra.write(schedule, size)
+    prefix = Path(arguments.output)
+    for rank, content in enumerate(files):
+        _save(prefix.with_name(f"{prefix.name}.{rank}.et"), content)
+    names = f"{prefix}.0.et" + (f" to {prefix}.{len(files) - 1}.et" if len(files) > 1 else "")
+    sys.stdout.write(f"{names}: {schedule.collective} {schedule.title} of {format_size(size)} as chakra, proved\n")
+    return 0
+
+
+def _save(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,15 @@
+"""Schedules in other people's formats, each read back and proved before it is given away.
+
+`msccl` (XML, out and in) and `mscclpp` (JSON plans) run on GPUs, `chakra` is simulated by ASTRA-sim, `perfetto` is looked
+at. Nothing here is needed to prove, price, draw or run a schedule.
+"""
+
+from __future__ import annotations
+
+FORMATS = {
+    "msccl-xml": "MSCCL XML, for GPUs under the MSCCL runtimes",
+    "mscclpp-json": "an MSCCL++ execution plan, for GPUs",
+    "chakra": "Chakra execution traces, one a rank, for ASTRA-sim",
+    "perfetto": "a Chrome trace, for Perfetto and chrome://tracing",
+    "json": "the schedule itself",
+}

@@ -1,0 +1,59 @@
+"""Two schedules that do the same: an export is only given away when what it says was read back and held against it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ..collectives import NOTHING
+from ..errors import ScheduleError
+from ..schedule import Schedule
+from ..symbolic import State
+
+
+def check_equivalent(schedule: Schedule, other: Schedule) -> None:
+    """Raise `ScheduleError` unless both leave the same in every chunk that the collective makes a promise about.
+
+    For a reduction that means the same expression, brackets included, so the same bits; and both must send as many
+    chunks from each rank to each other.
+    """
+    head = ("collective", "ranks", "root", "chunks")
+    for name in head:
+        if getattr(schedule, name) != getattr(other, name):
+            raise ScheduleError(
+                f"{other.title}: {name} is {getattr(other, name)!r} and was {getattr(schedule, name)!r} in {schedule.title}"
+            )
+    before, after = _traffic(schedule), _traffic(other)
+    for ends in sorted({*before, *after}):
+        if before[ends] != after[ends]:
+            raise ScheduleError(
+                f"{other.title}: rank {ends[0]} sends {after[ends]} chunks to rank {ends[1]}, and {before[ends]} in "
+                f"{schedule.title}"
+            )
+    first, second = _end(schedule), _end(other)
+    promised = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks) != NOTHING
+    rank, chunk = np.nonzero(promised)
+    here, there = rank * first.width + chunk, rank * second.width + chunk
+    wrong = first.datum[here] != second.datum[there]
+    if schedule.promise.reduces:
+        wrong |= first.expression[here] != second.expression[there]
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise ScheduleError(
+            f"{other.title}: rank {rank[at]} chunk {chunk[at]} ends with another result than in {schedule.title}",
+            rank=int(rank[at]),
+            chunk=int(chunk[at]),
+        )
+
+
+def _traffic(schedule: Schedule) -> Counter[tuple[int, int]]:
+    ends = zip(schedule.columns["source"].tolist(), schedule.columns["destination"].tolist(), strict=True)
+    return Counter((source, destination) for source, destination in ends if source != destination)
+
+
+def _end(schedule: Schedule) -> State:
+    state = State(schedule)
+    while not state.done:
+        state.advance()
+    return state

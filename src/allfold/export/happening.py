@@ -1,0 +1,71 @@
+"""What happens before what, when several threads wait for each other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+
+_MOST_CLOCKS = 2**27  # numbers in all clocks; half a gigabyte
+
+
+@dataclass(frozen=True)
+class Happening:
+    """An order in which all actions can happen. If there is none, `stuck` waits for ever, for `blocking` first."""
+
+    order: list[int]
+    stuck: int
+    blocking: int
+    thread: Sequence[int]
+    position: Sequence[int]
+    clocks: NDArray[np.int32]  # by action and thread: how many actions of the thread are surely done
+
+    def before(self, first: int, second: int) -> bool:
+        """Is the first action done before the second begins, however fast the threads are?"""
+        return bool(self.clocks[second, self.thread[first]] > self.position[first])
+
+
+def run_threads(
+    thread: Sequence[int], position: Sequence[int], needs: Sequence[Sequence[int]], space: Sequence[Sequence[int]]
+) -> Happening:
+    """Run all actions: `thread` and `position` say whose they are, `needs` what each waits for.
+
+    `space` also has to be done first, but orders no memory: it only makes room.
+    """
+    total = len(thread)
+    threads = max(thread, default=-1) + 1
+    if total * threads > _MOST_CLOCKS:
+        raise UsageError(f"{total} actions of {threads} thread blocks are too many to follow here")
+    followers: list[list[int]] = [[] for _ in range(total)]
+    missing = [0] * total
+    for action in range(total):
+        for other in {*needs[action], *space[action]}:
+            followers[other].append(action)
+            missing[action] += 1
+    ready = deque(action for action, count in enumerate(missing) if count == 0)
+    clocks = np.zeros((total, threads), np.int32)
+    order = []
+    while ready:
+        action = ready.popleft()
+        order.append(action)
+        for other in needs[action]:
+            np.maximum(clocks[action], clocks[other], out=clocks[action])
+        clocks[action, thread[action]] = position[action] + 1
+        for follower in followers[action]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                ready.append(follower)
+    stuck = blocking = -1
+    if len(order) < total:
+        done = set(order)
+        # The first of a thread that is not done and whose own thread does not hold it back.
+        stuck = next(
+            action for action in range(total) if action not in done and (position[action] == 0 or action - 1 in done)
+        )
+        blocking = next(other for other in [*needs[stuck], *space[stuck]] if other not in done)
+    return Happening(order, stuck, blocking, thread, position, clocks)

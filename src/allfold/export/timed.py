@@ -1,0 +1,128 @@
+"""From moves that happen at times to a schedule: other formats have no steps, so steps are found here.
+
+Whoever reads a format runs it, and says of every chunk that goes somewhere when it was read and when it was written.
+Moves get the earliest steps that change nothing about who reads what.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..schedule import COLUMNS, Schedule
+
+Place = tuple[int, str, int]
+"""A rank, a space of its memory and an index in it. What has no place in the format gets one in the space t."""
+
+Cells = dict[Place, int]
+"""The chunk of its rank's row that stands for each place."""
+
+
+@dataclass(frozen=True)
+class TimedMove:
+    """`source` is read at `read`, and `destination` written at `written`; times order everything.
+
+    Moves of the same `group` are one fold, and belong into one step; −1 is a group of its own.
+    """
+
+    reduces: bool
+    source: Place
+    destination: Place
+    read: int
+    written: int
+    site: str
+    group: int = -1
+
+
+def assemble(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int | None,
+    chunks: int,
+    steps: Iterable[tuple[list[TimedMove], Cells]],
+) -> Schedule:
+    """The schedule of steps of moves, each with the cells that its places stand for."""
+    sites: dict[str, int] = {}
+    listed = []
+    for moves, cells in steps:
+        rows = []
+        for move in moves:
+            source, destination = cells[move.source], cells[move.destination]
+            if (move.source[0], source) != (move.destination[0], destination) or move.reduces:
+                site = sites.setdefault(move.site, len(sites))
+                rows.append([int(move.reduces), source, move.source[0], move.destination[0], destination, site])
+        if rows:
+            listed.append(rows)
+    named = max((max(row[1], row[4]) for step in listed for row in step), default=0) + 1
+    document: dict[str, Any] = {
+        "format": "allfold-schedule",
+        "version": 1,
+        "collective": collective,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "root": root,
+        "chunks": chunks,
+        "scratch": max(0, named - chunks),
+        "sites": list(sites),
+        "columns": list(COLUMNS),
+        "steps": listed,
+    }
+    return Schedule.from_json(document)
+
+
+def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | None:
+    """The moves by steps, each in the earliest that it can have, or None if there are no such steps.
+
+    A move comes in a later step than what made its source and what its destination held before, and not in an earlier
+    one than whoever reads its destination before it is written: in a step, all reads come first.
+    """
+    group = [move.group if move.group >= 0 else -1 - number for number, move in enumerate(moves)]
+    accesses: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for move, own in zip(moves, group, strict=True):
+        source, destination = ((place[0], cells[place]) for place in (move.source, move.destination))
+        if source != destination or move.reduces:
+            accesses[source].append((move.read, 0, own))
+            accesses[destination].append((move.written, 1, own))
+    bounds: dict[int, set[tuple[int, int]]] = {own: set() for own in group}  # (another, how many steps later at least)
+    for touched in accesses.values():
+        writer: int | None = None
+        readers: set[int] = set()
+        for _, writes, own in sorted(touched):
+            if writer is not None and writer != own:
+                bounds[own].add((writer, 1))
+            if writes and own != writer:
+                bounds[own] |= {(reader, 0) for reader in readers - {own}}
+                writer, readers = own, set()
+            elif not writes:
+                readers.add(own)
+    written = {own: move.written for move, own in zip(moves, group, strict=True)}
+    order = sorted(bounds, key=lambda own: written[own])
+    level = dict.fromkeys(bounds, 0)
+    for _ in range(64):  # one round for what was written before it is read again, few more for exchanges
+        changed = False
+        for own in order:
+            least = max((level[other] + later for other, later in bounds[own]), default=0)
+            if least > level[own]:
+                level[own], changed = least, True
+        if not changed:
+            steps: list[list[TimedMove]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+            for move, own in zip(moves, group, strict=True):
+                steps[level[own]].append(move)
+            return [sorted(step, key=lambda move: (move.source, move.destination)) for step in steps]
+    return None
+
+
+def through_temporaries(moves: list[TimedMove]) -> list[TimedMove]:
+    """The same, with every message kept at its sender until it arrives: then time itself is an order of the moves."""
+    kept = []
+    for number, move in enumerate(moves):
+        if move.source[0] == move.destination[0]:
+            kept.append(move)
+            continue
+        place = (move.source[0], "t", -1 - number)
+        kept.append(TimedMove(False, move.source, place, move.read, move.read, move.site))
+        kept.append(replace(move, source=place, read=move.written))
+    return kept
