@@ -36,13 +36,13 @@ class Choice:
         return self.name.rpartition(":")[2]
 
     @property
-    def ranks(self) -> int | None:
-        """How many ranks a schedule in a file is for; None where any number can be asked for."""
-        return read_schedule(self.name).ranks if is_schedule(self.name) else None
+    def file(self) -> Schedule | None:
+        """The schedule, where a file holds one; None where one can be made for any number of ranks."""
+        return read_schedule(self.name) if is_schedule(self.name) else None
 
     def schedule(self, ranks: int, root: int | None = None) -> Schedule:
-        if is_schedule(self.name):
-            found = read_schedule(self.name)
+        found = self.file
+        if found is not None:
             if (ranks, found.root if root is None else root) != (found.ranks, found.root):
                 rooted = "" if found.root is None else f" and the root {found.root}"
                 raise UsageError(
@@ -106,6 +106,24 @@ def rank_counts(text: str) -> list[int]:
             raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
         counts.update(range(low, high + 1))
     return sorted(counts)
+
+
+def ranges(numbers: list[int]) -> str:
+    """`1–33`, `2, 4, 8`, `1–4, 64`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def ranks_of(choice: Choice, text: str | None) -> int:
+    """The number of ranks that was asked for; otherwise those of the file, or 4."""
+    if text is not None:
+        return one_rank_count(text)
+    return 4 if choice.file is None else choice.file.ranks
 
 
 def one_rank_count(text: str) -> int:

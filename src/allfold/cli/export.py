@@ -15,7 +15,7 @@ from ..price import find_topology
 from ..price.simulate import simulate
 from ..schedule import Schedule
 from ..verify import verify
-from .choose import add_with, choose, one_rank_count
+from .choose import add_with, choose, ranks_of
 
 SUMMARY = """\
 Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to be simulated by ASTRA-sim (chakra), to be
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) is not None and not used:
             raise UsageError(f"--{option} does not concern --to {form}")
     choice = choose(arguments.name, arguments.collective, arguments.parameters)
-    schedule = choice.schedule(one_rank_count(arguments.ranks or str(choice.ranks or 4)), arguments.root)
+    schedule = choice.schedule(ranks_of(choice, arguments.ranks), arguments.root)
     if form == "chakra":
         return _write_traces(schedule, arguments)
     if form == "perfetto":

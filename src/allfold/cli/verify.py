@@ -19,7 +19,7 @@ from rich.progress import Progress
 from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
 from ..verify import verify
-from .choose import Choice, add_with, choose, choose_all, rank_counts
+from .choose import Choice, add_with, choose, choose_all, rank_counts, ranges
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
@@ -82,12 +82,14 @@ class _Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("names", nargs="*", metavar="NAME", help="algorithms, or FILE.py:function")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="algorithms, FILE.py:function, or a schedule: FILE.xml, FILE.json"
+    )
     parser.add_argument(
         "--all", action="store_true", help="every algorithm there is (of the collective, if one is given)"
     )
     parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", default="1-16", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16)")
+    parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")
     parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
     add_with(parser)
     parser.add_argument("--jobs", type=int, metavar="J", help="processes to use (default: the number of cores)")
@@ -97,11 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     choices = _choices(arguments)
-    counts = rank_counts(arguments.ranks)
     jobs = _cores() if arguments.jobs is None else arguments.jobs
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: expected at least 1")
-    tasks = [task for choice in choices for task in _tasks(choice, counts, arguments.roots)]
+    tasks = [task for choice in choices for task in _tasks(choice, arguments.ranks, arguments.roots)]
     cases: dict[Choice, list[_Case]] = {choice: [] for choice in choices}
     for task, found in _progress(tasks, jobs):
         cases[task.choice] += found
@@ -133,7 +134,11 @@ def _choices(arguments: argparse.Namespace) -> list[Choice]:
     return list(dict.fromkeys(chosen))
 
 
-def _tasks(choice: Choice, counts: list[int], roots: str) -> Iterator[_Task]:
+def _tasks(choice: Choice, ranks_asked: str | None, roots: str) -> Iterator[_Task]:
+    if choice.file is not None and ranks_asked is None:
+        yield _Task(choice, choice.file.ranks, (choice.file.root,))
+        return
+    counts = rank_counts(ranks_asked or "1-16")
     if not find_collective(choice.collective).rooted:
         yield from (_Task(choice, ranks, (None,)) for ranks in counts)
         return
@@ -212,7 +217,7 @@ def _write_summary(cases: dict[Choice, list[_Case]], color: bool | None) -> None
         wrong = sum(case.error is not None for case in found)
         facts = [summarize(found, fact) for fact in ("same_bits", "rank_order", "uniform")]
         result = f"{wrong} of {len(found)} wrong" if wrong else "proved"
-        ranks = _ranges([case.ranks for case in found])
+        ranks = ranges([case.ranks for case in found])
         rows.append([choice.collective, choice.title, ranks, str(len(found)), *(["—"] * 3 if wrong else facts), result])
     head = ("collective", "algorithm", "ranks", "cases", "same bits", "rank order", "any length", "result")
     write_table(head, rows, color, left=3)
@@ -248,17 +253,6 @@ def summarize(cases: list[_Case], fact: str) -> str:
     if len(having) - len(others) == sum(case.root == 0 for case, _ in values) > 0:
         return f"root 0, and {len(others)} of {len(values) - len(having) + len(others)} others"
     return f"{len(having)} of {len(values)} cases"
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`1–33`, `2, 4, 8`, `1–4, 64`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
 def _as_json(choice: Choice, cases: list[_Case]) -> dict[str, Any]:

@@ -1,0 +1,212 @@
+"""`allfold plan`: which algorithm, for this size, on this topology; how long it takes, and what limits it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from ..bench.sizes import format_size, parse_size, size_row
+from ..collectives import find_collective
+from ..errors import UsageError
+from ..price.naming import find_topology
+from ..price.plan import TWO_LEVELS, Plan, Planner, duration
+from ..price.sweep import sweep
+from ..price.this_machine import read_machine, topology_of_this_machine
+from ..price.topology import Topology
+from ..registry import algorithms, find_algorithm
+from .choose import one_rank_count, rank_counts
+from .plan_map import map_as_svg, map_as_text
+from .terminal import add_color, add_json, width, write_json, write_lines, write_table
+
+SUMMARY = """\
+Price every algorithm of a collective on a topology, the fastest first: how long it takes in the α-β-γ model, what limits
+it, and how far it is from what no algorithm can beat. Topologies are named, or read from a JSON file (allfold topo --emit
+writes one): one_host, hosts, ring, torus, fat_tree, dragonfly, dgx_h100, ethernet_cloud, laptop. Their parameters
+follow a colon: fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the
+model."""
+
+_EPILOG = """\
+example:
+  $ allfold plan --ranks 64 --size 64MiB --topology dgx_h100 --algorithms ring,tree,halving_doubling,two_level
+  all_reduce of 64M between 64 ranks on dgx_h100, 8 hosts
+  algorithm         limited by                           time  × least  bus GB/s  steps  segments         from
+  halving_doubling  rank 0 out and 255 like it         638 µs     2.17       207     12         2  closed form
+  two_level         rank 0 out and 255 like it         697 µs     2.37       189     28         1  closed form
+  ring              host 0 card 7 out and 31 like it  2.99 ms     10.2      44.2    126         1  closed form
+  tree              host 0 card 0 out and 3 like it   4.96 ms     16.9      26.6     12        15  closed form
+  …
+
+  $ allfold plan --sweep --ranks 8,64,512 --size 16K,256K,4M --topology dgx_h100
+  all_reduce: who wins where
+  ranks    8  64 512
+  16K      A   A   A
+  256K     A   A   B
+  4M       B   B   B
+
+  A  recursive_doubling, 5 of 9
+  B  halving_doubling, 4 of 9
+
+  $ allfold plan --ranks 1024 --size 1GiB --topology fat_tree:oversubscription=4 --collective all_gather --json"""
+
+_SWEEP_RANKS = "2,4,8,16,32,64,128,256,512,1024"
+_SWEEP_SIZES = "1K-1G"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "--ranks", metavar="N|A,B,C", help="how many ranks (default: all of the topology; with --sweep: 2 to 1024)"
+    )
+    parser.add_argument(
+        "--size",
+        metavar="S|A,B|A-B",
+        help="bytes of the buffer, as in 64K or 1GiB (default: 64M; with --sweep: a list, or a range, default 1K-1G)",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="NAME[:k=v,…]|FILE.json",
+        help="where the ranks sit (default: on the cores of this machine)",
+    )
+    parser.add_argument(
+        "--collective", default="all_reduce", metavar="C", help="of this collective (default: all_reduce)"
+    )
+    parser.add_argument("--algorithms", metavar="A,B", help="these algorithms only")
+    parser.add_argument(
+        "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
+    )
+    parser.add_argument(
+        "--sweep", action="store_true", help="the fastest algorithm for many sizes and numbers of ranks"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="with --sweep: write the map as a picture")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    collective = find_collective(arguments.collective)
+    names = None
+    if arguments.algorithms is not None:
+        names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
+    if arguments.segments is not None and arguments.segments < 1:
+        raise UsageError(f"--segments {arguments.segments}: expected at least 1")
+    return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
+
+
+def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None) -> int:
+    if arguments.svg is not None:
+        raise UsageError("--svg draws the map of --sweep; add --sweep")
+    size = parse_size(arguments.size or "64M")
+    ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
+    topology = _topology(arguments.topology, ranks)
+    chosen = topology.ranks if ranks is None else ranks
+    with _progress(len(names or algorithms(collective))) as tick:
+        found = Planner(collective, topology, chosen, names, tick).plan(size, arguments.segments)
+    if arguments.json:
+        write_json(found.to_json())
+        return 0
+    hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
+    of_size = f" of {format_size(size)}" if find_collective(collective).carries_data else ""
+    place = "this machine" if arguments.topology is None else topology.name
+    title = f"{collective}{of_size} between {chosen:,} ranks on {place}{hosts}"
+    write_lines([title], arguments.color)
+    _write_table(found, arguments.color)
+    for note in (found.reason, *_notes(found)):
+        write_lines(["", *textwrap.wrap(note, min(width(), 110))], arguments.color)
+    return 0
+
+
+def _write_table(found: Plan, color: bool | None) -> None:
+    rows = [
+        [
+            cost.algorithm,
+            str(cost.limit),
+            duration(cost.time),
+            f"{cost.ratio:.3g}" if cost.ratio < 1000 else f"{cost.ratio:,.0f}",
+            _short(cost.bus_bandwidth / 1e9),
+            f"{cost.steps:,}",
+            f"{cost.segments:,}",
+            cost.source,
+        ]
+        for cost in found.costs
+    ]
+    head = ("algorithm", "limited by", "time", "× least", "bus GB/s", "steps", "segments", "from")
+    write_table(head, rows, color, left=2)
+
+
+def _notes(found: Plan) -> Iterator[str]:
+    least = found.winner.bounds
+    yield (
+        f"“× least” is the time over what no algorithm can beat here: {duration(least.latency)} for word to reach all ranks, "
+        f"{duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to combine them."
+    )
+    two_levels = [cost.algorithm for cost in found.costs if cost.algorithm in TWO_LEVELS]
+    if found.collective == "all_reduce" and two_levels and found.ranks > 1:
+        words = " or ".join(f"{size:,}" for size in sorted(set(found.groups), reverse=True))
+        many = "one group" if len(found.groups) == 1 else f"{len(found.groups):,} groups"
+        yield f"{' and '.join(two_levels)}: {many} of {words} consecutive ranks."
+    for name, reason in found.left_out.items():
+        yield f"{name} is left out: {reason}."
+    if any(cost.source == "at least" for cost in found.costs):
+        yield "“At least”: of an exchange between so many ranks only what crosses the narrowest place is taken into account."
+    yield f"Figures of {found.topology.name}: {found.topology.source.rstrip('.')}."
+
+
+def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | None) -> int:
+    if arguments.segments is not None:
+        raise UsageError("--segments is for one plan; --sweep takes the best number everywhere")
+    ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
+    sizes = _sizes(arguments.size or _SWEEP_SIZES)
+    with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
+        found = sweep(collective, lambda many: _topology(arguments.topology, many), ranks, sizes, names, tick)
+    if arguments.svg is not None:
+        try:
+            Path(arguments.svg).write_text(map_as_svg(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{arguments.svg} cannot be written: {error.strerror}") from None
+    if arguments.json:
+        write_json(found.to_json())
+    else:
+        write_lines(
+            map_as_text(found, arguments.color is True or (arguments.color is None and sys.stdout.isatty())),
+            arguments.color,
+        )
+    return 0
+
+
+def _topology(text: str | None, ranks: int | None) -> Topology:
+    if text is not None:
+        return find_topology(text, ranks)
+    machine = read_machine()
+    return topology_of_this_machine(max(2, machine.usable) if ranks is None else ranks, machine)
+
+
+def _sizes(text: str) -> list[int]:
+    """`1K,1M` and `1K-1G`: each size of a list, or from one to another, four times the one before."""
+    begin, dash, end = text.partition("-")
+    if dash:
+        return size_row(parse_size(begin), parse_size(end), 4.0)
+    return sorted({parse_size(word) for word in text.split(",")})
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on the terminal that says which algorithm is being counted."""
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("pricing", total=total)
+
+        def tick(name: str) -> None:
+            bar.update(task, advance=1, description=f"pricing {name}")
+
+        yield tick

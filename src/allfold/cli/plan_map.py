@@ -1,0 +1,93 @@
+"""The map of who wins where, as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from string import ascii_uppercase
+
+from rich.text import Text
+
+from ..bench.sizes import format_size
+from ..price.plan import Plan, duration
+from ..price.sweep import Sweep
+
+# Distinct also for most who see colours differently: Okabe and Ito's, and five more.
+_COLORS = (
+    "#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999",
+    "#9ad0a0", "#b9a0e0", "#f3b6a0", "#7a6f5d",
+)  # fmt: skip
+_STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_black", "white")
+
+
+def letters(found: Sweep) -> dict[str, str]:
+    """A letter for every algorithm that wins somewhere."""
+    return {name: ascii_uppercase[place % 26] for place, name in enumerate(found.winners)}
+
+
+def map_as_text(found: Sweep, color: bool = False) -> Iterator[Text | str]:
+    """Sizes downwards, ranks to the right, a letter for the winner; then what the letters mean."""
+    letter = letters(found)
+    cell = max(4, *(len(f"{ranks:,}") + 1 for ranks in found.ranks))
+    left = max(6, *(len(format_size(size)) for size in found.sizes))
+    yield f"{found.collective}: who wins where"
+    yield "ranks".ljust(left) + "".join(f"{ranks:>{cell},}" for ranks in found.ranks)
+    for size in found.sizes:
+        line = Text(format_size(size).ljust(left))
+        for ranks in found.ranks:
+            name = found.plans[ranks, size].winner.algorithm
+            style = f"bold {_STYLES[found.winners.index(name) % len(_STYLES)]}" if color else ""
+            line.append(letter[name].rjust(cell), style=style)
+        yield line
+    yield ""
+    for name in found.winners:
+        cells = [key for key, plan in found.plans.items() if plan.winner.algorithm == name]
+        yield f"{letter[name]}  {name}, {len(cells)} of {len(found.plans)}"
+
+
+def map_as_svg(found: Sweep) -> str:
+    """The same as a picture; each cell says its times when the pointer rests on it."""
+    letter, names = letters(found), found.winners
+    side, left, top = 44, 104, 64
+    across, down = len(found.ranks) * side, len(found.sizes) * side
+    wide = max(left + across + 20, 360)
+    high = top + down + 34 + 22 * len(names)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
+        'font-family="system-ui, sans-serif" font-size="13" fill="#222">',
+        f'<rect width="{wide}" height="{high}" fill="#fff"/>',
+        f'<text x="{left}" y="24" font-size="16" font-weight="600">{escape(_title(found))}</text>',
+        f'<text x="{left - 10}" y="{top - 12}" text-anchor="end" fill="#666">size \\ ranks</text>',
+    ]
+    for column, ranks in enumerate(found.ranks):
+        x = left + column * side + side / 2
+        parts.append(f'<text x="{x}" y="{top - 12}" text-anchor="middle">{ranks:,}</text>')
+    for row, size in enumerate(found.sizes):
+        y = top + row * side
+        parts.append(f'<text x="{left - 10}" y="{y + side / 2 + 5}" text-anchor="end">{format_size(size)}</text>')
+        for column, ranks in enumerate(found.ranks):
+            plan = found.plans[ranks, size]
+            name, x = plan.winner.algorithm, left + column * side
+            color = _COLORS[names.index(name) % len(_COLORS)]
+            parts.append(
+                f'<g><title>{escape(_tip(plan))}</title><rect x="{x + 1}" y="{y + 1}" width="{side - 2}" height="{side - 2}" '
+                f'rx="4" fill="{color}"/><text x="{x + side / 2}" y="{y + side / 2 + 5}" text-anchor="middle" '
+                f'font-weight="600">{letter[name]}</text></g>'
+            )
+    for place, name in enumerate(names):
+        y = top + down + 24 + 22 * place
+        color = _COLORS[place % len(_COLORS)]
+        parts.append(
+            f'<rect x="{left}" y="{y}" width="16" height="16" rx="3" fill="{color}"/>'
+            f'<text x="{left + 24}" y="{y + 13}">{letter[name]}  {escape(name)}</text>'
+        )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _title(found: Sweep) -> str:
+    return f"{found.collective} on {next(iter(found.plans.values())).topology.name}: who wins where"
+
+
+def _tip(plan: Plan) -> str:
+    first = f"{plan.ranks:,} ranks, {format_size(plan.size)}B"
+    return "\n".join([first, *(f"{cost.algorithm}  {duration(cost.time)}" for cost in plan.costs[:4])])

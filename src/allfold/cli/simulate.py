@@ -1,0 +1,138 @@
+"""`allfold simulate`: who sends what when, on a given topology."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
+
+from ..bench.sizes import parse_size
+from ..errors import UsageError
+from ..price.cost import cost
+from ..price.naming import find_topology
+from ..price.noise import Noise
+from ..price.plan import duration
+from ..price.simulate import simulate
+from ..price.timeline import Timeline
+from ..schedule import Schedule
+from ..view.text import title
+from ..view.timeline import timeline_as_svg, timeline_as_text
+from .choose import add_with, choose, one_rank_count
+from .terminal import add_color, add_json, width, write_json, write_lines
+
+SUMMARY = """\
+Simulate an algorithm on a topology, message by message: a message leaves as soon as what it carries is there and its port
+is free, links are shared fairly, reductions take time. It shows who was busy when and what the end waited for."""
+
+_EPILOG = """\
+example:
+  $ allfold simulate ring --ranks 4 --size 64K --topology laptop
+  all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages
+    time            11.5 µs  (step by step 11.5 µs, at least 7.86 µs)
+    critical path   6 messages: 1.80 µs startup, 7.86 µs transfer, 0.60 µs latency, 1.23 µs combining
+    idle            16% in the mean, rank 0 most with 16%
+
+          0                                                                                    11.5 µs
+  rank 0  ··▀██████████▄+++··▀██████████▄+++··▀██████████▄+++··▀██████████▄··▀██████████···▀█████████▄
+  …
+
+  $ allfold simulate tree --ranks 16 --size 16M --topology hosts:ranks_per_host=4 --segments 16 --svg tree.svg
+  $ allfold simulate double_tree --ranks 64 --size 1M --topology fat_tree --noise 0.2 --slow 3=2 --seed 7 --trace t.json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("name", metavar="NAME", help="an algorithm, or FILE.py:function")
+    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
+    parser.add_argument("--ranks", default="4", metavar="N", help="how many ranks (default: 4)")
+    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
+    add_with(parser)
+    parser.add_argument(
+        "--size", default="1M", metavar="S", help="bytes of the buffer, as in 64K or 1GiB (default: 1M)"
+    )
+    parser.add_argument(
+        "--topology",
+        default="one_host",
+        metavar="NAME[:k=v,…]|FILE.json",
+        help="where the ranks sit (default: one_host)",
+    )
+    parser.add_argument("--segments", type=int, default=1, metavar="M", help="cut chunks into M segments (default: 1)")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="delay every message by chance, its latency and its bytes, by a part of X in the mean (0.1: 10 %%)",
+    )
+    parser.add_argument(
+        "--slow", action="append", default=[], metavar="RANK=F", help="this rank takes F times as long; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
+    parser.add_argument("--svg", metavar="FILE", help="draw the space-time diagram")
+    parser.add_argument("--trace", metavar="FILE", help="write the trace for Perfetto and chrome://tracing")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    choice = choose(arguments.name, arguments.collective, arguments.parameters)
+    ranks = one_rank_count(arguments.ranks)
+    noise = Noise(arguments.noise, arguments.noise, dict(_slow(word) for word in arguments.slow), arguments.seed)
+    topology = find_topology(arguments.topology, ranks)
+    schedule = choice.schedule(ranks, arguments.root)
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("simulating", total=None)
+        timeline = simulate(
+            schedule,
+            topology,
+            parse_size(arguments.size),
+            arguments.segments,
+            noise,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if arguments.svg is not None:
+        _write(arguments.svg, timeline_as_svg(timeline))
+    if arguments.trace is not None:
+        _write(arguments.trace, json.dumps(timeline.to_chrome(), ensure_ascii=False))
+    if arguments.json:
+        write_json(timeline.to_json())
+        return 0
+    write_lines([Text(title(schedule), style="bold"), *_facts(schedule, timeline), Text()], arguments.color)
+    write_lines(timeline_as_text(timeline, width()), arguments.color)
+    return 0
+
+
+def _facts(schedule: Schedule, timeline: Timeline) -> list[str]:
+    took = timeline.duration
+    priced = cost(schedule, timeline.topology, timeline.size, timeline.segments)
+    idle = timeline.idle()
+    parts = [f"{duration(seconds)} {name}" for name, seconds in timeline.critical_parts().items() if seconds > 0]
+    laziest = int(idle.argmax())
+    counted = f"{len(timeline.critical)} message" + ("" if len(timeline.critical) == 1 else "s")
+    return [
+        f"  time            {duration(took)}  (step by step {duration(priced.time)}, at least {duration(priced.bounds.time)})",
+        f"  critical path   {': '.join([counted, *([', '.join(parts)] if parts else [])])}",
+        f"  idle            {idle.mean() / took if took else 0:.0%} in the mean, "
+        f"rank {laziest} most with {idle[laziest] / took if took else 0:.0%}",
+    ]
+
+
+def _slow(word: str) -> tuple[int, float]:
+    rank, _, factor = word.partition("=")
+    try:
+        return int(rank), float(factor)
+    except ValueError:
+        raise UsageError(f"--slow {word}: expected RANK=FACTOR, as in --slow 3=2.5") from None
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,146 @@
+"""`allfold topo`: what this machine has, and what that means for the choice of an algorithm."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import UsageError
+from ..price.plan import plan
+from ..price.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
+from ..price.topology import Topology
+from .choose import one_rank_count
+from .terminal import add_color, add_json, width, write_json, write_lines, write_table
+from .topo_drawing import amount, drawing_as_svg, drawing_as_text, rate, tree_of
+
+SUMMARY = """\
+What this machine has: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
+drawing, with what follows from it for the choice of an algorithm. What is not there is said to be absent. A container's
+limit of CPU time counts."""
+
+_EPILOG = """\
+example:
+  $ allfold topo
+  this machine
+  …
+  $ allfold topo --emit here.json        # as a topology, with built-in figures, for allfold plan --topology here.json
+  $ allfold topo --svg here.svg --json"""
+
+_SMALL, _LARGE = 1024, 64 * 2**20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("--ranks", metavar="N", help="how many ranks the topology has (default: one for every core)")
+    parser.add_argument("--emit", metavar="FILE", help="write it as a topology, in JSON")
+    parser.add_argument("--gpus", action="store_true", help="with --emit: the GPUs instead of the cores")
+    parser.add_argument("--svg", metavar="FILE", help="write the drawing as a picture")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    machine = read_machine()
+    ranks = max(2, machine.usable) if arguments.ranks is None else one_rank_count(arguments.ranks)
+    if arguments.gpus and arguments.emit is None:
+        raise UsageError("--gpus says what --emit writes; add --emit FILE")
+    topology = _emitted(machine, ranks, arguments.gpus)
+    if arguments.emit is not None:
+        _write(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
+    if arguments.svg is not None:
+        _write(arguments.svg, drawing_as_svg(machine))
+    meaning = list(means(machine))
+    if arguments.json:
+        write_json({**machine.to_json(), "means": meaning, "topology": topology.to_json()})
+        return 0
+    write_lines(tree_of(machine), arguments.color)
+    write_lines([""], arguments.color)
+    write_table(("what", "how many", "each", "shared by"), _rows(machine), arguments.color, left=4)
+    write_lines(["", *drawing_as_text(machine, min(width(), 100)), ""], arguments.color)
+    write_lines(textwrap.wrap(" ".join(meaning), min(width(), 100)), arguments.color)
+    return 0
+
+
+def means(machine: Machine) -> Iterator[str]:
+    """What follows from the facts, in sentences."""
+    usable, cores = machine.usable, max(1, len(machine.cores))
+    limited = f", because the container is limited to {machine.limit:g} CPUs" if usable < cores else ""
+    if usable > 1:
+        yield f"Up to {usable} ranks run at the same time{limited}; with more they take turns, and every step waits for that."
+    else:
+        yield f"Only one rank runs at a time{limited}: ranks take turns, and the algorithm with the fewest steps wins."
+    ranks = max(2, usable)
+    topology = topology_of_this_machine(ranks, machine)
+    small, large = (plan("all_reduce", topology, ranks, size).winner for size in (_SMALL, _LARGE))
+    yield (
+        f"Between {ranks} ranks, by built-in figures, {small.algorithm} is the fastest all_reduce of 1 KiB "
+        f"({_because(small.limit.kind)}) and {large.algorithm} of 64 MiB ({_because(large.limit.kind)})."
+    )
+    last = max((cache.level for cache in machine.caches), default=0)
+    size = max((cache.size for cache in machine.caches if cache.level == last), default=0)
+    if size:
+        yield f"Buffers of all ranks that fit into the {amount(size)} of L{last} together never cross the memory bus."
+    near = [node for node in machine.nodes if node.cpus]
+    if len(near) > 1:
+        yield (
+            f"Memory has {len(near)} nodes: messages between them cross a slower link, so algorithms that take groups "
+            "(two_level, hierarchical) should get one group a node."
+        )
+    wired = [gpu for gpu in machine.gpus if any(word.startswith("NV") for word in gpu.links.values())]
+    if len(machine.gpus) > 1 and wired:
+        yield f"{len(wired)} of {len(machine.gpus)} GPUs have NVLink; --emit FILE --gpus writes them as a topology."
+    elif len(machine.gpus) > 1:
+        yield "The GPUs reach each other over PCIe only, which they share with everything else."
+
+
+def _because(kind: str) -> str:
+    words = {"latency": "it waits least", "reduction": "combining limits it", "bus": "the memory bus limits it"}
+    return words.get(kind, "the ports limit it")
+
+
+def _emitted(machine: Machine, ranks: int, gpus: bool) -> Topology:
+    if not gpus:
+        return topology_of_this_machine(ranks, machine)
+    found = topology_of_the_gpus(machine)
+    if found is None:
+        raise UsageError(f"--gpus: a topology needs two GPUs, and {len(machine.gpus) or 'none'} was found")
+    return found
+
+
+def _rows(machine: Machine) -> Iterator[list[str]]:
+    threads = sum(len(core.cpus) for core in machine.cores)
+    packages = len({core.package for core in machine.cores})
+    yield ["processor", str(packages), machine.processor, ""]
+    each = (
+        f"{threads // max(1, len(machine.cores))} hardware threads"
+        if threads > len(machine.cores)
+        else "1 hardware thread"
+    )
+    yield ["core", str(len(machine.cores)), each, ""]
+    if machine.limit is not None:
+        yield ["limit of the container", f"{machine.limit:g}", "CPUs of time", ""]
+    for level in sorted({cache.level for cache in machine.caches}):
+        alike = [cache for cache in machine.caches if cache.level == level]
+        shared = f"{len(alike[0].cpus)} CPUs" if len(alike[0].cpus) > 1 else "nobody"
+        yield [f"cache L{level}", str(len(alike)), amount(alike[0].size), shared]
+    yield ["memory", str(max(1, len(machine.nodes))), amount(machine.memory // max(1, len(machine.nodes))), "all cores"]
+    names = [gpu.name for gpu in machine.gpus]
+    for name in dict.fromkeys(names):
+        links = {word for gpu in machine.gpus for word in gpu.links.values()}
+        yield ["GPU", str(names.count(name)), name, ", ".join(sorted(links))]
+    if not machine.gpus:
+        yield ["GPU", "0", "none found", ""]
+    for card in machine.cards:
+        yield [f"network card {card.name}", "1", f"{card.kind}, {rate(card.speed)}", "all ranks"]
+    if not machine.cards:
+        yield ["network card", "0", "none found", ""]
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

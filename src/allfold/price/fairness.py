@@ -1,0 +1,216 @@
+"""How transfers share links: each gets as much as is possible without taking from one that has less (max-min fairness).
+
+`fair_rates` is the whole of it, for a given set of transfers. `Flows` keeps the transfers that are under way in a
+simulation and finds new rates only where something has changed: a link whose transfers could not fill it even together
+holds nobody back, so a change spreads through the other links alone, and mostly not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+ROUNDING = 1e-12
+"""Two times, or two rates, that differ by less than this part of themselves are the same."""
+
+_MANY = 48  # from so many flows on, arrays are faster than lists
+
+
+def fair_rates(routes: NDArray[np.integer], bandwidth: Floats, limit: Floats) -> Floats:
+    """The max-min fair rate of every flow: row i of `routes` are its links, `limit[i]` is what it can take at most.
+
+    Rows are filled up with a link of infinite bandwidth; a link that stands twice in a row is crossed twice. All links
+    that are the narrowest place for every one of their flows are settled in one round, so that independent parts of a
+    network do not wait for each other.
+    """
+    rate, left, waiting = limit.astype(np.float64), bandwidth.astype(np.float64), np.arange(len(limit))
+    links, width = len(bandwidth), routes.shape[1]
+    while len(waiting):
+        rows, most = routes[waiting], limit[waiting]
+        crossed = rows.ravel()
+        count = np.bincount(crossed, minlength=links)
+        offered = (left / np.maximum(count, 1))[rows]
+        least = offered.min(axis=1)
+        level = np.minimum(least, most)
+        held_here = offered <= (level * (1 + ROUNDING))[:, None]
+        narrowest = np.bincount(crossed, weights=held_here.ravel(), minlength=links) == count
+        settled = (most <= least) | (held_here & narrowest[rows]).any(axis=1)
+        rate[waiting[settled]] = level[settled]
+        taken = np.bincount(rows[settled].ravel(), weights=np.repeat(level[settled], width), minlength=links)
+        left = np.maximum(left - taken, 0.0)
+        waiting = waiting[~settled]
+    return rate
+
+
+class _Flow:
+    __slots__ = ("left", "limit", "number", "rate", "route", "since", "stamp")
+
+    def __init__(self, number: int, route: Sequence[int], left: float, limit: float, since: float) -> None:
+        self.number, self.route, self.left, self.limit, self.since = number, route, left, limit, since
+        self.rate, self.stamp = 0.0, 0
+
+    def go_on(self, rate: float, now: float) -> float:
+        """Take up another rate; the time at which it will be through."""
+        self.left = left = max(0.0, self.left - self.rate * (now - self.since))
+        self.rate, self.since = rate, now
+        self.stamp += 1
+        return now + left / rate
+
+
+class Flows:
+    """The transfers under way: what is left of each, how fast it goes, and when it will be through."""
+
+    def __init__(self, bandwidth: Sequence[float]) -> None:
+        self._bandwidth = list(bandwidth)
+        self._full = [value * (1 + ROUNDING) for value in bandwidth]
+        self._demand = [0.0] * len(bandwidth)  # what the flows of a link would take if they were alone
+        self._tight = [False] * len(bandwidth)
+        self._on: list[dict[int, _Flow]] = [{} for _ in bandwidth]
+        self._flows: dict[int, _Flow] = {}
+        self._finish: list[tuple[float, int, int]] = []  # a heap; an entry whose stamp is old no longer holds
+        self._begun: list[_Flow] = []
+        self._touched: set[int] = set()
+
+    def start(self, number: int, route: Sequence[int], size: float, limit: float, now: float) -> None:
+        """A transfer of `size` bytes begins, that can take at most `limit`. Its rate is known after the next `settle`."""
+        self._flows[number] = flow = _Flow(number, route, size, limit, now)
+        for link in route:
+            self._on[link][number] = flow
+            self._demand[link] += limit
+        self._begun.append(flow)
+        self._touched.update(route)
+
+    def next(self) -> float:
+        """When the first of them will be through."""
+        finish, flows = self._finish, self._flows
+        while finish:
+            time, number, stamp = finish[0]
+            flow = flows.get(number)
+            if flow is not None and flow.stamp == stamp:
+                return time
+            heappop(finish)
+        return inf
+
+    def take_finished(self, until: float) -> list[int]:
+        """The flows that are through by then; they leave."""
+        through = []
+        while self.next() <= until:
+            number = heappop(self._finish)[1]
+            flow = self._flows.pop(number)
+            for link in flow.route:
+                on = self._on[link]
+                on.pop(number, None)
+                # An empty link is exactly empty, so that rounding does not pile up.
+                self._demand[link] = self._demand[link] - flow.limit if on else 0.0
+            self._touched.update(flow.route)
+            through.append(number)
+        return through
+
+    def settle(self, now: float) -> None:
+        """New rates for those whose links have seen somebody come or go."""
+        if not self._touched:
+            return
+        tight, seeds = self._tight, []
+        for link in self._touched:
+            is_tight = self._demand[link] > self._full[link]
+            if is_tight or tight[link]:
+                seeds.append(link)
+            tight[link] = is_tight
+        if not seeds:
+            concerned: dict[int, _Flow] = {}
+        elif len(seeds) == 1 and self._share_one(seeds[0], now):
+            concerned = self._on[seeds[0]]
+        else:
+            concerned = self._hangs_together(seeds)
+            for flow, rate in zip(concerned.values(), self._share(list(concerned.values())), strict=True):
+                self._set(flow, rate, now)
+        for flow in self._begun:
+            if flow.number not in concerned:
+                self._set(flow, flow.limit, now)
+        self._touched, self._begun = set(), []
+
+    def _share_one(self, link: int, now: float) -> bool:
+        """What is most frequent, done quickly: the flows of one tight link, held back nowhere else, share it equally.
+
+        The first of them that is through brings everyone here again, so only that one's time is noted.
+        """
+        on, tight = self._on[link], self._tight
+        if not tight[link]:
+            return False
+        rate = self._bandwidth[link] / len(on)
+        for flow in on.values():
+            if flow.limit < rate or sum([tight[one] for one in flow.route]) != 1:
+                return False
+        first, number, stamp = inf, 0, 0
+        for flow in on.values():
+            finish = flow.go_on(rate, now)
+            if finish < first:
+                first, number, stamp = finish, flow.number, flow.stamp
+        heappush(self._finish, (first, number, stamp))
+        return True
+
+    def _hangs_together(self, seeds: list[int]) -> dict[int, _Flow]:
+        """The flows that share a link of `seeds`, or a tight link with one of those, and so on."""
+        found: dict[int, _Flow] = {}
+        seen, tight = set(seeds), self._tight
+        while seeds:
+            for number, flow in self._on[seeds.pop()].items():
+                if number not in found:
+                    found[number] = flow
+                    for link in flow.route:
+                        if tight[link] and link not in seen:
+                            seen.add(link)
+                            seeds.append(link)
+        return found
+
+    def _share(self, flows: list[_Flow]) -> list[float]:
+        """Their fair rates: links that are not tight hold none of them back."""
+        tight, links = self._tight, dict[int, int]()
+        routes = [[link for link in flow.route if tight[link]] for flow in flows]
+        for route in routes:
+            for link in route:
+                links.setdefault(link, len(links))
+        limit = [flow.limit for flow in flows]
+        if len(flows) < _MANY:
+            return _fill(routes, {link: self._bandwidth[link] for link in links}, limit)
+        width = max(1, *map(len, routes))
+        table = [[links[link] for link in route] + [len(links)] * (width - len(route)) for route in routes]
+        bandwidth = np.asarray([*(self._bandwidth[link] for link in links), inf])
+        return fair_rates(np.asarray(table), bandwidth, np.asarray(limit)).tolist()  # type: ignore[no-any-return]
+
+    def _set(self, flow: _Flow, rate: float, now: float) -> None:
+        # Even where the rate stays: only the first of those that shared a link may have been noted.
+        heappush(self._finish, (flow.go_on(rate, now), flow.number, flow.stamp))
+
+
+def _fill(routes: list[list[int]], left: dict[int, float], limit: list[float]) -> list[float]:
+    """What `fair_rates` does, for a handful of flows: one level at a time, the lowest first."""
+    rates = list(limit)
+    users = dict.fromkeys(left, 0)
+    for route in routes:
+        for link in route:
+            users[link] += 1
+    waiting = sorted(range(len(limit)), key=limit.__getitem__)
+    while waiting:
+        level = min((left[link] / users[link] for link in left if users[link]), default=inf)
+        if limit[waiting[0]] <= level:
+            level = limit[waiting[0]]
+            settled = [flow for flow in waiting if limit[flow] <= level * (1 + ROUNDING)]
+        else:
+            low = {link for link in left if users[link] and left[link] / users[link] <= level * (1 + ROUNDING)}
+            settled = [flow for flow in waiting if not low.isdisjoint(routes[flow])]
+        for flow in settled:
+            rates[flow] = level
+            for link in routes[flow]:
+                left[link] = max(0.0, left[link] - level)
+                users[link] -= 1
+        done = set(settled)
+        waiting = [flow for flow in waiting if flow not in done]
+    return rates

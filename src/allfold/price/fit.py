@@ -1,0 +1,197 @@
+"""The numbers of the engine's model for one machine, from what was timed there; and how good the model then is.
+
+The model is linear in its terms along the longest path, and the longest path depends on the terms. So the two are found in
+turns: the paths for the terms, the terms for the paths. What is made small is the mean of |ln(predicted ÷ measured)|, whose
+exponential is the geometric mean of the error: a microsecond off at 10 counts as much as a millisecond at 10 milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+from .engine import LEVELS, TERMS, Floats, Item, Setting, path_terms, predict
+
+JUDGED_FROM = 64 * 1024
+"""The least size that the figures speak of; below, a call is mostly Python's and the kernel's."""
+AS_GOOD = 1.05
+"""A predicted winner that takes at most so many times what the fastest took is right: two runs differ by as much."""
+_THE_SAME = 1 + 1e-9
+
+_TURNS = 14
+_PULL = 0.02  # of what is usual, on each term: decides only those of which the measurements say nothing
+_SMALLEST_RESIDUAL = 0.03
+_LARGEST_STEP = 1.5  # in the logarithm, of one turn
+_KNEES = {"last_cache": (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2), "own_cache": (1 / 2, 2.0)}
+_WORTH_MOVING = 0.98  # of the error: a cache that ends elsewhere than the system says must explain something
+
+USUAL = {
+    "call": 6e-7,
+    "instruction": 3e-8,
+    "look": 5e-8,
+    "news": 1.5e-7,
+    "switch": 1.5e-6,
+    "fold": 1.5e-11,
+    "fetch": 1e-6,
+    "fetched byte": 4e-11,
+    **{
+        f"{where} {what}, {level}": seconds * times
+        for where, what, seconds in (
+            ("near", "read", 1.5e-11),
+            ("near", "write", 1.5e-11),
+            ("far", "read", 6e-11),
+            ("far", "write", 6e-11),
+        )
+        for level, times in zip(LEVELS, (1.0, 2.0, 4.0), strict=True)
+    },
+}
+"""Where the search begins: figures of servers of the 2020s, to one digit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The engine on one machine with one number of ranks."""
+
+    setting: Setting
+    terms: Floats
+
+    def predict(self, items: Sequence[Item]) -> Floats:
+        return predict(items, self.setting, self.terms)
+
+    def named(self) -> dict[str, float]:
+        return dict(zip(TERMS, self.terms.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How predictions compare with measurements from `JUDGED_FROM` bytes on."""
+
+    cases: int
+    error: float
+    """The geometric mean of predicted ÷ measured or its reverse, whichever is above 1, less 1."""
+    contests: int
+    """Sizes of a collective on one kind of arrays for which several algorithms were timed."""
+    right: int
+    """Of them, those whose predicted winner was the fastest or as good (`AS_GOOD`)."""
+
+
+def usual_terms() -> Floats:
+    return np.array([USUAL[name] for name in TERMS])
+
+
+def fit(
+    items: Sequence[Item],
+    seconds: Floats,
+    setting: Setting,
+    knees: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Model:
+    """The terms with which the model comes closest to the seconds; with `knees`, also where caches end in effect.
+
+    What the system says of caches is where the search for their ends begins: a last-level cache is shared with whoever
+    else is on the machine, and a virtual one need not exist.
+    """
+    if len(items) != len(seconds) or not len(items):
+        raise UsageError(
+            f"{len(seconds)} times for {len(items)} things that were timed: expected as many, at least one"
+        )
+    if not (np.isfinite(seconds) & (seconds > 0)).all():
+        raise UsageError("a time that was measured is not above zero")
+    best, terms = _fit_terms(items, seconds, setting, usual_terms(), _TURNS, progress)
+    model = Model(setting, terms)
+    for field, factors in _KNEES.items() if knees else ():
+        before = model.setting
+        for factor in factors:
+            other = replace(before, **{field: getattr(before, field) * factor})
+            error, terms = _fit_terms(items, seconds, other, model.terms, _TURNS // 2, progress)
+            if error < best * _WORTH_MOVING:
+                best, model = error, Model(other, terms)
+    return model
+
+
+def judge(items: Sequence[Item], predicted: Floats, measured: Floats, least: int = JUDGED_FROM) -> Judgement:
+    large = [i for i, item in enumerate(items) if item.size >= least]
+    errors = [abs(log(predicted[i] / measured[i])) for i in large]
+    contests: defaultdict[tuple[str, int, bool, int], list[int]] = defaultdict(list)
+    for i in large:
+        item = items[i]
+        contests[item.collective, item.ranks, item.shared, item.size].append(i)
+    several = [group for group in contests.values() if len(group) > 1]
+    right = sum(_right(group, predicted, measured) for group in several)
+    error = exp(sum(errors) / len(errors)) - 1 if errors else 0.0
+    return Judgement(len(large), error, len(several), int(right))
+
+
+def _right(group: Sequence[int], predicted: Floats, measured: Floats) -> bool:
+    """Algorithms that compile to the same programs have the same prediction: they are one winner, timed several times."""
+    least = min(predicted[i] for i in group)
+    winners = [i for i in group if predicted[i] <= least * _THE_SAME]
+    return bool(min(measured[i] for i in winners) <= AS_GOOD * min(measured[i] for i in group))
+
+
+def held_out(items: Sequence[Item], seconds: Floats, setting: Setting) -> Judgement:
+    """The judgement on the half of the sizes that a fit has not seen: every second size of every algorithm."""
+    places: dict[int, int] = {size: place for place, size in enumerate(sorted({item.size // 64 for item in items}))}
+    seen = np.array([places[item.size // 64] % 2 == 0 for item in items])
+    if seen.all() or not seen.any():
+        return Judgement(0, 0.0, 0, 0)
+    known, hidden = np.flatnonzero(seen).tolist(), np.flatnonzero(~seen).tolist()
+    model = fit([items[i] for i in known], seconds[known], setting)
+    unseen = [items[i] for i in hidden]
+    return judge(unseen, model.predict(unseen), seconds[hidden])
+
+
+def _fit_terms(
+    items: Sequence[Item],
+    seconds: Floats,
+    setting: Setting,
+    terms: Floats,
+    turns: int,
+    progress: Callable[[str], None] | None,
+) -> tuple[float, Floats]:
+    """The mean of |ln(predicted ÷ measured)| and the terms that reach it."""
+    usual = usual_terms()
+    best, best_terms = np.inf, terms
+    for turn in range(turns):
+        amounts = path_terms(items, setting, terms)
+        predicted = amounts @ terms
+        residual = np.log(seconds / predicted)
+        error = float(np.abs(residual).mean())
+        if error < best:
+            best, best_terms = error, terms
+        if progress is not None:
+            progress(f"fitting, {exp(best) - 1:.1%} off")
+        # ln(amounts @ terms) is about ln(predicted) + (amounts @ terms − predicted) ÷ predicted.
+        wanted = 1 + np.clip(residual, -_LARGEST_STEP, _LARGEST_STEP)
+        weight = 1 / np.sqrt(np.maximum(np.abs(residual), _SMALLEST_RESIDUAL))
+        scaled = amounts * usual / predicted[:, None] * weight[:, None]
+        pull = np.sqrt(_PULL * len(items) / len(TERMS)) * np.eye(len(TERMS))
+        found = usual * _not_negative(np.vstack([scaled, pull]), np.concatenate([wanted * weight, np.diag(pull)]))
+        # Half of the way: the paths change with the terms.
+        following = found if turn == 0 else (terms + found) / 2
+        if np.allclose(following, terms, rtol=1e-4):
+            break
+        terms = following
+    return best, best_terms
+
+
+def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
+    """The x ≥ 0 for which |matrix @ x − wanted| is least, one coordinate after the other until nothing moves."""
+    square, right = matrix.T @ matrix, matrix.T @ wanted
+    diagonal = np.maximum(np.diag(square), 1e-300)
+    found: NDArray[np.float64] = np.ones(len(right))
+    for _ in range(2000):
+        largest = 0.0
+        for i in range(len(found)):
+            moved = max(0.0, found[i] + (right[i] - square[i] @ found) / diagonal[i])
+            largest = max(largest, abs(moved - found[i]))
+            found[i] = moved
+        if largest < 1e-9:
+            break
+    return found

@@ -1,0 +1,180 @@
+"""How routes are found, many at once: through switches by arithmetic, on a torus dimension by dimension, or by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .topology import Ranks, Routes
+
+ABSENT = -1
+
+
+def compress(columns: Sequence[NDArray[np.integer[Any]]]) -> Routes:
+    """Routes from columns of links, one for every place on the way; where a pair has no link, a column holds ABSENT."""
+    table = np.stack(columns, axis=1).astype(np.int32)
+    there = table != ABSENT
+    offsets = np.zeros(len(table) + 1, np.int64)
+    np.cumsum(there.sum(axis=1), out=offsets[1:])
+    return Routes(offsets, table[there])
+
+
+@dataclass(frozen=True, eq=False)
+class Switched:
+    """Hosts with network cards under leaf switches under one row of spines; any of these stages may be absent.
+
+    Inside a host: port, bus (if any), port. Between hosts: port, card, up and down (between leaves), card, port. Each
+    rank uses the card `card[rank]`; a leaf's uplink and the spine's downlink are chosen by the receiving card, so that
+    messages to different cards of a leaf never meet on the way down.
+    First numbers of links: of outgoing and incoming ports, of buses, of outgoing and incoming cards, of up- and downlinks.
+    """
+
+    host: Ranks
+    card: Ranks
+    leaf: Ranks
+    """The leaf of every card."""
+    place: Ranks
+    """The number of every card within its leaf."""
+    uplinks: int
+    ports: tuple[int, int]
+    buses: int | None
+    cards: tuple[int, int] | None
+    spines: tuple[int, int] | None
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        elsewhere = self.host[source] != self.host[destination]
+        itself = source == destination
+        columns = [np.where(itself, ABSENT, self.ports[0] + source)]
+        if self.buses is not None:
+            columns.append(np.where(elsewhere | itself, ABSENT, self.buses + self.host[source]))
+        if self.cards is not None:
+            start, end = self.card[source], self.card[destination]
+            columns.append(np.where(elsewhere, self.cards[0] + start, ABSENT))
+            if self.spines is not None:
+                up, down = self.leaf[start], self.leaf[end]
+                spine = self.place[end] % self.uplinks
+                climbs = elsewhere & (up != down)
+                columns.append(np.where(climbs, self.spines[0] + up * self.uplinks + spine, ABSENT))
+                columns.append(np.where(climbs, self.spines[1] + down * self.uplinks + spine, ABSENT))
+            columns.append(np.where(elsewhere, self.cards[1] + end, ABSENT))
+        columns.append(np.where(itself, ABSENT, self.ports[1] + destination))
+        return compress(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Torus:
+    """One dimension after the other, the shorter way round each; where both are as long, upwards.
+
+    The cable of a node in dimension d, upwards or downwards, is link `cables + (node · dimensions + d) · 2 + downwards`.
+    """
+
+    shape: tuple[int, ...]
+    ports: tuple[int, int]
+    cables: int
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        pairs, dimensions = len(source), len(self.shape)
+        start, end = (np.stack(np.unravel_index(side, self.shape)) for side in (source, destination))
+        shape = np.asarray(self.shape)[:, None]
+        forward = (end - start) % shape
+        down = forward > shape - forward
+        hops = np.where(down, shape - forward, forward)
+        moves = hops.sum(axis=0) > 0
+        offsets = np.zeros(pairs + 1, np.int64)
+        np.cumsum(hops.sum(axis=0) + 2 * moves, out=offsets[1:])
+        links = np.empty(offsets[-1], np.int32)
+        links[offsets[:-1][moves]] = self.ports[0] + source[moves]
+        links[offsets[1:][moves] - 1] = self.ports[1] + destination[moves]
+        at = offsets[:-1] + 1
+        here = start.copy()
+        for d in range(dimensions):
+            pair = np.repeat(np.arange(pairs), hops[d])
+            hop = np.arange(len(pair)) - np.repeat(np.cumsum(hops[d]) - hops[d], hops[d])
+            coordinates = here[:, pair]
+            coordinates[d] = (coordinates[d] + np.where(down[d, pair], -hop, hop)) % self.shape[d]
+            node = np.ravel_multi_index(tuple(coordinates), self.shape)
+            links[at[pair] + hop] = self.cables + (node * dimensions + d) * 2 + down[d, pair]
+            at = at + hops[d]
+            here[d] = end[d]
+        return Routes(offsets, links)
+
+
+@dataclass(frozen=True, eq=False)
+class Dragonfly:
+    """The direct way: within the group to the router that has the cable to the other group, over it, to the receiver's.
+
+    Routers of a group are all connected with each other, groups by one cable a pair; router k of a group has the
+    cables to the groups that are k·h+1 to k·h+h further on.
+    """
+
+    groups: int
+    routers: int
+    ranks_per_router: int
+    ports: tuple[int, int]
+    locals: int
+    globals: int
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        many = self.routers
+        (from_group, start), (to_group, end) = (
+            divmod(side // self.ranks_per_router, many) for side in (source, destination)
+        )
+        each = -(-max(1, self.groups - 1) // many)  # cables to other groups that a router has
+        out, back = (to_group - from_group - 1) % self.groups, (from_group - to_group - 1) % self.groups
+        abroad, itself = from_group != to_group, source == destination
+        leave = np.where(abroad, out // each, end)
+        arrive = np.where(abroad, back // each, end)
+
+        def within(group: Ranks, one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+            return np.where(one == other, ABSENT, self.locals + (group * many + one) * many + other)
+
+        return compress(
+            [
+                np.where(itself, ABSENT, self.ports[0] + source),
+                within(from_group, start, leave),
+                np.where(abroad, self.globals + from_group * max(1, self.groups - 1) + out, ABSENT),
+                np.where(abroad, within(to_group, arrive, end), ABSENT),
+                np.where(itself, ABSENT, self.ports[1] + destination),
+            ]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Every pair's route written down, in compressed rows: that of (s, d) is row s · ranks + d."""
+
+    ranks: int
+    offsets: NDArray[np.int64]
+    links: NDArray[np.int32]
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        row = source.astype(np.int64) * self.ranks + destination
+        lengths = self.offsets[row + 1] - self.offsets[row]
+        offsets = np.zeros(len(row) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[row], lengths)
+        return Routes(offsets, self.links[places])
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The fewest hops from node to node; ranks are the first nodes. `step[node, rank]` is the edge to take towards it."""
+
+    step: NDArray[np.int32]
+    edge_end: NDArray[np.int32]
+    edge_link: NDArray[np.int32]
+    ports: tuple[int, int]
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        columns = [np.where(source == destination, ABSENT, self.ports[0] + source)]
+        node = source.copy()
+        while (travels := node != destination).any():
+            edge = np.where(travels, self.step[node, destination], 0)
+            columns.append(np.where(travels, self.edge_link[edge], ABSENT))
+            node = np.where(travels, self.edge_end[edge], node)
+        columns.append(np.where(source == destination, ABSENT, self.ports[1] + destination))
+        return compress(columns)

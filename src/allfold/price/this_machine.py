@@ -1,0 +1,359 @@
+"""What this machine has: cores, caches, memory nodes, GPUs and their links, network cards; and it as a topology.
+
+Read from /proc, /sys and, where it is there, `nvidia-smi`. Nothing here fails: what cannot be read is absent, and is said
+to be absent. Nothing names the machine or its user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from .machines import one_host
+from .topology import Topology
+
+
+@dataclass(frozen=True)
+class Cache:
+    level: int
+    size: int
+    cpus: tuple[int, ...]
+    """Who shares it."""
+
+
+@dataclass(frozen=True)
+class Core:
+    package: int
+    cpus: tuple[int, ...]
+    """Its hardware threads that this process may use."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A memory node (NUMA): memory with the CPUs that are near it."""
+
+    number: int
+    cpus: tuple[int, ...]
+    memory: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    number: int
+    name: str
+    links: dict[int, str]
+    """How each other GPU is reached, in the words of `nvidia-smi topo`: NV18, PIX, SYS, …"""
+
+
+@dataclass(frozen=True)
+class Card:
+    name: str
+    kind: str
+    speed: float | None
+    """Bytes a second, where the card says."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    processor: str
+    cores: tuple[Core, ...]
+    caches: tuple[Cache, ...]
+    nodes: tuple[Node, ...]
+    memory: int
+    limit: float | None
+    """CPUs' worth of time that a container leaves us, if it sets a limit."""
+    gpus: tuple[Gpu, ...]
+    cards: tuple[Card, ...]
+    absent: tuple[str, ...]
+    """What was looked for and not found, a sentence each."""
+
+    @property
+    def usable(self) -> int:
+        """How many ranks can run at the same time: cores, or what the container leaves of them."""
+        cores = max(1, len(self.cores))
+        return cores if self.limit is None else max(1, min(cores, ceil(self.limit)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "usable_cores": self.usable}
+
+
+def read_machine(
+    root: Path = Path("/"), topology_of_gpus: str | None = None, names_of_gpus: str | None = None
+) -> Machine:
+    """What lies below `root`, with what nvidia-smi printed (unless given, it is asked)."""
+    cpus = _affinity()
+    system = root / "sys/devices/system"
+    cores = _cores(system / "cpu", cpus)
+    nodes = tuple(_nodes(system / "node", cpus))
+    memory = _memory(_text(root / "proc/meminfo"), "MemTotal")
+    if topology_of_gpus is None:
+        topology_of_gpus = _ask("nvidia-smi", "topo", "-m")
+        names_of_gpus = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    gpus = tuple(_gpus(topology_of_gpus, names_of_gpus or ""))
+    caches = tuple(_caches(system / "cpu", cpus))
+    cards = (*_ethernet(root / "sys/class/net"), *_infiniband(root / "sys/class/infiniband"))
+    looked_for = {
+        "no GPU was found (nvidia-smi is not there, or lists none)": gpus,
+        "no network card was found in /sys/class/net": cards,
+        "the kernel does not say what caches there are": caches,
+        "the kernel does not say what memory nodes there are": nodes,
+    }
+    return Machine(
+        processor=_processor(root),
+        cores=cores,
+        caches=caches,
+        nodes=nodes,
+        memory=memory,
+        limit=_limit(root),
+        gpus=gpus,
+        cards=cards,
+        absent=tuple(sentence for sentence, found in looked_for.items() if not found),
+    )
+
+
+def topology_of_this_machine(ranks: int, machine: Machine | None = None) -> Topology:
+    """The cores of this machine as a topology for so many ranks, with built-in figures.
+
+    Where ranks outnumber cores they take turns: each gets its part of a core, and waits for its turn to start a message.
+    """
+    machine = read_machine() if machine is None else machine
+    crowd = max(1.0, ranks / machine.usable)
+    plain = one_host(1).recipe["parameters"]
+    figures = {
+        "bandwidth": plain["bandwidth"] / crowd,
+        "latency": plain["latency"],
+        "bus": plain["bus"],
+        "overhead": plain["overhead"] * crowd,
+        "reduction": plain["reduction"] / crowd,
+    }
+    near = [node for node in machine.nodes if node.cpus]
+    if len(near) < 2:
+        return one_host(ranks, **figures)
+    return _with_nodes(ranks, machine, near, figures)
+
+
+def topology_of_the_gpus(machine: Machine) -> Topology | None:
+    """The GPUs as a topology of one rank each, or None where there are fewer than two."""
+    if len(machine.gpus) < 2:
+        return None
+    wires = {
+        (gpu.number, other): int(word[2:])
+        for gpu in machine.gpus
+        for other, word in gpu.links.items()
+        if _is_nvlink(word)
+    }
+    many = len(machine.gpus)
+    port = 25e9 * max([1, *wires.values()])
+    routes = [
+        {"from": a, "to": b, "links": [] if (a, b) in wires else [f"GPU {a} PCIe out", f"GPU {b} PCIe in"]}
+        for a in range(many)
+        for b in range(many)
+        if a != b
+    ]
+    return Topology.from_json(
+        {
+            "format": "allfold-topology",
+            "version": 1,
+            "name": "the GPUs of this machine",
+            "ranks": many,
+            "overhead": 1.5e-6,
+            "reduction": 1e12,
+            "source": "NVLink: 25 GB/s a link and direction (NVLink 2 to 4); PCIe: 25 GB/s (4.0 x16); latencies of dgx_h100",
+            "port": {"latency": 0.2e-6, "bandwidth": port},
+            "links": [
+                {"name": f"GPU {gpu} PCIe {way}", "kind": "pcie", "latency": 1e-6, "bandwidth": 25e9}
+                for gpu in range(many)
+                for way in ("out", "in")
+            ],
+            "routes": routes,
+        }
+    )
+
+
+def _with_nodes(ranks: int, machine: Machine, nodes: list[Node], figures: dict[str, float]) -> Topology:
+    """Ranks on the cores of several memory nodes, each with a bus of its own and a link to every other."""
+    order = sorted(core.cpus[0] for core in machine.cores)
+    node_of = {cpu: place for place, node in enumerate(nodes) for cpu in node.cpus}
+    seats = [node_of.get(order[rank * len(order) // max(ranks, len(order))], 0) for rank in range(ranks)]
+    pairs = [(a, b) for a in range(len(nodes)) for b in range(len(nodes)) if a != b]
+    names = [f"node {node.number}" for node in nodes]
+    links = [{"name": f"{name} memory bus", "kind": "bus", "bandwidth": figures["bus"]} for name in names]
+    links += [
+        {"name": f"{names[a]} to {names[b]}", "kind": "bus", "latency": 0.1e-6, "bandwidth": figures["bus"] / 2}
+        for a, b in pairs
+    ]
+    edges: list[dict[str, Any]] = [
+        {"from": rank, "to": names[seat], "link": f"{names[seat]} memory bus"} for rank, seat in enumerate(seats)
+    ]
+    edges += [{"from": names[seat], "to": rank} for rank, seat in enumerate(seats)]
+    edges += [{"from": names[a], "to": names[b], "link": f"{names[a]} to {names[b]}"} for a, b in pairs]
+    return Topology.from_json(
+        {
+            "format": "allfold-topology",
+            "version": 1,
+            "name": "this machine",
+            "ranks": ranks,
+            "overhead": figures["overhead"],
+            "reduction": figures["reduction"],
+            "source": f"{one_host(1).source}. Half of a bus between memory nodes and 0.1 µs more are assumed",
+            "port": {"latency": figures["latency"], "bandwidth": figures["bandwidth"]},
+            "links": links,
+            "graph": {"nodes": names, "edges": edges},
+        }
+    )
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """`0-3,8` → 0, 1, 2, 3, 8."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def _inside(folder: Path, pattern: str) -> list[Path]:
+    try:
+        found = [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
+    except OSError:
+        return []
+    return sorted(
+        found, key=lambda path: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
+    )
+
+
+def _affinity() -> frozenset[int]:
+    known = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return frozenset(known)
+
+
+def _cores(folder: Path, cpus: frozenset[int]) -> tuple[Core, ...]:
+    threads: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    there = [int(path.name[3:]) for path in _inside(folder, r"cpu\d+")]
+    for cpu in [cpu for cpu in there if cpu in cpus] or sorted(cpus):
+        topology = folder / f"cpu{cpu}/topology"
+        siblings = _numbers(_text(topology / "thread_siblings_list")) or (cpu,)
+        package = _text(topology / "physical_package_id")
+        threads.setdefault((int(package) if package.isdecimal() else 0, siblings), []).append(cpu)
+    return tuple(Core(package, tuple(mine)) for (package, _), mine in threads.items())
+
+
+def _caches(folder: Path, cpus: frozenset[int]) -> Iterable[Cache]:
+    seen = set()
+    for path in _inside(folder, r"cpu\d+"):
+        for index in _inside(path / "cache", r"index\d+"):
+            level, kind, size = (_text(index / name) for name in ("level", "type", "size"))
+            match = re.fullmatch(r"(\d+)([KMG]?)", size)
+            shared = tuple(cpu for cpu in _numbers(_text(index / "shared_cpu_list")) if cpu in cpus)
+            if kind == "Instruction" or not level.isdecimal() or match is None or not shared:
+                continue
+            cache = Cache(int(level), int(match[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[match[2]], shared)
+            if cache not in seen:
+                seen.add(cache)
+                yield cache
+
+
+def _nodes(folder: Path, cpus: frozenset[int]) -> Iterable[Node]:
+    for path in _inside(folder, r"node\d+"):
+        mine = tuple(cpu for cpu in _numbers(_text(path / "cpulist")) if cpu in cpus)
+        yield Node(int(path.name[4:]), mine, _memory(_text(path / "meminfo"), "MemTotal"))
+
+
+def _memory(text: str, key: str) -> int:
+    found = re.search(rf"{key}:\s+(\d+) kB", text)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _processor(root: Path) -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    if found is None and root == Path(
+        "/"
+    ):  # lscpu knows the names of ARM cores, of which the kernel gives only numbers
+        found = re.search(r"^Model name:\s*(\S.*)$", _ask("lscpu"), re.MULTILINE)
+    return " ".join(found[1].split()) if found else "unknown processor"
+
+
+def _limit(root: Path) -> float | None:
+    """The least limit of CPU time in our control group and those above it, of either version."""
+    limits = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / ("" if number == "0" else controllers)
+        here = mount / path.lstrip("/")
+        for folder in (here, *here.parents):
+            both = (
+                _text(folder / "cpu.max")
+                or f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}"
+            )
+            quota = re.fullmatch(r"(\d+) (\d+)", both.strip())
+            if quota and int(quota[2]):
+                limits.append(int(quota[1]) / int(quota[2]))
+            if folder == mount:
+                break
+    return min(limits, default=None)
+
+
+def _ask(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=20, env={**os.environ, "LC_ALL": "C"}
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _gpus(topology: str, names: str) -> Iterable[Gpu]:
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
+    head = next((row for row in rows if row and row[0] == "GPU0" and (len(row) == 1 or row[1] != "X")), None)
+    titles = [line.strip() for line in names.splitlines() if line.strip()]
+    columns = [int(word[3:]) for word in head or [] if re.fullmatch(r"GPU\d+", word)]
+    if not columns and titles:
+        columns = list(range(len(titles)))
+    for place, number in enumerate(columns):
+        row = next((row for row in rows if len(row) > 1 and row[0] == f"GPU{number}" and row is not head), [])
+        words = dict(zip(columns, row[1:], strict=False))
+        links = {other: word for other, word in words.items() if other != number and word != "X"}
+        yield Gpu(number, titles[place] if place < len(titles) else "GPU", links)
+
+
+def _is_nvlink(word: str) -> bool:
+    return re.fullmatch(r"NV\d+", word) is not None
+
+
+def _ethernet(folder: Path) -> Iterable[Card]:
+    for path in _inside(folder, r".+"):
+        # What has no device behind it (lo, bridges, containers' pairs) is no card.
+        if path.name != "lo" and (path / "device").exists():
+            speed = _text(path / "speed")
+            yield Card(path.name, "ethernet", int(speed) * 1e6 / 8 if speed.isdecimal() and int(speed) > 0 else None)
+
+
+def _infiniband(folder: Path) -> Iterable[Card]:
+    for path in _inside(folder, r".+"):
+        rates = [re.match(r"([\d.]+) Gb/sec", _text(port / "rate")) for port in _inside(path / "ports", r"\d+")]
+        known = [float(rate[1]) * 1e9 / 8 for rate in rates if rate]
+        yield Card(path.name, "infiniband", max(known, default=None))

@@ -1,0 +1,202 @@
+"""A timeline drawn: who was busy when, in text, and the space-time diagram of all messages as an SVG picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from math import ceil, floor, log10
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from ..price.plan import duration
+from ..price.timeline import Timeline
+
+RANKS, MESSAGES = 32, 20_000
+"""Of more ranks than this the first are drawn; of more messages as well."""
+
+_BOLD, _QUIET, _LABEL = "bold yellow", "dim", "blue"
+_SIGNS = {(True, True): "█", (True, False): "▀", (False, True): "▄"}
+
+
+def timeline_as_text(timeline: Timeline, width: int = 100, ranks: int = RANKS) -> Iterator[Text]:
+    """A row a rank, time from left to right; what is on the critical path is bold and yellow where there is colour."""
+    shown = min(ranks, timeline.schedule.ranks)
+    label = len(f"rank {timeline.schedule.ranks - 1}") + 2
+    columns = max(10, width - label)
+    sends = _covered(timeline, timeline.source, timeline.start, timeline.sent, columns)
+    receives = _covered(timeline, timeline.destination, timeline.first_arrived, timeline.arrived, columns)
+    combines = _covered(timeline, timeline.destination, timeline.landed, timeline.end, columns)
+    critical = _critical_cells(timeline, columns)
+    ruler = f"0{duration(timeline.duration):>{columns - 1}}"
+    yield Text.assemble((" " * label + ruler, _QUIET))
+    for rank in range(shown):
+        line = Text.assemble((f"rank {rank}".ljust(label), _LABEL))
+        for column in range(columns):
+            sign = _SIGNS.get((bool(sends[rank, column]), bool(receives[rank, column])))
+            sign = sign or ("+" if combines[rank, column] else "·")
+            style = _BOLD if critical[rank, column] else (_QUIET if sign == "·" else "")
+            line.append(sign, style=style)
+        yield line
+    if shown < timeline.schedule.ranks:
+        yield Text(f"…  {timeline.schedule.ranks - shown} more ranks", style=_QUIET)
+    yield Text("█ sends and receives   ▀ sends   ▄ receives   + combines only   · idle", style=_QUIET)
+
+
+def _covered(
+    timeline: Timeline, rank: NDArray[np.int32], begin: NDArray[np.float64], end: NDArray[np.float64], columns: int
+) -> NDArray[np.bool_]:
+    """Ranks × columns of time: where something goes on in the middle of the column."""
+    counted = timeline.travels & (end > begin) if rank is timeline.source else end > begin
+    change = np.zeros((timeline.schedule.ranks, columns + 1), np.int64)
+    scale = columns / timeline.duration if timeline.duration else 0.0
+    for sign, when in ((1, begin), (-1, end)):
+        place = np.clip(np.ceil(when[counted] * scale - 0.5), 0, columns).astype(np.int64)
+        np.add.at(change, (rank[counted], place), sign)
+    return np.asarray(change.cumsum(axis=1)[:, :columns] > 0)
+
+
+def _critical_cells(timeline: Timeline, columns: int) -> NDArray[np.bool_]:
+    """Where the critical path is: at the sender while bytes leave, at the receiver from then on."""
+    cells = np.zeros((timeline.schedule.ranks, columns), bool)
+    scale = columns / timeline.duration if timeline.duration else 0.0
+    for message, (begin, end) in zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True):
+        sent = min(max(float(timeline.sent[message]), begin), end)
+        for rank, first, last in ((timeline.source, begin, sent), (timeline.destination, sent, end)):
+            cells[rank[message], round(first * scale) : round(last * scale)] = True
+    return cells
+
+
+# The picture ---------------------------------------------------------------------------------------------------------
+
+_WIDE, _LEFT, _RIGHT, _TOP, _ROW, _BAND = 1100, 76, 24, 74, 56, 12
+_STYLE = """
+text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+.quiet { font-size: 11px; fill: #59636e; }
+.copy, .reduce { stroke-width: .6; stroke-opacity: .5; }
+.copy { fill: #0969da; stroke: #0969da; fill-opacity: OPACITY; }
+.reduce { fill: #8250df; stroke: #8250df; fill-opacity: OPACITY; }
+.combine { fill: #8250df; } .band { fill: #eaeef2; }
+.critical { stroke: #bc4c00; stroke-width: 2; stroke-opacity: 1; }
+.grid { stroke: #d1d9e0; stroke-width: 1; }
+"""
+
+
+def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
+    """The space-time diagram: a lifeline a rank, and each message a parallelogram from where it leaves to where it lands.
+
+    Its slope is the latency, its width the time that its bytes take. Blocks are reductions; hatched ranks are idle;
+    what the end waited for is outlined.
+    """
+    shown = min(ranks, timeline.schedule.ranks)
+    scale = (_WIDE - _LEFT - _RIGHT) / (timeline.duration or 1.0)
+    high = _TOP + shown * _ROW + 34
+
+    def x(time: float) -> str:
+        return f"{_LEFT + time * scale:.2f}"
+
+    def y(rank: int) -> int:
+        return _TOP + rank * _ROW + 12
+
+    # Of many that go at once each is fainter, so that they can be told apart.
+    at_once = int(np.bincount(timeline.step * timeline.schedule.ranks + timeline.source).max(initial=1))
+    style = _STYLE.replace("OPACITY", f"{max(0.05, 0.3 * timeline.segments / at_once):.2g}")
+    title = f"{timeline.schedule.collective} by {timeline.schedule.algorithm}, {_size(timeline)} on {timeline.topology.name}"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {high}" width="{_WIDE}" height="{high}" role="img">',
+        f"<title>{escape(title)}: {duration(timeline.duration)}</title><style>{style}</style>",
+        '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="#d1d9e0"/></pattern></defs>',
+        f'<rect width="{_WIDE}" height="{high}" fill="#fff"/>',
+        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}: {duration(timeline.duration)}</text>',
+        *_legend(),
+    ]
+    for time in _ticks(timeline.duration):
+        lines.append(f'<path class="grid" d="M{x(time)} {_TOP}V{high - 28}"/>')
+        lines.append(f'<text class="quiet" x="{x(time)}" y="{high - 12}" text-anchor="middle">{duration(time)}</text>')
+    for rank in range(shown):
+        band = f'y="{y(rank) - _BAND / 2}" height="{_BAND}"'
+        lines.append(f'<text x="{_LEFT - 10}" y="{y(rank) + 4}" text-anchor="end">rank {rank}</text>')
+        lines.append(f'<rect class="band" x="{x(0)}" width="{timeline.duration * scale:.2f}" {band}/>')
+    idle, spans = timeline.idle_spans()
+    for rank, (begin, end) in zip(idle.tolist(), spans.tolist(), strict=True):
+        if rank < shown and (end - begin) * scale > 0.5:
+            place = f'x="{x(begin)}" width="{(end - begin) * scale:.2f}" y="{y(rank) - _BAND / 2}" height="{_BAND}"'
+            lines.append(
+                f'<rect fill="url(#idle)" {place}><title>rank {rank} idle {duration(end - begin)}</title></rect>'
+            )
+    critical = dict(zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True))
+    chosen = np.flatnonzero((timeline.source < shown) & (timeline.destination < shown))[:MESSAGES].tolist()
+    for message in sorted(chosen, key=lambda one: one in critical):  # the critical ones on top
+        lines += _message(timeline, message, critical.get(message), x, y)
+    left_out = timeline.schedule.ranks - shown
+    if left_out or len(chosen) < timeline.messages:
+        note = f"{shown} of {timeline.schedule.ranks} ranks, {len(chosen)} of {timeline.messages} messages"
+        lines.append(f'<text class="quiet" x="{_WIDE - _RIGHT}" y="24" text-anchor="end">{note}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _message(
+    timeline: Timeline,
+    message: int,
+    critical: list[float] | None,
+    across: Callable[[float], str],
+    down: Callable[[int], int],
+) -> Iterator[str]:
+    source, destination = int(timeline.source[message]), int(timeline.destination[message])
+    times = {name: float(getattr(timeline, name)[message]) for name in ("start", "sent", "arrived", "landed", "end")}
+    reduces = bool(timeline.schedule.columns["reduces"][timeline.move[message]])
+    begin, end = critical or (np.inf, -np.inf)
+    tip = (
+        f"{timeline.word(message)}, step {timeline.step[message]}, segment {timeline.segment[message]}, "
+        f"{timeline.bytes[message]:.0f} bytes, {duration(times['start'])} to {duration(times['end'])}"
+    )
+    if source != destination:
+        side = _BAND / 2 if destination > source else -_BAND / 2
+        top, bottom = down(source) + side, down(destination) - side
+        corners = (
+            (times["start"], top),
+            (times["sent"], top),
+            (times["arrived"], bottom),
+            (float(timeline.first_arrived[message]), bottom),
+        )
+        points = " ".join(f"{across(time)},{height:g}" for time, height in corners)
+        kind = ("reduce" if reduces else "copy") + (" critical" if begin < times["arrived"] else "")
+        yield f'<polygon class="{kind}" points="{points}"><title>{escape(tip)}</title></polygon>'
+    if times["end"] > times["landed"]:
+        wide = float(across(times["end"])) - float(across(times["landed"]))
+        place = f'x="{across(times["landed"])}" y="{down(destination) - _BAND / 2}" width="{wide:.2f}" height="{_BAND}"'
+        kind = "combine" + (" critical" if end > times["landed"] else "")
+        yield f'<rect class="{kind}" {place}><title>{escape(tip)}</title></rect>'
+
+
+def _legend() -> Iterator[str]:
+    at = _LEFT
+    for style, word, room in (
+        ('class="copy"', "copied", 80),
+        ('class="reduce"', "to be combined", 126),
+        ('class="combine"', "combining", 100),
+        ('class="copy critical"', "on the critical path", 156),
+        ('fill="url(#idle)"', "idle", 60),
+    ):
+        yield f'<rect {style} x="{at}" y="38" width="14" height="12"/><text class="quiet" x="{at + 20}" y="48">{word}</text>'
+        at += room
+
+
+def _ticks(span: float) -> list[float]:
+    """Round times, five to ten of them."""
+    if span <= 0:
+        return [0.0]
+    step = 10.0 ** floor(log10(span / 5))
+    step *= next(factor for factor in (1, 2, 5, 10) if span / (step * factor) <= 8)
+    return [step * number for number in range(ceil(span / step - 1e-9))]
+
+
+def _size(timeline: Timeline) -> str:
+    size: float = timeline.size
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:g} {unit}"
+        size /= 1024
+    return f"{size:g} GiB"
