@@ -5,9 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "directory.hpp"
 #include "errors.hpp"
 
 namespace allfold {
@@ -15,6 +17,7 @@ namespace allfold {
 namespace {
 
 constexpr size_t page = 4096;
+constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
 
 [[noreturn]] void fail(const std::string& what) {
     throw EngineError(Fault::memory, "shared memory: " + what + ": " + std::strerror(errno));
@@ -22,7 +25,7 @@ constexpr size_t page = 4096;
 
 }  // namespace
 
-Arena::Arena(size_t bytes) : size_((bytes + page - 1) / page * page) {
+Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, directory_bytes + page)) {
     descriptor_ = memfd_create("allfold", MFD_CLOEXEC);
     if (descriptor_ < 0) fail("memfd_create failed");
     if (ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
@@ -32,7 +35,9 @@ Arena::Arena(size_t bytes) : size_((bytes + page - 1) / page * page) {
         fail("no room for " + std::to_string(size_) + " bytes");
     }
     map();
-    free_[0] = size_;
+    free_[directory_bytes] = size_ - directory_bytes;
+    directory().process.store(getpid(), std::memory_order_relaxed);
+    directory().magic.store(directory_magic, std::memory_order_release);
 }
 
 Arena::Arena(int descriptor, size_t bytes) : descriptor_(descriptor), size_(bytes) { map(); }

@@ -9,6 +9,8 @@
 
 namespace allfold {
 
+struct Directory;
+
 class Arena {
   public:
     explicit Arena(size_t bytes);           // one's own
@@ -21,6 +23,7 @@ class Arena {
     size_t allocate(size_t bytes);
     void release(size_t offset);
 
+    Directory& directory() const { return *reinterpret_cast<Directory*>(base_); }
     char* at(size_t offset) const { return base_ + offset; }
     bool holds(const void* pointer, size_t bytes) const {
         auto address = reinterpret_cast<uintptr_t>(pointer), start = reinterpret_cast<uintptr_t>(base_);

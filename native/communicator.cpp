@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "asking.hpp"
 #include "fetch.hpp"
 #include "peers.hpp"
+#include "ticks.hpp"
 
 namespace allfold {
 
@@ -73,7 +75,8 @@ struct Communicator::Running {
     bool is_tiny = false;  // everything fits the inline work areas
 };
 
-Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches)
+Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
+                           uint64_t group)
     : rank_(rank), label_(std::move(label)), members_(std::move(members)),
       patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
       fetching_(fetches ? Fetching::untried : Fetching::fails) {
@@ -92,6 +95,24 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
     // Release: whoever sees the witness sees the address and the process to look for it.
     posts_[rank_]->witness.store(witness_, std::memory_order_release);
+    posts_[rank_]->start_ticks.store(ticks(), std::memory_order_relaxed);
+    posts_[rank_]->start_time.store(nanoseconds_since_1970(), std::memory_order_relaxed);
+    for (Entry& entry : members_[rank_].arena->directory().entries) {
+        uint64_t free = 0;  // claimed by a number that is no post's; two communicators may be made at the same time
+        if (!entry.post.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
+        entry.group.store(group, std::memory_order_relaxed);
+        entry.rank.store(rank_, std::memory_order_relaxed);
+        entry.size.store(size(), std::memory_order_relaxed);
+        for (size_t i = 0; i < sizeof entry.label; ++i)
+            entry.label[i].store(i < label_.size() ? label_[i] : '\0', std::memory_order_relaxed);
+        entry.post.store(members_[rank_].post, std::memory_order_release);
+        entry_ = &entry;
+        break;  // with none free the communicator works all the same, unseen
+    }
+}
+
+Communicator::~Communicator() {
+    if (entry_) entry_->post.store(0, std::memory_order_release);
 }
 
 size_t Communicator::post_bytes() { return sizeof(Post); }
@@ -147,6 +168,7 @@ void Communicator::enter(Running& running, const Call& call) {
     record.op = call.op;
     if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
     offer(record, call);
+    record.begun = ticks();
     chain_ = mix(chain_, signature(record));
     Post& post = *posts_[rank_];
     // Relaxed: whoever reads these has first acquired a progress that is published after them.
@@ -289,6 +311,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     if (!announced || !everyone || program.end_awaited || running.segments > 1) publish_progress(base_);
     // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
+    posts_[rank_]->records[call_ % records_kept].end(ticks());
 }
 
 void Communicator::execute(const Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
@@ -398,9 +421,15 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
     // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only then.
     if (seen_[peer] >= target) return;
     Post& post = *posts_[peer];
+    bool took_long = false;
     seen_[peer] = await(
         post.progress, post.sleepers, target, patience_, [&] { if (running.let_go) running.let_go(); },
-        [&] { return bother(running, peer); });
+        [&] {
+            took_long = true;
+            posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_relaxed);
+            return bother(running, peer);
+        });
+    if (took_long) posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
 }
 
 void Communicator::meet(Running& running, uint32_t peer) {
@@ -430,7 +459,8 @@ void Communicator::look_around(Running& running) {
         Post& post = *posts_[peer];
         // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
-        bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed)) == Life::dead;
+        std::string how;
+        bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed), &how) == Life::dead;
         // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
         if (peer == rank_ && standing == Standing::aborted)
             throw EngineError(Fault::rank_lost, name + ": this communicator was aborted " + where(call_));
@@ -442,9 +472,11 @@ void Communicator::look_around(Running& running) {
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
         if (standing == Standing::aborted) gave_up = peer;
+        if (standing == Standing::late) fail_timeout(running, peer);
         if (dead)
             throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " (process " +
-                                                    std::to_string(post.process.load()) + ") is gone " + where(call_));
+                                                    std::to_string(post.process.load()) + ") is gone" + how + " " +
+                                                    where(call_));
         if (standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_)
             throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) +
                                                     " has left: it closed its communicator after call " +
@@ -502,6 +534,7 @@ void Communicator::fail_mismatch(Running& running) {
 }
 
 void Communicator::fail_timeout(Running& running, uint32_t peer) {
+    stand(Standing::late);
     std::vector<uint32_t> absent;
     for (uint32_t other = 0; other < size(); ++other)
         if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
@@ -511,7 +544,37 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     std::string text = std::string(collective_names[running.record.collective]) + ": ";
     if (absent.empty()) text += "rank " + std::to_string(peer) + " came but did not do its part";
     else text += list_of(absent) + " did not come";
-    throw EngineError(Fault::timeout, text + within + where(call_));
+    text += within + where(call_);
+    // What is known of those that are waited for: of a few, since all of a thousand would be no help.
+    constexpr size_t most_described = 4;
+    if (absent.empty()) absent.push_back(peer);
+    for (size_t i = 0; i < std::min(absent.size(), most_described); ++i) text += last_seen(absent[i]);
+    throw EngineError(Fault::timeout, text);
+}
+
+// What a rank was last seen doing, and where it stands in its program if it can still say so.
+std::string Communicator::last_seen(uint32_t peer) const {
+    const Post& post = *posts_[peer];
+    int32_t process = post.process.load(std::memory_order_relaxed);
+    std::string text = "; rank " + std::to_string(peer) + " (process " + std::to_string(process) + ") ";
+    uint64_t call = post.last_call.load(std::memory_order_acquire);
+    CallRecord record = post.records[call % records_kept].load();
+    if (call == 0) {
+        text += "has made no call yet";
+    } else {
+        bool done = post.last_done.load(std::memory_order_acquire) >= call;
+        text += (done ? "has done call " : "is in call ") + std::to_string(call);
+        if (record.call == call) text += ", " + describe(record, true);
+        uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
+        if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
+    }
+    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
+    // The first line is for sentences like this one, the rest for `allfold doctor`.
+    Directory& directory = members_[peer].arena->directory();
+    if (directory.answers.load(std::memory_order_relaxed) == 0) return text;
+    std::string answer = ask(directory, 300ms);
+    if (answer.empty()) return text + "; it does not say where it is: its interpreter is busy, or stuck";
+    return text + "; it is at " + answer.substr(0, answer.find('\n'));
 }
 
 std::string Communicator::where(uint64_t call) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "directory.hpp"
 #include "errors.hpp"
 #include "kernels.hpp"
 #include "layout.hpp"
@@ -66,7 +67,9 @@ class Communicator {
     };
 
     // `fetches`: arrays may be read out of other processes, if the system lets us.
-    Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches);
+    // `group`: the same number on all ranks of this communicator, and on no other, for whoever looks from outside.
+    Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group);
+    ~Communicator();
 
     // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
     static size_t post_bytes();
@@ -116,6 +119,7 @@ class Communicator {
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
     std::string describe(const CallRecord& record, bool with_collective) const;
     std::string where(uint64_t call) const;
+    std::string last_seen(uint32_t peer) const;
 
     uint32_t rank_;
     std::string label_;
@@ -131,6 +135,7 @@ class Communicator {
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     enum class Fetching { untried, works, fails } fetching_;
     uint64_t witness_;
+    Entry* entry_ = nullptr;            // in the directory of this rank's arena
     std::unique_ptr<char[]> fetched_;  // tiles of peers' arrays, on their way into a fold
     std::mutex mutex_;
     std::vector<Event>* trace_ = nullptr;

@@ -32,6 +32,7 @@ struct CallRecord {
     uint8_t collective = 0, dtype = 0, op = 0;
     Reach reach = Reach::none;
     char algorithm[40] = {};
+    uint64_t begun = 0, ended = 0;  // in ticks; not ended: 0
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
 static_assert(sizeof(CallRecord) % sizeof(uint64_t) == 0);
@@ -46,6 +47,8 @@ struct SharedRecord {
         std::memcpy(plain, &record, sizeof plain);
         for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
     }
+    // The call is over: the last word, see CallRecord.
+    void end(uint64_t ticks) { words[record_words - 1].store(ticks, std::memory_order_relaxed); }
     CallRecord load() const {
         uint64_t plain[record_words];
         for (size_t i = 0; i < record_words; ++i) plain[i] = words[i].load(std::memory_order_relaxed);
@@ -55,11 +58,14 @@ struct SharedRecord {
     }
 };
 
-enum class Standing : uint32_t { open, mismatch, aborted, left };
+// Why a rank makes no further calls: it saw ranks disagree, was aborted or gave up for another reason, closed its
+// communicator, or gave up because somebody did not come.
+enum class Standing : uint32_t { open, mismatch, aborted, left, late };
 
 // A rank leaves its record and chain before it waits for those who are two calls behind (Communicator::enter), so what a
-// peer still compares can be two calls old; a few records more help to say what went wrong.
-inline constexpr size_t records_kept = 8;
+// peer still compares can be two calls old. The other records are for people: the flight recorder.
+inline constexpr size_t records_kept = 256;
+inline constexpr size_t most_ranks = 1024;  // of one communicator
 inline constexpr size_t chains_kept = 4;
 inline constexpr size_t inline_bytes = 8;
 
@@ -80,6 +86,10 @@ struct Post {
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
     // A number, and where it lies in the process's own memory: whoever can fetch it from there can fetch arrays.
     std::atomic<uint64_t> witness, witness_address;
+    std::atomic<uint32_t> waiting_for;  // the rank that it waits for, plus one, once that takes long
+    std::atomic<uint64_t> start_ticks, start_time;  // both clocks at the same moment; the time in ns since 1970
+    // How those who go on without lost ranks agree on who they are: see run/shrink.py.
+    std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
 };
 

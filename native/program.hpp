@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace allfold {
+#include "layout.hpp"
 
-inline constexpr uint32_t most_ranks = 1024;  // of one communicator
+namespace allfold {
 
 // What peers may do with a rank's arrays.
 enum class Memory : uint8_t { unreachable, readable, shared };

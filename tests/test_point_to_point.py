@@ -395,7 +395,7 @@ def timeouts(comm: Communicator) -> None:
         assert "took nothing of float64[0]" in fails(CollectiveTimeout, comm.send, nothing, 1, 1, timeout=0.05)
         comm.barrier()
         comm.send(pattern(3, 2), 1, 1)
-        assert pending.wait() == (1, 7, 9)
+        assert pending.wait(PATIENCE) == (1, 7, 9)
     else:
         comm.barrier()
         assert comm.recv(incoming, 0, 1).elements == LONG and np.array_equal(incoming, pattern(LONG, 1))

@@ -98,7 +98,8 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + ")").c_str());
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
-            throw nb::type_error("expected an array that speaks the buffer protocol or DLPack");
+            throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
+                                  Py_TYPE(object.ptr())->tp_name).c_str());
         if (tensor_.device_type() != nb::device::cpu::value)
             throw nb::type_error("the array is not in this machine's memory; move it there first (torch: tensor.cpu())");
         int64_t stride = 1;

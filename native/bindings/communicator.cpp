@@ -91,11 +91,11 @@ class PyCommunicator {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
-                   nb::object long_way, double timeout, bool fetches)
+                   nb::object long_way, double timeout, bool fetches, uint64_t group)
         : compile_(std::move(compile)), long_way_(std::move(long_way)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches);
+        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group);
     }
 
     ~PyCommunicator() {
@@ -431,7 +431,8 @@ static nb::object caller(nb::handle communicator) {
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
-        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double, bool>())
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double, bool,
+                      uint64_t>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

@@ -31,4 +31,5 @@ NB_MODULE(_native, module) {
     bind_arena(module);
     bind_channel(module);
     bind_communicator(module);
+    bind_inspect(module);
 }

@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.usage = (
-        "allfold run -n RANKS [--prefix] [--timeout SECONDS] (SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
+        "allfold run -n RANKS [--prefix] [--timeout SECONDS] [--survive] "
+        "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
     )
     parser.add_argument("-n", "--ranks", type=int, required=True, metavar="RANKS", help="how many processes to start")
     parser.add_argument(
@@ -54,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin every line of output with the rank it comes from",
     )
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end all ranks after so many seconds")
+    parser.add_argument(
+        "--survive",
+        action="store_true",
+        help="a rank that fails does not end the others, which may go on without it (comm.shrink())",
+    )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
     )
@@ -70,7 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
         command = _command(arguments.module, arguments.command)
         if arguments.timeout is not None and not 0 < arguments.timeout < float("inf"):
             raise UsageError(f"--timeout {arguments.timeout:g}: expected a number of seconds above 0")
-        status = launch(command, arguments.ranks, prefix_output=arguments.prefix, timeout=arguments.timeout)
+        status = launch(
+            command,
+            arguments.ranks,
+            prefix_output=arguments.prefix,
+            timeout=arguments.timeout,
+            survive=arguments.survive,
+        )
     except UsageError as error:
         sys.stderr.write(f"allfold run: {error}\n")
         return 2

@@ -3,9 +3,19 @@
 On shared memory nothing beats reading straight from everyone. Up to a few KiB everybody reads everything (`naive`: one
 wait); beyond that everybody reduces its own chunk and the others fetch it (`direct`: two waits, the least bytes). Both
 fold every element over the ranks from left to right, so the choice never changes a bit of the result.
+
+That is the built-in rule. Where `allfold tune` has measured, what it found stands instead (`tuning`), under the same
+promise: unless the user gave it up, nothing is chosen for a reduction that folds in another order.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+
+from ..collectives import NOTHING, find_collective
+from ..registry import schedule
+from ..schedule import Schedule
+from ..symbolic import State
 
 ALWAYS = 2**63
 
@@ -31,6 +41,29 @@ def choices(collective: str, ranks: int) -> list[Choice]:
         "all_to_all": everywhere,
         "barrier": [(ALWAYS, "direct", False)],
     }[collective]
+
+
+@lru_cache(maxsize=1024)
+def folds_from_left(collective: str, algorithm: str, ranks: int) -> bool:
+    """Whether every element of the result is ((x₀ ⊕ x₁) ⊕ x₂) ⊕ …, whatever the root; true of what only moves data.
+
+    Of algorithms that do, one may take over from another as messages grow, and no result changes a bit.
+    """
+    promise = find_collective(collective)
+    if not promise.reduces or promise.idempotent or algorithm in {name for _, name, _ in choices(collective, ranks)}:
+        return True  # tests hold the rule itself to it
+    from_left = _expressions(schedule("all_reduce", "naive", ranks))
+    roots = range(ranks) if promise.rooted else (None,)
+    return all(_expressions(schedule(collective, algorithm, ranks, root)) == from_left for root in roots)
+
+
+def _expressions(built: Schedule) -> set[int]:
+    """By hash, the different expressions that elements of the result are made by."""
+    state = State(built)
+    while not state.done:
+        state.advance()
+    ends = built.promise.ends_with(built.ranks, built.root, built.chunks) != NOTHING
+    return set(state.expression.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
 
 
 def fetched(collective: str, ranks: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,15 @@ from ..errors import AllfoldError, MismatchError, UsageError
 from ..ops import Op, find_op
 from ..registry import Steps
 from .arrays import contiguous, is_writable, put_back
-from .choice import choices, fetched
+from .choice import Choice, choices, fetched
 from .handle import Handle
 from .native import MEMORIES, facts, keeps_rank_order, programs_of
 from .point_to_point import PointToPoint
 from .rendezvous import exchange
+from .shrink import agree_on_survivors, offsets_of, was_shrunk
+from .standing import answer_questions
 from .trace import Trace
+from .tuning import Tuning, find_tuning
 
 Algorithm = str | Callable[..., Steps] | None
 Array = Any
@@ -60,16 +64,27 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT) ->
     post, work, inbox = (
         arena.allocate(bytes) for bytes in (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(size))
     )
-    others = exchange(rank, size, key, _MEETING.pack(post, work, inbox, arena.size), [arena.descriptor], timeout)
+    # What was tuned is rank 0's to say: files may differ from rank to rank, choices must not.
+    tuned = find_tuning().pack(size) if rank == 0 else b""
+    payload = _MEETING.pack(post, work, inbox, arena.size) + tuned
+    others = exchange(rank, size, key, payload, [arena.descriptor], timeout)
+    tuning = Tuning.unpack(others[0][0][_MEETING.size :])
     members = []
     for peer, (payload, descriptors) in enumerate(others):
-        peer_post, peer_work, peer_inbox, peer_size = _MEETING.unpack(payload)
+        peer_post, peer_work, peer_inbox, peer_size = _MEETING.unpack_from(payload)
         if peer == rank:
             os.close(descriptors[0])
             members.append((arena, post, work, inbox))
         else:
             members.append((_native.Arena(descriptors[0], peer_size), peer_post, peer_work, peer_inbox))
-    return Communicator(rank, members, timeout, "the world")
+    communicator = Communicator(rank, members, timeout, "the world", _number_of(key), tuning)
+    answer_questions(arena, communicator)
+    return communicator
+
+
+def _number_of(*names: object) -> int:
+    """A number that all ranks of a communicator find alike, and that no other communicator of the machine has."""
+    return int.from_bytes(blake2b(repr(names).encode(), digest_size=8).digest(), "little")
 
 
 def _comes_from_python(error: BaseException) -> bool:
@@ -98,12 +113,22 @@ def _fetches() -> bool:
 class Communicator(PointToPoint):
     """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`."""
 
-    def __init__(self, rank: int, members: Sequence[tuple[Any, int, int, int]], timeout: float, label: str) -> None:
+    def __init__(
+        self,
+        rank: int,
+        members: Sequence[tuple[Any, int, int, int]],
+        timeout: float,
+        label: str,
+        number: int,
+        tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.rank = rank
         self.size = len(members)
         self.timeout = timeout
         self._members = list(members)
         self._label = label
+        self._number = number  # see _number_of
+        self._tuning = tuning
         self._functions: dict[str, Callable[..., Steps]] = {}
         self._groups = 0
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
@@ -122,11 +147,11 @@ class Communicator(PointToPoint):
             assert communicator is not None
             return communicator._run(*call)
 
-        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout, _fetches())
+        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout, _fetches(), number)
         self._call = _native.caller(self._engine)
         self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
-            self._engine.choose(code, choices(name, self.size), *fetched(name, self.size))
+            self._engine.choose(code, self._choices(name), *fetched(name, self.size))
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self._label}>"
@@ -292,7 +317,8 @@ class Communicator(PointToPoint):
             post, work, inbox = (int(offset) for offset in table[rank, -3:])
             members.append((self._members[rank][0], post, work, inbox))
         label = f"group {self._groups} of {self._label}: ranks {', '.join(map(str, chosen))}"
-        return Communicator(chosen.index(self.rank), members, self.timeout, label)
+        number = _number_of(self._number, self._groups, chosen)
+        return Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
 
     @contextmanager
     def trace(self) -> Iterator[Trace]:
@@ -304,6 +330,30 @@ class Communicator(PointToPoint):
         finally:
             events = self._engine.stop_trace()
         trace.collect(events)
+
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """After an error: a communicator of those ranks that are left, numbered anew in their old order.
+
+        Every rank that is left takes part. Ends the calls of this communicator on all ranks, which then raise, and is
+        to be called by them in turn; after a mismatch, where nobody is lost, it gives a communicator of all ranks again.
+        """
+        if was_shrunk(self._members, self.rank):
+            raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
+        self.abort()
+        arena = self._members[self.rank][0]
+        needs = (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(self.size))
+        post, work, inbox = (arena.allocate(bytes) for bytes in needs)
+        limit = self.timeout if timeout is None else timeout
+        left = agree_on_survivors(self._members, self.rank, (post, work, inbox), limit)
+        members = [(self._members[rank][0], *offsets_of(self._members, rank)) for rank in left]
+        label = f"what is left of {self._label}: ranks {', '.join(map(str, left))}"
+        number = _number_of(self._number, "shrink", left)
+        return Communicator(left.index(self.rank), members, self.timeout, label, number, self._tuning)
+
+    def flight(self) -> dict[str, Any]:
+        """What the flight recorder holds of this rank: the last 256 calls with what they were and when, and how it stands."""
+        record: dict[str, Any] = _native.flight(*self._members[self.rank][:2])
+        return {"rank": self.rank, "size": self.size, "label": self._label, **record}
 
     def close(self) -> None:
         """Leave. Calls of other ranks that would need this one fail, naming it."""
@@ -355,6 +405,9 @@ class Communicator(PointToPoint):
         programs = programs_of(collective, chosen, self.size, root if rooted else None, MEMORIES[memory])
         return facts(programs, self.rank, algorithm)
 
+    def _choices(self, collective: str) -> list[Choice]:
+        return self._tuning.of(collective, self.size) or choices(collective, self.size)
+
     def algorithm_named(self, name: str) -> str | Callable[..., Steps]:
         """What the engine's name for an algorithm stands for: a registered one's own name, or a user's function."""
         return self._functions.get(name, name)
@@ -376,6 +429,8 @@ class Communicator(PointToPoint):
         if found.is_builtin:
             return _OPS[found.name], algorithm
         if not found.commutative:
+            if algorithm is None and self._tuning.of(collective, self.size) is not None:
+                algorithm = choices(collective, self.size)[-1][1]  # what was tuned may fold in another order
             chosen = algorithm if algorithm is not None else choices(collective, self.size)[-1][1]
             if not keeps_rank_order(collective, chosen, self.size, root if collective == "reduce" else None):
                 name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "the algorithm")

@@ -51,15 +51,20 @@ def spawn(
     args: Sequence[Any] = (),
     timeout: float | None = None,
     prefix_output: bool = False,
+    survive: bool = False,
 ) -> list[Result]:
     """Run `work(communicator, *args)` in as many processes as there are ranks; the results, by rank.
 
     Works from scripts without an `if __name__` guard and from notebooks: the processes are fresh interpreters, and
     functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and RankFailed
     names it. `timeout` bounds the whole run, in seconds; None lets it take as long as it takes. With `prefix_output`
-    every line that a rank prints comes out through this process, with the rank in front of it.
+    every line that a rank prints comes out through this process, with the rank in front of it. With `survive` a rank that
+    raises or dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and
+    RankFailed is raised only if no rank came to its end.
     """
-    return run_everywhere(_connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output)
+    return run_everywhere(
+        _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive
+    )
 
 
 @contextlib.contextmanager
@@ -80,12 +85,13 @@ def run_everywhere(
     args: Sequence[Any] = (),
     timeout: float | None = None,
     prefix_output: bool = False,
+    survive: bool = False,
 ) -> list[Result]:
     """What `spawn` does, with something else than a communicator to work on: whatever `enter` makes of a place."""
     _check_ranks(ranks)
     descriptor = _private_file(_pickled(enter, work, args))
     try:
-        with Supervisor(prefix_output) as supervisor:
+        with Supervisor(prefix_output, survive) as supervisor:
             for rank, environment in enumerate(_environments(ranks, prefix_output)):
                 supervisor.start_work(rank, descriptor, environment)
             supervisor.watch(timeout)
@@ -94,16 +100,24 @@ def run_everywhere(
     failed = [child for child in supervisor.children if child.has_failed]
     if supervisor.late and all(child.was_told_to_end for child in failed):
         raise CollectiveTimeout(f"spawn: {_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
-    if failed:
+    if failed and not (survive and len(failed) < ranks):
         raise _failure(failed)
-    return [_result(child) for child in supervisor.children]
+    return [None if child.has_failed else _result(child) for child in supervisor.children]  # type: ignore[misc]
 
 
-def launch(command: Sequence[str], ranks: int, *, prefix_output: bool = False, timeout: float | None = None) -> int:
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    prefix_output: bool = False,
+    timeout: float | None = None,
+    survive: bool = False,
+) -> int:
     """Run a command once for every rank, and say on stderr which rank failed; the exit status of the run.
 
     0 when all is well, otherwise the status of the rank that failed first (128 + its number for a signal), 124 after
-    the timeout, and 128 + its number for a signal to the launcher itself.
+    the timeout, and 128 + its number for a signal to the launcher itself. With `survive` a rank that fails does not end
+    the others, and all is well if one of them comes to a good end.
     """
     _check_ranks(ranks)
     if not command:
@@ -111,7 +125,7 @@ def launch(command: Sequence[str], ranks: int, *, prefix_output: bool = False, t
     if shutil.which(command[0]) is None:
         raise UsageError(f"launch: there is no command {command[0]!r} that can be run")
     try:
-        with _signals() as interrupts, Supervisor(prefix_output) as supervisor:
+        with _signals() as interrupts, Supervisor(prefix_output, survive) as supervisor:
             for rank, environment in enumerate(_environments(ranks, prefix_output)):
                 supervisor.start_command(rank, command, environment)
             supervisor.watch(timeout, interrupts)
@@ -122,7 +136,8 @@ def launch(command: Sequence[str], ranks: int, *, prefix_output: bool = False, t
     first = next((child for child in supervisor.ended if child.has_failed and not child.was_told_to_end), None)
     if first is not None:
         _say(first.how_it_ended())
-        return first.shell_status
+        survived = survive and any(not child.has_failed for child in supervisor.children)
+        return 0 if survived else first.shell_status
     if supervisor.late:
         _say(f"{_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
         return TIMED_OUT

@@ -81,8 +81,9 @@ class Child:
 class Supervisor:
     """The processes of one run. Leaving the context ends whatever is left of them."""
 
-    def __init__(self, prefix_output: bool) -> None:
+    def __init__(self, prefix_output: bool, survive: bool = False) -> None:
         self.prefix_output = prefix_output
+        self.survive = survive  # a rank that fails leaves the others to themselves
         self.children: list[Child] = []
         self.ended: list[Child] = []  # in the order in which they ended
         self.interrupted: int | None = None
@@ -174,7 +175,7 @@ class Supervisor:
                     selected.data()
             self._collect_ended()
             now = time.monotonic()
-            if not self.signals_due and any(child.has_failed for child in self.children):
+            if not self.survive and not self.signals_due and any(child.has_failed for child in self.children):
                 due = now + SECONDS_TO_FINISH
                 self.signals_due = [(due, signal.SIGTERM), (due + SECONDS_TO_OBEY, signal.SIGKILL)]
             if deadline is not None and now >= deadline and not self.late and self._running():

@@ -7,6 +7,7 @@ watches memory accesses needs.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -29,7 +30,8 @@ def run_threads(
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     members = [_member(ranks) for _ in range(ranks)]
-    communicators = [Communicator(rank, members, timeout, "the world") for rank in range(ranks)]
+    number = secrets.randbits(64)
+    communicators = [Communicator(rank, members, timeout, "the world", number) for rank in range(ranks)]
     results: list[Result | None] = [None] * ranks
     failures: list[tuple[int, BaseException]] = []  # in the order of their coming; appending is atomic
 

@@ -1,0 +1,183 @@
+// What can be seen of a rank from outside, in its arena: for `allfold doctor`, for the flight recorder, and for ranks that
+// agree on who is left.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../asking.hpp"
+#include "../communicator.hpp"
+#include "../peers.hpp"
+#include "../ticks.hpp"
+#include "bindings.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+namespace {
+
+// What ticks are in seconds since 1970, from the clocks when the communicator was made and now.
+struct Times {
+    uint64_t start_ticks, start_time;
+    double ticks_a_nanosecond;
+
+    explicit Times(const Post& post)
+        : start_ticks(post.start_ticks.load(std::memory_order_relaxed)),
+          start_time(post.start_time.load(std::memory_order_relaxed)) {
+        double passed = static_cast<double>(nanoseconds_since_1970() - start_time);
+        ticks_a_nanosecond = passed > 0 ? static_cast<double>(ticks() - start_ticks) / passed : 1;
+    }
+    nb::object seconds(uint64_t tick) const {
+        if (tick < start_ticks || ticks_a_nanosecond <= 0) return nb::none();
+        double nanoseconds = static_cast<double>(tick - start_ticks) / ticks_a_nanosecond;
+        return nb::float_((static_cast<double>(start_time) + nanoseconds) * 1e-9);
+    }
+};
+
+nb::dict record_of(const CallRecord& record, const Times& times) {
+    nb::dict dict;
+    bool known = record.collective < std::size(collective_names) && record.dtype < dtype_count;
+    dict["call"] = record.call;
+    dict["collective"] = known ? collective_names[record.collective] : "?";
+    dict["dtype"] = known ? name_of(static_cast<DType>(record.dtype)) : "?";
+    dict["op"] = record.op == custom_op ? "custom" : record.op < op_count ? name_of(static_cast<Op>(record.op)) : "?";
+    dict["elements"] = record.elements;
+    dict["root"] = record.root;
+    dict["algorithm"] = std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+    dict["begun"] = times.seconds(record.begun);
+    dict["ended"] = record.ended ? times.seconds(record.ended) : nb::none();
+    return dict;
+}
+
+nb::dict post_of(const Post& post) {
+    const char* standings[] = {"open", "mismatch", "aborted", "left", "late"};
+    uint64_t last = post.last_call.load(std::memory_order_acquire);
+    uint32_t standing = post.standing.load(std::memory_order_relaxed), waits = post.waiting_for.load(std::memory_order_relaxed);
+    Times times(post);
+    nb::list calls;
+    for (uint64_t call = last > records_kept ? last - records_kept + 1 : 1; call <= last; ++call) {
+        CallRecord record = post.records[call % records_kept].load();
+        if (record.call == call) calls.append(record_of(record, times));
+    }
+    nb::dict dict;
+    dict["process"] = post.process.load(std::memory_order_relaxed);
+    dict["standing"] = standings[std::min<uint32_t>(standing, 4)];
+    dict["last_call"] = last;
+    dict["last_done"] = post.last_done.load(std::memory_order_acquire);
+    dict["progress"] = post.progress.load(std::memory_order_acquire);
+    dict["waiting_for"] = waits ? nb::cast(waits - 1) : nb::none();
+    dict["calls"] = calls;
+    return dict;
+}
+
+// A mapping that ends with its scope.
+class View {
+  public:
+    View(int descriptor, bool writable) {
+        struct stat facts;
+        if (fstat(descriptor, &facts) != 0 || facts.st_size < static_cast<off_t>(sizeof(Directory)))
+            throw nb::value_error("this is not an arena of allfold");
+        size_ = static_cast<size_t>(facts.st_size);
+        base_ = mmap(nullptr, size_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+        if (base_ == MAP_FAILED) throw nb::value_error("the arena cannot be mapped");
+        if (directory().magic.load(std::memory_order_acquire) != directory_magic) {
+            munmap(base_, size_);
+            throw nb::value_error("this is not an arena of this version of allfold");
+        }
+    }
+    ~View() { munmap(base_, size_); }
+    View(const View&) = delete;
+    Directory& directory() const { return *static_cast<Directory*>(base_); }
+    const Post* post(uint64_t offset) const {
+        bool there = offset >= sizeof(Directory) && offset % line_bytes == 0 && offset <= size_ && sizeof(Post) <= size_ - offset;
+        return there ? reinterpret_cast<const Post*>(static_cast<char*>(base_) + offset) : nullptr;
+    }
+
+  private:
+    void* base_;
+    size_t size_;
+};
+
+// Everything that the directory of an arena names.
+nb::dict inspect(int descriptor) {
+    View view(descriptor, false);
+    Directory& directory = view.directory();
+    nb::list communicators;
+    for (const Entry& entry : directory.entries) {
+        const Post* post = view.post(entry.post.load(std::memory_order_acquire));
+        if (!post) continue;
+        nb::dict dict = post_of(*post);
+        std::string label;
+        for (const auto& character : entry.label)
+            if (char c = character.load(std::memory_order_relaxed)) label += c;
+        dict["label"] = nb::bytes(label.c_str(), label.size());
+        dict["group"] = entry.group.load(std::memory_order_relaxed);
+        dict["rank"] = entry.rank.load(std::memory_order_relaxed);
+        dict["size"] = entry.size.load(std::memory_order_relaxed);
+        communicators.append(dict);
+    }
+    nb::dict dict;
+    dict["process"] = directory.process.load(std::memory_order_relaxed);
+    dict["communicators"] = communicators;
+    return dict;
+}
+
+nb::bytes ask_descriptor(int descriptor, double seconds) {
+    View view(descriptor, true);
+    std::string text;
+    {
+        nb::gil_scoped_release release;
+        text = ask(view.directory(), std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+    }
+    return nb::bytes(text.data(), text.size());
+}
+
+// A plain C function, with nothing in it that would have to be destroyed: an interpreter that is ending has a thread that
+// asks for its lock exit then and there, through all frames, which C++ takes for an error in most of its own.
+PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+    if (count != 2 || !nb::isinstance<Arena>(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "next_question takes an arena and a number");
+        return nullptr;
+    }
+    Arena* arena = nb::inst_ptr<Arena>(arguments[0]);
+    unsigned long long seen = PyLong_AsUnsignedLongLong(arguments[1]);
+    if (PyErr_Occurred()) return nullptr;
+    PyThreadState* state = PyEval_SaveThread();
+    uint64_t question = await_question(arena->directory(), seen);
+    PyEval_RestoreThread(state);
+    return PyLong_FromUnsignedLongLong(question);
+}
+
+std::atomic<uint64_t>& shrink_word(const Arena& arena, size_t post, size_t word) {
+    auto& words = reinterpret_cast<Post*>(arena.at(post))->shrink;
+    if (word >= std::size(words)) throw nb::index_error("a post has fewer words than that");
+    return words[word];
+}
+
+}  // namespace
+
+void bind_inspect(nb::module_& module) {
+    module.def("inspect", &inspect);
+    module.def("ask", &ask_descriptor);
+    module.def("flight", [](const Arena& arena, size_t post) { return post_of(*reinterpret_cast<Post*>(arena.at(post))); });
+    static PyMethodDef asked{"next_question", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(next_question)),
+                             METH_FASTCALL, "Wait for a question to this arena."};
+    module.attr("next_question") = nb::steal(PyCFunction_New(&asked, nullptr));
+    module.def("give_answer", [](const Arena& arena, uint64_t question, nb::bytes text) {
+        give_answer(arena.directory(), question, std::string(text.c_str(), text.size()));
+    });
+    module.def("end_questions", [](const Arena& arena) { end_questions(arena.directory()); });
+    module.def("is_alive", [](const Arena& arena, size_t post) {
+        return life_of(reinterpret_cast<Post*>(arena.at(post))->process.load(std::memory_order_relaxed)) == Life::alive;
+    });
+    // Sequentially consistent: those who agree on something through these words each write theirs and then read the others'.
+    module.def("load_word", [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
+    module.def("store_word", [](const Arena& arena, size_t post, size_t word, uint64_t value) {
+        shrink_word(arena, post, word).store(value);
+    });
+}
+
+}  // namespace allfold

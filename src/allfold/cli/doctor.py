@@ -1,0 +1,221 @@
+"""`allfold doctor`: what the ranks of a live run are doing, seen from outside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import _native
+from ..errors import UsageError
+from .terminal import add_color, add_json, write_json, write_lines, write_table
+
+SUMMARY = """\
+What the ranks of a live run are doing, seen from outside: their groups, how many calls each has made, which call it is in,
+for whom it waits, and where it stands in its program. Nothing is stopped or changed by looking."""
+
+_EPILOG = """\
+example:
+  $ allfold doctor 4711
+  the world: 3 ranks
+  rank  process  calls  now                                     since   waits for
+  0     4711     17     all_reduce of float32[1024] sum         4.2 s   rank 2
+  1     4712     17     all_reduce of float32[1024] sum         4.2 s   rank 2
+  2     4713     16     nothing: broadcast ended 4.2 s ago
+  rank 2 (process 4713) is at train.py:31 in load, called from train.py:60 in main
+
+  $ allfold doctor --all                   every run of yours on this machine
+  $ allfold doctor 4711 --dump flight.json the last 256 calls of every rank, as JSON
+
+exit status: 0 good, 1 a rank is lost or stuck behind another, 2 no such run."""
+
+_ANSWER_SECONDS = 0.5
+_LONG = 1.0  # seconds in one call after which somebody is waited for rather than on the way
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "process", nargs="?", type=int, metavar="PID", help="a process of the run: a rank, or its launcher"
+    )
+    parser.add_argument("--all", action="store_true", help="every run of this user")
+    parser.add_argument("--stacks", action="store_true", help="the stacks of all threads of all ranks")
+    parser.add_argument("--dump", type=Path, metavar="FILE", help="write everything, the flight recorders too, as JSON")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if (arguments.process is None) != arguments.all:
+        raise UsageError("expected the number of a process, or --all")
+    processes = None if arguments.all else _family(arguments.process)
+    groups = _groups(_arenas(processes))
+    if not groups:
+        where = (
+            "this user has no run" if arguments.all else f"process {arguments.process} is no rank and has none below it"
+        )
+        raise UsageError(f"{where}: nothing of allfold is mapped there")
+    for group in groups:
+        for member in group["members"]:
+            member["stacks"] = _stacks(member.pop("descriptor"))
+    if arguments.dump is not None:
+        arguments.dump.write_text(json.dumps(groups, indent=1, ensure_ascii=False), encoding="utf-8")
+    if arguments.json:
+        write_json(groups)
+    elif arguments.dump is None:
+        for number, group in enumerate(groups):
+            write_lines([""] if number else [], arguments.color)
+            _write(group, arguments)
+    return int(any(_is_in_trouble(group) for group in groups))
+
+
+# Looking --------------------------------------------------------------------------------------------------------------
+
+
+def _family(process: int) -> set[int]:
+    """A process and those below it: the user may name the launcher."""
+    if not Path(f"/proc/{process}").exists():
+        raise UsageError(f"there is no process {process}")
+    children: dict[int, list[int]] = {}
+    for number in _processes():
+        try:
+            parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children.setdefault(parent, []).append(number)
+    family, waiting = set(), [process]
+    while waiting:
+        family.add(one := waiting.pop())
+        waiting += children.get(one, [])
+    return family
+
+
+def _processes() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+
+
+def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
+    """The arenas of those processes and of all their peers, whose arenas they have mapped too; each once."""
+    seen: set[tuple[int, int]] = set()
+    for process in sorted(_processes() if processes is None else processes):
+        try:
+            links = list(Path(f"/proc/{process}/fd").iterdir())
+        except OSError:  # it is gone, or another user's
+            continue
+        for link in links:
+            try:
+                if not os.readlink(link).startswith("/memfd:allfold "):
+                    continue
+                descriptor = os.open(link, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                continue
+            facts = os.fstat(descriptor)
+            if (facts.st_dev, facts.st_ino) in seen:
+                os.close(descriptor)
+                continue
+            seen.add((facts.st_dev, facts.st_ino))
+            try:
+                found = _native.inspect(descriptor)
+            except ValueError:  # of another version, or not yet begun
+                os.close(descriptor)
+                continue
+            yield {**found, "descriptor": descriptor}
+
+
+def _groups(arenas: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[int, dict[str, Any]] = {}
+    for arena in arenas:
+        for member in arena["communicators"]:
+            label = member.pop("label").decode(errors="replace")
+            group = groups.setdefault(member.pop("group"), {"label": label, "size": member.pop("size"), "members": []})
+            member.pop("size", None)
+            alive = Path(f"/proc/{member['process']}").exists()
+            group["members"].append({**member, "alive": alive, "descriptor": arena["descriptor"]})
+    for group in groups.values():
+        group["members"].sort(key=lambda member: member["rank"])
+    return sorted(groups.values(), key=lambda group: (group["members"][0]["process"], group["label"]))
+
+
+def _stacks(descriptor: int) -> dict[str, Any] | None:
+    text = _native.ask(descriptor, _ANSWER_SECONDS).decode(errors="replace")
+    first, _, rest = text.partition("\n")
+    if not first:
+        return None
+    try:
+        return {"at": first, "threads": json.loads(rest)}
+    except ValueError:  # cut off, or two asked at once
+        return {"at": first, "threads": []}
+
+
+# Saying ---------------------------------------------------------------------------------------------------------------
+
+
+def _write(group: dict[str, Any], arguments: argparse.Namespace) -> None:
+    members = group["members"]
+    write_lines([f"{group['label']}: {group['size']} ranks"], arguments.color)
+    rows: list[list[str] | None] = []
+    for member in members:
+        now, since = _doing(member)
+        waits = "" if member["waiting_for"] is None else f"rank {member['waiting_for']}"
+        rows.append([str(member["rank"]), str(member["process"]), str(member["last_done"]), now, since, waits])
+    write_table(("rank", "process", "calls", "now", "since", "waits for"), rows, arguments.color, left=4)
+    there = {member["rank"] for member in members}
+    lines = [f"rank {rank}: not seen, its process is gone" for rank in range(group["size"]) if rank not in there]
+    for member in members:
+        who = f"rank {member['rank']} (process {member['process']})"
+        if not member["alive"]:
+            lines.append(f"{who} is gone")
+        elif member["stacks"] is None:
+            lines.append(f"{who} does not say where it is: it is stopped, or its interpreter is busy or stuck")
+        elif arguments.stacks:
+            lines.append(f"{who}:")
+            for thread in member["stacks"]["threads"]:
+                lines += [f"  {thread['thread']}", *(f"    {frame}" for frame in thread["stack"])]
+        else:
+            lines.append(f"{who} is at {member['stacks']['at']}")
+    write_lines(lines, arguments.color)
+
+
+def _doing(member: dict[str, Any]) -> tuple[str, str]:
+    last = member["calls"][-1] if member["calls"] else None
+    if member["standing"] != "open":
+        how = {"mismatch": "broken: ranks came with different calls", "aborted": "broken: aborted", "left": "closed"}
+        how["late"] = "broken: somebody did not come"
+        return how[member["standing"]], ""
+    if last is None:
+        return "nothing: no call yet", ""
+    what = describe_call(last)
+    if member["last_done"] >= last["call"]:
+        return f"nothing: {what} ended {_seconds(last['ended'])} ago", ""
+    return what, _seconds(last["begun"])
+
+
+def describe_call(call: dict[str, Any]) -> str:
+    if call["collective"] == "barrier":
+        return "barrier"
+    reduces = call["collective"] in ("all_reduce", "reduce", "reduce_scatter")
+    rooted = call["collective"] in ("reduce", "broadcast", "gather", "scatter")
+    words = [f"{call['collective']} of {call['dtype']}[{call['elements']}]"]
+    words += [call["op"]] if reduces else []
+    words += [f"root {call['root']}"] if rooted else []
+    words += [f"by {call['algorithm']}"] if call["algorithm"] else []
+    return " ".join(words)
+
+
+def _seconds(moment: float | None) -> str:
+    return "?" if moment is None else f"{max(0.0, time.time() - moment):.1f} s"
+
+
+def _is_in_trouble(group: dict[str, Any]) -> bool:
+    """Somebody is gone, or waits long for a rank that has not come."""
+    members = group["members"]
+    if len(members) < group["size"] or any(not member["alive"] for member in members):
+        return True
+    now = time.time()
+    return any(
+        member["waiting_for"] is not None and now - (member["calls"][-1]["begun"] or now) > _LONG for member in members
+    )

@@ -1,0 +1,253 @@
+"""What becomes of a run when a rank is lost, late or stuck: who hears what, who goes on, and what can be seen from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+
+import allfold
+from allfold import CollectiveTimeout, MismatchError, RankLost, UsageError
+from allfold.cli import main
+from allfold.run.communicator import Communicator
+from allfold.run.standing import describe_stacks
+from allfold.run.threads import run_threads
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+PATIENCE = 60.0
+
+
+def fails(kind: type[Exception], function: Any, *arguments: Any, **named: Any) -> str:
+    with pytest.raises(kind) as caught:
+        function(*arguments, **named)
+    return str(caught.value)
+
+
+# Going on -------------------------------------------------------------------------------------------------------------
+
+
+def goes_on(comm: Communicator, victims: list[int], end: str) -> tuple[str, int, int, float]:
+    comm.barrier()
+    if comm.rank in victims:
+        if end == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif end == "exit":
+            os._exit(3)
+        raise ArithmeticError("this rank has had enough")
+    said = fails(RankLost, comm.all_reduce, np.ones(100_000))
+    left = comm.shrink(timeout=PATIENCE)
+    array = np.full(1000, float(comm.rank))
+    for _ in range(3):
+        left.all_reduce(array, op="max")
+    left.send(array, (left.rank + 1) % left.size)
+    left.recv(array, (left.rank - 1) % left.size)
+    return said, left.rank, left.size, float(array[-1])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "victims", "end"),
+    [(4, [1], "kill"), (4, [0], "exit"), (5, [0, 3], "kill"), (3, [2], "raise"), (2, [1], "kill")],
+)
+def test_those_who_are_left_go_on(ranks: int, victims: list[int], end: str) -> None:
+    results = allfold.spawn(goes_on, ranks, args=(victims, end), timeout=PATIENCE * 2, survive=True)
+    left = [rank for rank in range(ranks) if rank not in victims]
+    assert [results[rank] is None for rank in range(ranks)] == [rank in victims for rank in range(ranks)]
+    for number, rank in enumerate(left):
+        said, own, size, largest = results[rank]
+        assert (own, size, largest) == (number, len(left), max(left))
+        assert "(call 2 of the world)" in said
+    if end == "kill":
+        assert any("is gone" in results[rank][0] for rank in left)
+
+
+def test_a_second_rank_that_is_lost_while_they_agree() -> None:
+    def work(comm: Communicator) -> int:
+        comm.barrier()
+        if comm.rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fails(RankLost, comm.barrier)
+        if comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left = comm.shrink(timeout=PATIENCE)
+        try:
+            left.barrier()
+        except RankLost:  # it had been taken for one of them
+            left = left.shrink(timeout=PATIENCE)
+            left.barrier()
+        return left.size
+
+    assert allfold.spawn(work, 5, timeout=PATIENCE * 2, survive=True) == [3, 3, None, None, 3]
+
+
+def test_after_ranks_disagreed_all_of_them_go_on() -> None:
+    def work(comm: Communicator) -> tuple[int, int, float]:
+        fails(MismatchError, comm.all_reduce, np.ones(3 + comm.rank))
+        again = comm.shrink(timeout=PATIENCE)
+        array = np.ones(5)
+        again.all_reduce(array)
+        assert "was shrunk already" in fails(UsageError, comm.shrink)
+        return again.rank, again.size, float(array[0])
+
+    assert run_threads(work, 3) == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
+
+
+def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
+    def work(comm: Communicator) -> str:
+        if comm.rank == 1:
+            meeting.wait(PATIENCE)  # it lives, and never comes
+            return ""
+        try:
+            return fails(CollectiveTimeout, comm.shrink, timeout=0.2)
+        finally:
+            meeting.set()
+
+    meeting = threading.Event()
+    assert run_threads(work, 2)[0] == "shrink: rank 1 did not come within 0.2 s, and is not gone"
+
+
+def test_a_run_that_survives_ends_well_and_names_the_lost(tmp_path: Any) -> None:
+    script = tmp_path / "one.py"
+    script.write_text("import os, sys\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n")
+    words = [sys.executable, "-m", "allfold", "run", "-n", "3", "--survive", str(script)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode == 0 and "rank 1" in ended.stderr and "SIGKILL" in ended.stderr
+    script.write_text("raise SystemExit(5)\n")
+    assert subprocess.run(words, capture_output=True, timeout=PATIENCE, check=False).returncode == 5
+
+
+# Late and stuck -------------------------------------------------------------------------------------------------------
+
+
+def lost_in_thought(comm: Communicator) -> None:
+    comm.barrier()  # until the others have spoken
+
+
+def test_who_is_missing_what_it_did_last_and_where_it_stands() -> None:
+    def work(comm: Communicator) -> str:
+        other = comm.group([0, 1, 2])
+        assert other is not None
+        comm.broadcast(np.ones(10, np.float32))
+        if comm.rank == 1:
+            lost_in_thought(other)
+            return ""
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(4), timeout=0.5)
+        other.barrier()
+        return said
+
+    for rank, said in enumerate(allfold.spawn(work, 3, timeout=PATIENCE)):
+        if rank == 1:
+            continue
+        assert said.startswith("all_reduce: rank 1 did not come within 0.5 s (call 3 of the world); rank 1 (process ")
+        assert "has done call 2, broadcast of float32[10] root 0; it is at " in said
+        assert "in barrier, called from test_survivors.py:" in said and "in lost_in_thought" in said
+
+
+def test_a_rank_that_is_stopped_is_said_to_be() -> None:
+    def work(comm: Communicator) -> str:
+        processes = np.empty(2, np.int64)
+        comm.all_gather(np.array([os.getpid()]), processes)
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return ""
+        try:
+            return fails(CollectiveTimeout, comm.barrier, timeout=0.5)
+        finally:
+            os.kill(int(processes[1]), signal.SIGCONT)
+
+    assert "it is stopped (SIGSTOP or a debugger)" in allfold.spawn(work, 2, timeout=PATIENCE)[0]
+
+
+def test_stacks_name_every_thread() -> None:
+    first, _, rest = describe_stacks().partition("\n")
+    assert "in describe_stacks" in first
+    assert [thread["thread"] for thread in json.loads(rest)][-1] == "MainThread"
+
+
+# From outside ---------------------------------------------------------------------------------------------------------
+
+PATIENT = """
+import sys, numpy as np, allfold
+comm = allfold.init()
+pair = comm.group([0, 1])
+comm.all_reduce(np.ones(8))
+print("ready", flush=True)
+if comm.rank == 2:
+    sys.stdin.readline()
+comm.all_reduce(np.ones(8), op="max")
+"""
+
+
+def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    key = os.urandom(16).hex()
+    processes = []
+    try:
+        for rank in range(3):
+            variables = os.environ | {"ALLFOLD_RANK": str(rank), "ALLFOLD_SIZE": "3", "ALLFOLD_KEY": key}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            processes.append(subprocess.Popen([sys.executable, "-c", PATIENT], env=variables, **pipes))
+        for process in processes:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        deadline = time.monotonic() + PATIENCE
+        while True:  # until both others are seen to wait
+            main(["doctor", str(processes[0].pid), "--json"])
+            groups = {group["label"]: group for group in json.loads(capsys.readouterr().out)}
+            world = groups["the world"]["members"]
+            if [member["waiting_for"] for member in world] == [2, 2, None]:
+                break
+            assert time.monotonic() < deadline, world
+        assert [member["process"] for member in world] == [process.pid for process in processes]
+        assert [member["last_done"] for member in world] == [2, 2, 2]
+        last = world[0]["calls"][-1]
+        assert (last["collective"], last["dtype"], last["elements"], last["op"]) == ("all_reduce", "float64", 8, "max")
+        assert last["ended"] is None and abs(last["begun"] - time.time()) < PATIENCE
+        assert world[2]["calls"][-1]["ended"] >= world[2]["calls"][-1]["begun"]
+        assert "<string>:8 in <module>" in world[2]["stacks"]["at"]
+        assert groups["group 1 of the world: ranks 0, 1"]["size"] == 2
+        main(["doctor", str(processes[1].pid), "--no-color", "--stacks"])
+        said = capsys.readouterr().out
+        assert "the world: 3 ranks" in said and "all_reduce of float64[8] max" in said and "rank 2" in said
+        main(["doctor", "--all", "--dump", str(tmp_path / "flight.json")])
+        assert any(group["label"] == "the world" for group in json.loads((tmp_path / "flight.json").read_text()))
+        processes[2].communicate("\n", timeout=PATIENCE)
+        assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_the_doctor_refuses_what_it_cannot_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 2
+    assert "expected the number of a process, or --all" in capsys.readouterr().err
+    assert main(["doctor", "999999999"]) == 2
+    assert "there is no process 999999999" in capsys.readouterr().err
+    alone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert main(["doctor", str(alone.pid)]) == 2
+        assert "is no rank and has none below it" in capsys.readouterr().err
+    finally:
+        alone.kill()
+        alone.communicate()
+
+
+def test_the_flight_recorder_keeps_the_last_calls() -> None:
+    def work(comm: Communicator) -> dict[str, Any]:
+        for number in range(300):
+            comm.all_reduce(np.ones(number % 7 + 1, np.float32))
+        return comm.flight()
+
+    for flight in run_threads(work, 2):
+        assert [call["call"] for call in flight["calls"]] == list(range(45, 301))
+        assert [call["elements"] for call in flight["calls"]] == [number % 7 + 1 for number in range(44, 300)]
+        times = [moment for call in flight["calls"] for moment in (call["begun"], call["ended"])]
+        assert times == sorted(times) and flight["standing"] == "open" and flight["last_done"] == 300
