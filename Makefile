@@ -1,19 +1,20 @@
 # make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
 # make sanitize: the engine under sanitizers · make bench-peers: what `allfold bench` compares with
+# make conformance: torch's own test-suite for backends, on allfold and on gloo
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test sanitize bench-peers lint format clean
+.PHONY: setup demo test sanitize bench-peers conformance gallery lint format clean
 
 setup: $(INSTALLED)
 
 demo: setup
 	$(VENV)/bin/allfold demo
 
-test: lint $(VENV)/.torch
+test: lint
 	$(VENV)/bin/python -m pytest
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
@@ -27,7 +28,15 @@ bench-peers: setup $(VENV)/.torch
 	test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
 	.venv-mpich/bin/python -m pip install --quiet -c constraints.txt numpy mpi4py mpich
 
-lint: setup
+# torch's own test-suite for backends, on allfold and on gloo; goes on where it was stopped, and writes docs/conformance.md.
+conformance: setup $(VENV)/.torch
+	$(VENV)/bin/python tests/conformance.py
+
+# docs/gallery.md and its figures, from the schedules themselves.
+gallery: setup
+	$(VENV)/bin/python docs/gallery.py
+
+lint: setup $(VENV)/.torch
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

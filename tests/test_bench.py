@@ -232,6 +232,7 @@ def test_wrong_elements_fail_the_table() -> None:
 def test_peers_are_named_with_or_without_their_interpreter() -> None:
     assert [peer.name for peer in parse_peers("all")] == list(HOW_TO_GET)
     assert parse_peers("none") == []
+    assert [peer.name for peer in parse_peers("all", through_torch=True)] == ["engine", *HOW_TO_GET]
     assert parse_peers(f"gloo,mpich={sys.executable}") == [Wanted("gloo"), Wanted("mpich", sys.executable)]
     with pytest.raises(af.UsageError, match=r"there is no interpreter '/nowhere/python' that can be run"):
         parse_peers("mpich=/nowhere/python")
@@ -250,6 +251,8 @@ def test_an_unknown_peer_is_wrong_usage_and_the_known_ones_are_named(capsys: pyt
         ["-n", "0"],
         ["--root", "2"],
         ["--algo", "rink"],
+        ["--algo", "ring", "--torch"],
+        ["--peers", "engine"],
         ["--op", "avg", "--dtype", "int32"],
         ["--collective", "all_reduced"],
         ["-b", "1K", "-e", "8"],
@@ -312,3 +315,15 @@ def test_every_collective_runs_and_json_can_go_to_stdout() -> None:
         assert table["out_of_bounds"] == 0
         # Nothing of a barrier can be compared, and the check does not claim that it was.
         assert table["points"][0]["ours"][0]["wrong"] == (0 if COLLECTIVES[table["collective"]].carries_data else None)
+
+
+def test_ours_through_torch_beside_the_engine_itself() -> None:
+    words = ("-n", "2", "-b", "1K", "-e", "1K", "--collective", "all", "--torch", "--both", "--peers", "engine")
+    ended = bench(*words, "--json", "-", timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert set(document["environment"]["peers"]) == {"allfold", "engine"}
+    for table in document["tables"]:
+        assert table["out_of_bounds"] == 0 and table["notes"] == []
+        for point in table["points"]:
+            assert all(one["microseconds"] > 0 for one in [*point["ours"], point["peers"]["engine"]])

@@ -53,8 +53,7 @@ class Allfold:
 
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
         if options.get("memcpy"):
-            one, other = (np.full(case.size, filling, np.uint8) for filling in (1, 2))
-            return partial(np.copyto, one, other)
+            return _copying(case)
         communicator = self._communicator
         named: dict[str, Any] = {"algorithm": options.get("algorithm")}
         if not case.kind.carries_data:
@@ -77,22 +76,30 @@ class Allfold:
         self._communicator.close()
 
 
-class Gloo:
-    """gloo, as torch.distributed offers it."""
+class Torch:
+    """A backend of torch.distributed: gloo, or ours, which also copies memory then."""
 
-    def __init__(self, rank: int, size: int, port: int) -> None:
+    def __init__(self, rank: int, size: int, port: int, backend: str) -> None:
         self._torch = import_module("torch")
         self._dist = import_module("torch.distributed")
+        if backend == "allfold":
+            import_module("allfold.torch")
         self.rank = rank
-        self.version = f"gloo of torch {self._torch.__version__}"
-        self._dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+        self.version = f"{backend} of torch {self._torch.__version__}"
+        self._backend = backend
+        self._dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
-        return np.empty(count, dtype)
+        if not options.get("shared"):
+            return np.empty(count, dtype)
+        array: Array = self._dist.group.WORLD.communicator.empty(count, dtype)
+        return array
 
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        if options.get("memcpy"):
+            return _copying(case)
         dist = self._dist
-        if case.kind.reduces and case.op == "avg":
+        if case.kind.reduces and case.op == "avg" and self._backend == "gloo":
             raise UsageError("gloo has no avg")
         op = getattr(dist.ReduceOp, case.op.upper())
         given, taken = (self._tensor(case, array) for array in (source, target))
@@ -175,6 +182,11 @@ class Mpi:
 
     def close(self) -> None:
         """mpi4py finalizes MPI by itself when the interpreter ends."""
+
+
+def _copying(case: Case) -> Call:
+    one, other = (np.full(case.size, filling, np.uint8) for filling in (1, 2))
+    return partial(np.copyto, one, other)
 
 
 def mpi_version(text: str) -> str:

@@ -35,8 +35,8 @@ def main(arguments: list[str]) -> None:
 
     kinds: dict[str, Callable[..., Library]] = {
         "allfold": libraries.Allfold,
-        "gloo": libraries.Gloo,
         "mpi": libraries.Mpi,
+        "torch": libraries.Torch,
     }
     opened = kinds[library](**json.loads(given))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

@@ -35,6 +35,9 @@ HOW_TO_GET = {
 }
 """The peers, in the order of the table."""
 
+ENGINE = "engine"
+"""Our own communicator, called directly: what our torch backend is compared with, besides the peers."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -44,31 +47,32 @@ class Wanted:
     python: str | None = None
 
 
-def parse_peers(text: str) -> list[Wanted]:
-    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`."""
+def parse_peers(text: str, through_torch: bool = False) -> list[Wanted]:
+    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is a peer as well."""
     if text == "none":
         return []
+    known = [*([ENGINE] if through_torch else []), *HOW_TO_GET]
     wanted = []
-    for word in ",".join(HOW_TO_GET).split(",") if text == "all" else text.split(","):
+    for word in known if text == "all" else text.split(","):
         name, equals, python = word.strip().partition("=")
-        if name not in HOW_TO_GET:
-            raise UsageError(f"--peers: unknown peer {name!r}; {suggest(name, [*HOW_TO_GET, 'all', 'none'])}")
+        if name not in known:
+            raise UsageError(f"--peers: unknown peer {name!r}; {suggest(name, [*known, 'all', 'none'])}")
         if equals and shutil.which(python) is None:
             raise UsageError(f"--peers {word.strip()}: there is no interpreter {python!r} that can be run")
         wanted.append(Wanted(name, python or None))
     return wanted
 
 
-def start_ours(ranks: int) -> Crew:
-    key = secrets.token_hex(16)
-    given = [{"rank": rank, "size": ranks, "key": key} for rank in range(ranks)]
-    return Crew("allfold", ranks, lambda address: _own("allfold", address, given), _environment(ranks))
+def start_ours(ranks: int, through_torch: bool = False) -> Crew:
+    return _start_torch("allfold", ranks) if through_torch else _start_engine("allfold", ranks)
 
 
 def start_peer(wanted: Wanted, ranks: int) -> Crew:
     """The peer's crew; `CrewFailed` says how to get it where it is not there."""
+    if wanted.name == ENGINE:
+        return _start_engine(ENGINE, ranks)
     if wanted.name == "gloo":
-        return _start_gloo(ranks)
+        return _start_torch("gloo", ranks)
     python = _python_with(wanted)
     launcher = shutil.which("mpiexec", path=str(Path(python).parent)) or shutil.which("mpiexec")
     if launcher is None:
@@ -103,16 +107,22 @@ def _environment(ranks: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, cores() // ranks)), **kept}
 
 
-def _start_gloo(ranks: int) -> Crew:
+def _start_engine(name: str, ranks: int) -> Crew:
+    key = secrets.token_hex(16)
+    given = [{"rank": rank, "size": ranks, "key": key} for rank in range(ranks)]
+    return Crew(name, ranks, lambda address: _own("allfold", address, given), _environment(ranks))
+
+
+def _start_torch(backend: str, ranks: int) -> Crew:
     if importlib.util.find_spec("torch") is None:
-        raise CrewFailed(f"gloo: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
+        raise CrewFailed(f"{backend}: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    given = [{"rank": rank, "size": ranks, "port": port} for rank in range(ranks)]
+    given = [{"rank": rank, "size": ranks, "port": port, "backend": backend} for rank in range(ranks)]
     # All ranks are on this machine, and the loopback is its fastest interface.
     environment = _environment(ranks) | {"GLOO_SOCKET_IFNAME": "lo"}
-    return Crew("gloo", ranks, lambda address: _own("gloo", address, given), environment)
+    return Crew(backend, ranks, lambda address: _own("torch", address, given), environment)
 
 
 def _python_with(wanted: Wanted) -> str:

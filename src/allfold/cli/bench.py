@@ -49,6 +49,7 @@ example:
   $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm against the one taken by itself
   $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
   $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI of another environment
+  $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
 
 where the peers come from (a peer that is not installed is named, and the run goes on without it):
   gloo     {HOW_TO_GET["gloo"]}
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", metavar="SIZE", help="every size is so many bytes more than the last, instead of -f")
     add("--collective", default="all_reduce", metavar="C|all", help="one, several (A,B) or all (default: all_reduce)")
     add("--algo", default="auto", metavar="A,B|all", help="ours by these algorithms; auto chooses (default: auto)")
+    add("--torch", action="store_true", help="ours through torch.distributed; the engine itself is then a peer as well")
     add("--dtype", default="float32", metavar="T", help="element type (default: float32)")
     add("--op", default="sum", metavar="OP", help="reduction (default: sum)")
     add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (default: 0)")
@@ -93,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     rules = _rules(arguments)
-    peers = parse_peers(arguments.peers)
+    peers = parse_peers(arguments.peers, arguments.torch)
     tables = _tables(arguments, [peer.name for peer in peers])
     sizes = size_row(
         parse_size(arguments.begin),
@@ -106,9 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
     crews: dict[str, Crew] = {}
     status = 0
     try:
-        crews["allfold"] = start_ours(arguments.ranks)
+        crews["allfold"] = start_ours(arguments.ranks, arguments.torch)
         document["missing_peers"] = _start_peers(peers, arguments.ranks, crews, output)
-        versions = {name: crew.version for name, crew in crews.items() if name != "allfold"}
+        versions = {name: crew.version for name, crew in crews.items() if name != "allfold" or arguments.torch}
         document["environment"] = describe_environment(arguments.ranks, versions)
         output.lines(environment_lines(document["environment"]))
         output.lines(LEGEND)
@@ -177,6 +179,10 @@ def _rules(arguments: argparse.Namespace) -> Rules:
         raise UsageError(f"--seconds {arguments.seconds:g}: expected a time above 0 and below an hour")
     if arguments.iterations is not None and arguments.iterations < 1:
         raise UsageError(f"--iterations {arguments.iterations}: expected at least 1")
+    if arguments.torch and arguments.algo != "auto":
+        raise UsageError(
+            "--algo with --torch: torch.distributed has no way to name an algorithm; leave one of them out"
+        )
     if arguments.warmup < 0:
         raise UsageError(f"--warmup {arguments.warmup}: expected at least 0")
     if arguments.rounds < _LEAST_ROUNDS:

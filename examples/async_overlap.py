@@ -1,0 +1,102 @@
+"""Non-blocking calls: start a collective, do something else, wait for it.
+
+`async_op=True` gives a handle. The array belongs to the call until `handle.wait()` has returned; everything else can go
+on meanwhile. How much that hides is measured here, with two kinds of work in between:
+
+    waiting    for a disk, a network, a user: nobody needs the core, so the collective can have it
+    computing  the collective needs a core as well, and only hides behind the work if there is one to spare
+"""
+
+import argparse
+import os
+import time
+
+import numpy as np
+
+import allfold as af
+
+ELEMENTS = 4 * 1024 * 1024  # 16 MiB of float32
+ROUNDS = 7
+
+
+def best_time(comm, prepare, action, check):
+    """Seconds of the action on the slowest rank, the best of a few rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        prepare()
+        comm.barrier()
+        start = time.perf_counter()
+        action()
+        taken = np.array([time.perf_counter() - start])
+        check()
+        comm.all_reduce(taken, op="max")
+        best = min(best, taken[0])
+    return best
+
+
+def main(comm):
+    say = print if comm.rank == 0 else lambda *_: None
+    array = comm.empty(ELEMENTS)  # in shared memory, so that nothing is copied
+    total = comm.size * (comm.size + 1) / 2
+
+    def fill():
+        array[:] = comm.rank + 1  # anew each time, or the sums would grow without end
+
+    def check():
+        assert (array == total).all(), f"rank {comm.rank}: expected {total}, found {array[:3]}"
+
+    def reduce_now():
+        comm.all_reduce(array)
+
+    alone = best_time(comm, fill, reduce_now, check)
+    cores = len(os.sched_getaffinity(0))
+    say(f"an all_reduce of {array.nbytes >> 20} MiB alone: {alone * 1e3:.1f} ms; ranks: {comm.size}, cores: {cores}")
+    say(f"{'work':12s}{'alone':>10s}{'one after the other':>22s}{'at once':>10s}{'hidden':>9s}")
+
+    # Work that takes about twice as long as the all_reduce. A fixed amount of it, not a fixed time: computing that is
+    # disturbed must take longer, or its delay would not show.
+    matrix = np.full((64, 64), 1.0 / 64)
+    one_product = best_time(comm, fill, lambda: [matrix @ matrix for _ in range(20)], lambda: None) / 20
+    products = int(2 * alone / one_product) + 1
+    kinds = {"waiting": lambda: time.sleep(2 * alone), "computing": lambda: [matrix @ matrix for _ in range(products)]}
+    for name, work in kinds.items():
+
+        def in_turn(work=work):
+            reduce_now()
+            work()
+
+        def at_once(work=work):
+            handle = comm.all_reduce(array, async_op=True)
+            work()
+            handle.wait()  # now, and not before, the array may be touched
+
+        work_alone = best_time(comm, fill, work, lambda: None)
+        serial = best_time(comm, fill, in_turn, check)
+        overlapped = best_time(comm, fill, at_once, check)
+        hidden = min(1.0, max(0.0, (serial - overlapped) / min(alone, work_alone)))
+        times = f"{work_alone * 1e3:7.1f} ms{serial * 1e3:19.1f} ms{overlapped * 1e3:7.1f} ms"
+        say(f"{name:12s}{times}{hidden:9.0%}")
+    if cores <= comm.size:
+        say("every core is taken by a rank: computing has nothing to share, so overlap can gain little there")
+
+    # Several calls at once: they are carried out in the order in which they were started.
+    fill()
+    quarters = [array[begin : begin + ELEMENTS // 4] for begin in range(0, ELEMENTS, ELEMENTS // 4)]
+    handles = [comm.all_reduce(quarter, async_op=True) for quarter in quarters]
+    for handle in handles:
+        handle.wait()
+    check()
+    assert all(handle.done() for handle in handles)
+    say(f"{len(handles)} calls in flight, then waited for: every element is {total:.0f} on every rank")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    options = parser.parse_args()
+    if "RANK" in os.environ:  # torchrun or `allfold run` started this file once for every rank
+        main(af.init())
+    elif options.ranks >= 1:
+        af.spawn(main, options.ranks)
+    else:
+        parser.error(f"--ranks {options.ranks}: expected at least 1")

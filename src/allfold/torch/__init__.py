@@ -1,0 +1,26 @@
+"""allfold as a backend of torch.distributed: `init_process_group("allfold")`, on CPUs of one machine.
+
+Importing this registers the backend. torch does so by itself where allfold is installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from allfold_autoload import register
+
+if TYPE_CHECKING:
+    from .data_parallel import DataParallel as DataParallel
+
+__all__ = ["DataParallel", "register"]
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    # Only for those who use it: it imports torch's autograd and modules.
+    if name == "DataParallel":
+        from .data_parallel import DataParallel
+
+        return DataParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

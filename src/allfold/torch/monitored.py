@@ -1,0 +1,98 @@
+"""monitored_barrier: a barrier that says who did not come. Made of messages, so that a failed one breaks nothing.
+
+Everybody reports to rank 0 and waits for its verdict. The number of the barrier goes with the messages, as their tag, and
+goes up when a barrier succeeds: whoever stayed away from one that failed is counted in the next. What was still to be
+received when a barrier failed is received in the next; reports hold the sender's attempt and verdicts repeat it, so that
+nobody takes the bad verdict on an attempt that it has given up for one on its new one. The wording of the errors is
+gloo's, which people look for.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from ..errors import AllfoldError
+from ..run.point_to_point import Pending
+from .engine import Engine
+from .work import GroupTimeout
+
+_TAGS = 2**20  # how many barriers until a tag is used again
+_REPORT, _VERDICT = (2**31 - 3 - kind * _TAGS for kind in (1, 2))
+
+
+class Monitor:
+    """The monitored barriers of one group, as one rank sees them."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._attempt = 0
+        self._awaited: dict[int, tuple[Pending, torch.Tensor]] = {}  # by rank, what has not come yet
+
+    def barrier(self, engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+        self._attempt += 1
+        if engine.rank == 0:
+            self._collect(engine, seconds, wait_all_ranks)
+        else:
+            self._report(engine, seconds)
+        self._number = (self._number + 1) % _TAGS
+
+    def _collect(self, engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+        deadline = time.monotonic() + seconds
+        milliseconds = round(seconds * 1000)
+        reports = {rank: self._expect(engine, rank, _REPORT) for rank in range(1, engine.size)}
+        missing: list[int] = []
+        for rank, (report, _) in reports.items():
+            if not _came(report, deadline):
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        for rank, (report, attempt) in reports.items():
+            if not missing or report.done():
+                del self._awaited[rank]
+                engine.send(_numbers(not missing, int(attempt[0])), rank, _VERDICT - self._number)
+        if missing and seconds <= 0:
+            raise GroupTimeout(
+                f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms: rank {missing[0]} had not come"
+            )
+        if missing:
+            names = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
+            raise GroupTimeout(f"{names} failed to pass monitoredBarrier in {milliseconds} ms")
+
+    def _report(self, engine: Engine, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        engine.send(_numbers(self._attempt, 0), 0, _REPORT - self._number)
+        reason = f"it did not answer within {seconds:g} s"
+        pending, verdict = self._expect(engine, 0, _VERDICT)
+        while _came(pending, deadline):
+            del self._awaited[0]
+            good, attempt = verdict.tolist()
+            if good:
+                return
+            if attempt == self._attempt:
+                reason = "it said that somebody did not come"
+                break
+            pending, verdict = self._expect(engine, 0, _VERDICT)
+        raise GroupTimeout(
+            f"Rank {engine.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            f"rank 0: {reason}. Please check rank 0 logs for faulty rank"
+        )
+
+    def _expect(self, engine: Engine, rank: int, kind: int) -> tuple[Pending, torch.Tensor]:
+        if rank not in self._awaited:
+            tensor = _numbers(0, 0)
+            self._awaited[rank] = engine.receive(tensor, rank, kind - self._number)[0], tensor
+        return self._awaited[rank]
+
+
+def _came(pending: Pending, deadline: float) -> bool:
+    try:
+        pending.wait(max(0.0, deadline - time.monotonic()))
+    except AllfoldError:  # too late, or the rank is gone: both mean that it does not come
+        return False
+    return True
+
+
+def _numbers(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)

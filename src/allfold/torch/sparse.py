@@ -1,0 +1,44 @@
+"""all_reduce of sparse tensors: everybody's entries to everybody, added up."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import MismatchError, UsageError
+from .engine import Engine, Reduction, ints
+
+
+def all_reduce(engine: Engine, tensor: Tensor, reduction: Reduction, timeout: float | None) -> None:
+    if reduction.name not in ("sum", "avg") or reduction.factor is not None:
+        raise UsageError(f"all_reduce: sparse tensors can be reduced with sum and avg, not with {reduction.name}")
+    local = tensor.detach().coalesce()
+    shape = [local.sparse_dim(), local.dense_dim(), *local.shape]
+    facts = torch.empty((engine.size, 1 + len(shape)), dtype=torch.int64)
+    engine.all_gather(ints([local._nnz(), *shape]), facts, timeout)
+    for rank in range(engine.size):
+        if facts[rank, 1:].tolist() != shape:
+            sparse, dense, *lengths = (int(value) for value in facts[rank, 1:])
+            raise MismatchError(
+                f"all_reduce: rank {engine.rank} came with a sparse tensor of shape {list(local.shape)} "
+                f"({shape[0]} sparse and {shape[1]} dense dimensions), rank {rank} with {lengths} ({sparse} and {dense})"
+            )
+    counts = [int(count) for count in facts[:, 0]]
+    indices = _gather_columns(engine, local.indices(), counts, timeout)
+    values = _gather_columns(engine, local.values().movedim(0, -1), counts, timeout).movedim(-1, 0)
+    total = torch.sparse_coo_tensor(indices, values, local.shape).coalesce()
+    if reduction.name == "avg":
+        total = total / engine.size
+    with torch.no_grad():  # not on a detached one: that would keep its old number of entries
+        tensor.copy_(total)
+
+
+def _gather_columns(engine: Engine, columns: Tensor, counts: list[int], timeout: float | None) -> Tensor:
+    """All ranks' columns, one after the other. They go as rows, and all as many as the longest has."""
+    longest = max(counts)
+    rows = columns.movedim(-1, 0).contiguous()
+    padded = rows.new_zeros((longest, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    table = padded.new_empty((engine.size, *padded.shape))
+    engine.all_gather(padded, table, timeout)
+    return torch.cat([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)

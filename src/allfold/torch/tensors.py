@@ -1,0 +1,115 @@
+"""Tensors for the engine: dense, in this machine's memory, in one piece; and sentences about those that are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defined]  # documented, and not exported
+
+from ..dtypes import DTYPES
+from ..errors import UsageError
+
+# What the engine can calculate with. Everything else can still be moved, as bytes.
+ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
+_STRIDED = torch.strided
+_ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the engine can take the tensor's memory as it is."""
+    return (
+        tensor.__class__ in _ORDINARY
+        and tensor.is_cpu
+        and tensor.layout is _STRIDED
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_conj())
+    )
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without its history, in one piece: itself, or a copy of it."""
+    tensor = _unwrapped(tensor)
+    if is_plain(tensor):
+        return tensor.detach() if tensor.requires_grad else tensor
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def as_moved(tensor: Tensor) -> Tensor:
+    """A plain tensor as something that the engine can move: bytes, where it does not know the type."""
+    return tensor if tensor.dtype in ENGINE_DTYPES else tensor.reshape(-1).view(torch.uint8)
+
+
+def check(call: str, *tensors: Any) -> None:
+    """Raise unless all of these are tensors that this backend serves."""
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise UsageError(f"{call}: expected a tensor, got a {type(tensor).__name__}")
+        if not tensor.is_cpu:
+            raise UsageError(
+                f"{call}: the tensor is on {tensor.device}, and allfold serves CPU tensors; move it there with .cpu(), or "
+                f'name a backend for it too: init_process_group("cpu:allfold,{tensor.device.type}:nccl")'
+            )
+        if tensor.layout is not _STRIDED:
+            raise UsageError(
+                f"{call}: the tensor is sparse ({tensor.layout}); only all_reduce takes sparse tensors (torch.sparse_coo). "
+                "Make it dense with .to_dense()"
+            )
+
+
+def check_reducible(call: str, tensor: Tensor) -> None:
+    if tensor.dtype not in ENGINE_DTYPES:
+        known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in ENGINE_DTYPES))
+        raise UsageError(f"{call}: {describe(tensor)} cannot be reduced; convert it to one of {known}")
+
+
+def check_alike(call: str, what: str, tensors: list[Tensor], like: Tensor) -> None:
+    """Raise unless all tensors have the type of `like`."""
+    for place, tensor in enumerate(tensors):
+        if tensor.dtype != like.dtype:
+            raise UsageError(
+                f"{call}: place {place} of the {what} is {describe(tensor)}, expected the type of {describe(like)}"
+            )
+
+
+def check_length(call: str, what: str, tensors: list[Any], size: int) -> None:
+    if len(tensors) != size:
+        raise UsageError(f"{call}: the {what} has {len(tensors)} tensors, expected one for each of {size} ranks")
+
+
+def describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
+
+
+def joined(tensors: list[Tensor]) -> Tensor | None:
+    """One flat tensor over all of these, if they lie one after the other in memory; that is how torch splits tensors."""
+    first = tensors[0]
+    if not is_plain(first):
+        return None
+    place, step = first.data_ptr(), first.element_size()
+    for tensor in tensors:
+        if not is_plain(tensor) or tensor.data_ptr() != place:
+            return None
+        place += tensor.numel() * step
+    total = sum(tensor.numel() for tensor in tensors)
+    storage = first.untyped_storage()
+    if (
+        total == 0 or place > storage.data_ptr() + storage.nbytes()
+    ):  # neighbours by chance, in memory of different owners
+        return None
+    return first.detach().as_strided((total,), (1,), first.storage_offset())
+
+
+def _unwrapped(tensor: Tensor) -> Tensor:
+    """A tensor with memory: what a functional collective gave has it inside, and others that wrap one are refused."""
+    if tensor.__class__ in _ORDINARY:
+        return tensor
+    if hasattr(tensor, "trigger_wait"):  # torch's AsyncCollectiveTensor
+        inside: Tensor = tensor.trigger_wait()
+        return inside
+    if hasattr(tensor, "__tensor_flatten__"):
+        raise UsageError(
+            f"a {type(tensor).__name__} has no memory of its own; give the tensor inside it (of a DTensor: .to_local())"
+        )
+    return tensor.as_subclass(Tensor)

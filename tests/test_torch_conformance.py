@@ -1,0 +1,69 @@
+"""A part of torch's own test-suite for backends; `make conformance` runs all of it, on gloo too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import conformance
+import pytest
+
+TESTS = (
+    "test_DistributedDataParallelCPU",
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
+    "test_all_gather_coalesced_with_empty",
+    "test_all_gather_full_group",
+    "test_all_gather_object_subgroup",
+    "test_all_reduce_coalesced_full_group_product",
+    "test_all_reduce_complex_unsupported_ops",
+    "test_all_reduce_group_max",
+    "test_all_reduce_sum_async",
+    "test_all_reduce_sum_complex",
+    "test_all_to_all_complex",
+    "test_all_to_all_single_unequal_split_full_group",
+    "test_barrier_timeout_full_group",
+    "test_batch_isend_irecv_gloo_tags",
+    "test_broadcast_full_group",
+    "test_destroy_full_group",
+    "test_gather_checks",
+    "test_gather_object_subgroup",
+    "test_get_future",
+    "test_grads_same_across_ranks_with_no_sync",
+    "test_monitored_barrier_gloo_subgroup",
+    "test_new_subgroups_with_group_param",
+    "test_reduce_sum_twice",
+    "test_scatter_object_list",
+    "test_send_recv_any_source",
+    "test_send_recv_with_tag",
+    "test_sparse_all_reduce_sum",
+    "test_static_graph_api_cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder: Path = tmp_path_factory.mktemp("conformance")
+    command = [sys.executable, conformance.__file__, "--backend", "allfold", "--results", str(folder), "--only", *TESTS]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return conformance.read_results(folder, "allfold")
+
+
+@pytest.mark.timeout(900)  # the first one waits for all
+@pytest.mark.parametrize("name", TESTS)
+def test_of_torch(results: dict[str, Any], name: str) -> None:
+    assert results[name]["outcome"] == "pass", results[name]["reason"]
+
+
+def test_the_committed_table_has_nothing_that_only_gloo_passes() -> None:
+    text = conformance.TABLE.read_text(encoding="utf-8")
+    assert "Tests that pass with gloo and do not pass with allfold: none." in text
+    for name in TESTS:
+        assert f"| `{name}` |" in text and f"| `{name}` | pass | fail" not in text
+
+
+def test_a_name_that_answers_to_two_others() -> None:
+    name = conformance.Allfold("allfold")
+    assert name == "allfold" and name == "gloo" and name == "mpi" and name in {"gloo"} and name.upper() == "ALLFOLD"
+    assert name != "nccl" and name not in {"nccl"}

@@ -1,0 +1,261 @@
+"""torch's own ways to train, on the backend: the same small model comes out as from gloo, or as from one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch_ranks import run_ranks
+
+RANKS, STEPS, ROWS = 2, 3, 8
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(11)
+    return [(torch.randn(RANKS * ROWS, 6), torch.randn(RANKS * ROWS, 4)) for _ in range(STEPS)]
+
+
+def train(model: nn.Module, rank: int | None) -> list[float]:
+    """Train on the rank's part of every batch, or on all of it; the losses."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for inputs, targets in batches():
+        if rank is not None:
+            inputs, targets = inputs[rank * ROWS : (rank + 1) * ROWS], targets[rank * ROWS : (rank + 1) * ROWS]
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def weights(model: nn.Module) -> list[list[float]]:
+    return [value.detach().flatten().tolist() for value in model.state_dict().values()]
+
+
+def alone() -> list[list[float]]:
+    model = make_model()
+    train(model, None)
+    return weights(model)
+
+
+# What a rank does; each gives the weights of the whole model ------------------------------------------------------------
+
+
+def ddp(rank: int, **how: Any) -> list[list[float]]:
+    model = nn.parallel.DistributedDataParallel(make_model(), **how)
+    train(model, rank)
+    return weights(model.module)
+
+
+def ddp_in_small_buckets(rank: int) -> list[list[float]]:
+    return ddp(rank, bucket_cap_mb=0.0005, gradient_as_bucket_view=True)
+
+
+def ddp_with_unused_parameters(rank: int) -> list[list[float]]:
+    model = make_model()
+    model.unused = nn.Parameter(torch.ones(3))
+    wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    train(wrapped, rank)
+    assert torch.equal(model.unused.detach(), torch.ones(3))
+    del model.unused
+    return weights(model)
+
+
+def ddp_with_a_hook(rank: int) -> list[list[float]]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model = nn.parallel.DistributedDataParallel(make_model())
+    model.register_comm_hook(None, allreduce_hook)
+    train(model, rank)
+    return weights(model.module)
+
+
+def ddp_in_detail(rank: int) -> list[list[float]]:
+    dist.set_debug_level(dist.DebugLevel.DETAIL)  # what TORCH_DISTRIBUTED_DEBUG=DETAIL sets
+    return ddp(rank, process_group=dist.new_group())
+
+
+def fsdp(rank: int) -> list[list[float]]:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = make_model()
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    train(model, rank)
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if rank != 0:
+        return []
+    return [whole[name].flatten().tolist() for name in make_model().state_dict()]
+
+
+def tensor_parallel(rank: int) -> list[list[float]]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    model = parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    train(model, None)
+    whole = [value.full_tensor() if isinstance(value, DTensor) else value for value in model.state_dict().values()]
+    return [value.flatten().tolist() for value in whole]
+
+
+AS_ALONE = (
+    ddp,
+    ddp_in_small_buckets,
+    ddp_with_unused_parameters,
+    ddp_with_a_hook,
+    ddp_in_detail,
+    fsdp,
+    tensor_parallel,
+)
+
+
+@pytest.mark.parametrize("way", AS_ALONE, ids=lambda way: way.__name__)
+def test_training_gives_what_one_process_gives(way: Callable[[int], Any]) -> None:
+    wanted = alone()
+    results = [result for result in run_ranks(way, RANKS) if result]
+    assert results
+    for result in results:
+        for came, expected in zip(result, wanted, strict=True):
+            assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
+
+
+# Against gloo, bit by bit where two ranks add two numbers -----------------------------------------------------------------
+
+
+def ddp_with_power_sgd(rank: int) -> list[list[float]]:
+    """Its hook makes further calls out of the callbacks of futures, and waits for them there.
+
+    One bucket: with several, what comes first is up to the threads, on gloo as here; here the ranks notice.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    model = nn.parallel.DistributedDataParallel(make_model())
+    state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5)
+    model.register_comm_hook(state, power.powerSGD_hook)
+    train(model, rank)
+    return weights(model.module)
+
+
+def ddp_with_halved_gradients(rank: int) -> list[list[float]]:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = nn.parallel.DistributedDataParallel(make_model())
+    model.register_comm_hook(None, fp16_compress_hook)
+    train(model, rank)
+    return weights(model.module)
+
+
+def join_with_uneven_inputs(rank: int) -> list[list[float]]:
+    model = nn.parallel.DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for inputs, targets in batches()[: 1 + 2 * rank]:
+            optimizer.zero_grad()
+            F.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+    return weights(model.module)
+
+
+def sparse_gradients(rank: int) -> list[list[float]]:
+    torch.manual_seed(3)
+    model = nn.parallel.DistributedDataParallel(nn.EmbeddingBag(10, 4, sparse=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.tensor([[rank, step + 1, 5]])).sum().backward()
+        optimizer.step()
+    return weights(model.module)
+
+
+def functional_collectives(rank: int) -> list[list[float]]:
+    import torch.distributed._functional_collectives as functional
+
+    group = dist.group.WORLD
+    tensor = torch.arange(8.0) + rank
+    results = [
+        functional.all_reduce(tensor, "sum", group),
+        functional.all_reduce(tensor, "avg", group),
+        functional.all_gather_tensor(tensor, 0, group),
+        functional.reduce_scatter_tensor(tensor, "sum", 0, group),
+        functional.all_to_all_single(tensor, None, None, group),
+        functional.all_to_all_single(tensor[: 3 + 2 * rank], [1 + rank, 2 + rank], [1 + rank, 2 + rank], group),
+        functional.broadcast(tensor, 1, group),
+        *functional.all_reduce_coalesced([tensor, tensor * 2], "max", group),
+        *functional.all_gather_into_tensor_coalesced([tensor, tensor * 2], group),
+        *functional.reduce_scatter_tensor_coalesced([tensor, tensor * 2], "sum", [0, 0], group),
+    ]
+    return [functional.wait_tensor(result).tolist() for result in results]
+
+
+def compiled(rank: int) -> list[list[float]]:
+    import torch.distributed._functional_collectives as functional
+
+    name = dist.group.WORLD.group_name
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = functional.all_reduce(x @ w, "sum", name)
+        return functional.all_gather_tensor(torch.relu(total), 0, name) + 1
+
+    x, w = torch.ones(3, 4) * (rank + 1), torch.ones(4, 2, requires_grad=True)
+    return [step(x, w.detach()).flatten().tolist()]
+
+
+def compiled_all_reduce(rank: int) -> list[list[float]]:
+    @torch.compile(backend="aot_eager")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    return [step(torch.ones(3) * rank).tolist()]
+
+
+def distributed_tensors(rank: int) -> list[list[float]]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    torch.manual_seed(5)
+    a, b = torch.randn(6, 5), torch.randn(5, 7)  # nothing divides equally
+    product = distribute_tensor(a, mesh, [Shard(1)]) @ distribute_tensor(b, mesh, [Shard(0)])
+    rows = product.redistribute(mesh, [Shard(0)])
+    columns = rows.redistribute(mesh, [Shard(1)])
+    return [one.redistribute(mesh, [Replicate()]).to_local().flatten().tolist() for one in (product, rows, columns)]
+
+
+LIKE_GLOO = (
+    ddp,
+    ddp_with_power_sgd,
+    ddp_with_halved_gradients,
+    join_with_uneven_inputs,
+    sparse_gradients,
+    functional_collectives,
+    compiled,
+    compiled_all_reduce,
+    distributed_tensors,
+    fsdp,
+)
+
+
+@pytest.mark.parametrize("way", LIKE_GLOO, ids=lambda way: way.__name__)
+def test_everything_gives_what_gloo_gives(way: Callable[[int], Any]) -> None:
+    assert run_ranks(way, RANKS) == run_ranks(way, RANKS, backend="gloo")
