@@ -21,7 +21,23 @@ from allfold.cli.verify import _Case, summarize
 from allfold.collectives import COLLECTIVES, find_collective
 from allfold.view.text import draw, moves_as_text
 
-COMMANDS = ("list", "show", "verify", "compare", "run", "bench", "demo")
+COMMANDS = (
+    *(
+        "list",
+        "show",
+        "verify",
+        "compare",
+        "export",
+        "plan",
+        "simulate",
+        "topo",
+        "studio",
+        "run",
+        "tune",
+        "bench",
+        "demo",
+    ),
+)
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
 MINE = '''\
@@ -112,7 +128,7 @@ def assert_printed(quoted: list[str], printed: str, what: str) -> None:
         assert any(one.startswith(line) for one in real), f"{what}: {line!r} is not printed"
 
 
-@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "demo"])
+@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "simulate", "demo"])
 def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     example = call(command, "--help")[1].split("example:\n")[1].split("\nexit status")[0]

@@ -269,14 +269,14 @@ def several_in_one_call(rank: int, size: int) -> None:
         with dist._coalescing_manager(async_ops=asynchronous) as manager:
             outputs = [full(-1, size) for _ in range(3)]
             for number, output in enumerate(outputs):
-                dist.all_gather_single(output, full(rank + number, 1))
+                dist.all_gather_into_tensor(output, full(rank + number, 1))
         if asynchronous:
             manager.wait()
         assert all(output.tolist() == [r + number for r in range(size)] for number, output in enumerate(outputs))
         with dist._coalescing_manager(async_ops=asynchronous) as manager:
             parts = [full(-1, 1) for _ in range(3)]
             for part in parts:
-                dist.reduce_scatter_single(part, torch.arange(float(size)))
+                dist.reduce_scatter_tensor(part, torch.arange(float(size)))
         if asynchronous:
             manager.wait()
         assert all(part.item() == rank * size for part in parts)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collectives import Collective, find_collective
-from .errors import ScheduleError, UsageError
+from .errors import AllfoldError, ScheduleError, UsageError
 
 Column = NDArray[np.int32]
 
@@ -86,6 +86,13 @@ def _site() -> int:
         number = _site_numbers[key] = len(_sites)
         _sites.append(f"{basename(code.co_filename)}:{frame.f_lineno}")
     return number
+
+
+def paths_of(sites: Iterable[str]) -> list[str]:
+    """The files behind the sites of a schedule, as far as moves were made from them in this process."""
+    wanted = set(sites)
+    numbers = _site_numbers.items()
+    return list(dict.fromkeys(_codes[code].co_filename for (code, _), number in numbers if _sites[number] in wanted))
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,32 @@ class Schedule:
         from .view.text import moves_as_text
 
         return moves_as_text(self)
+
+    def to_html(self, **options: Any) -> str:
+        """The page of this schedule as one HTML file that loads nothing.
+
+        `topology` (a name or a `Topology`) and `size` say what it is priced for, `others` which schedules stand beside
+        it to be raced, `recording` is a `Trace` of a real run of it, `view` and `step` where to begin.
+        """
+        from .view.html import page_as_html
+        from .view.page import page_of
+
+        return page_as_html(page_of(self, **options))
+
+    def to_svg(self, columns: int | None = None) -> str:
+        """The figure of all steps, `columns` of them beside each other."""
+        from .view.svg import figure
+
+        return figure([self], columns=columns)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None, and with it the text, where the schedule is too large or the page is not built."""
+        from .view.html import in_a_notebook
+
+        try:
+            return in_a_notebook(self.to_html()) if self.moves <= 20_000 else None
+        except AllfoldError:
+            return None
 
     @cached_property
     def counts(self) -> Counts:

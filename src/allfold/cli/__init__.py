@@ -22,8 +22,15 @@ _COMMANDS = {
     "show": "an algorithm step by step: its moves, and who holds what after each",
     "verify": "prove algorithms, ours or yours, for given numbers of ranks",
     "compare": "steps, messages and bytes of algorithms side by side",
+    "export": "a schedule for the MSCCL runtimes, ASTRA-sim or Perfetto",
+    "plan": "which algorithm for this size on this topology, how long it takes and what limits it",
+    "simulate": "who sends what when on a topology: busy and idle ranks, the critical path",
+    "topo": "what this machine has: cores, caches, memory nodes, GPUs, network cards; and what follows",
+    "studio": "the page to play with, on this machine: every algorithm, topology and size; edit and prove at once",
     "run": "start a script once for every rank of this machine",
+    "tune": "measure this machine: who wins from which size on, for whoever names no algorithm",
     "bench": "how fast collectives are here, beside gloo, Open MPI, MPICH and memcpy",
+    "doctor": "what the ranks of a live run are doing, and who waits for whom",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
 

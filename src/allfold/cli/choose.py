@@ -49,7 +49,7 @@ class Choice:
                     f"{self.name} is a schedule for {found.ranks} ranks{rooted}: say --ranks {found.ranks}"
                 )
             return found
-        algorithm = _function(self.name) if is_file(self.name) else self.name
+        algorithm = function_of(self.name) if is_file(self.name) else self.name
         return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
 
 
@@ -75,7 +75,7 @@ def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
             raise UsageError(f"{name} is a schedule for {found_there}; it takes no other collective and no --with")
         return Choice(found_there, name)
     if is_file(name):
-        function = _function(name)
+        function = function_of(name)
         return Choice(collective or _own_collective(name, function), name, given)
     if collective is not None:
         return Choice(collective, find_algorithm(collective, name).name, given)
@@ -169,7 +169,7 @@ def is_file(name: str) -> bool:
     return name.endswith(".py") or ".py:" in name
 
 
-def _function(name: str) -> Callable[..., Steps] | Algorithm:
+def function_of(name: str) -> Callable[..., Steps] | Algorithm:
     path, _, function = name.rpartition(":") if not name.endswith(".py") else (name, "", "")
     module = _load(str(Path(path).absolute()), path)
     found = getattr(module, function, None) if function else None

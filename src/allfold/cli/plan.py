@@ -23,6 +23,7 @@ from ..price.topology import Topology
 from ..registry import algorithms, find_algorithm
 from .choose import one_rank_count, rank_counts
 from .plan_map import map_as_svg, map_as_text
+from .plan_measured import write_measured
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
@@ -85,6 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="store_true", help="the fastest algorithm for many sizes and numbers of ranks"
     )
     parser.add_argument("--svg", metavar="FILE", help="with --sweep: write the map as a picture")
+    parser.add_argument(
+        "--measured",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="what the model of this machine predicts beside what allfold tune measured (default: the user's tuning file)",
+    )
     add_json(parser)
     add_color(parser)
 
@@ -96,6 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
     if arguments.segments is not None and arguments.segments < 1:
         raise UsageError(f"--segments {arguments.segments}: expected at least 1")
+    if arguments.measured is not None:
+        return write_measured(
+            arguments, collective.name, names, None if arguments.size is None else _sizes(arguments.size)
+        )
     return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
 
 

@@ -1,22 +1,33 @@
-"""`allfold show`: an algorithm step by step."""
+"""`allfold show`: an algorithm step by step, as text, as a film in the terminal, as a figure, as a page."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from json import loads
+from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
+from ..bench.sizes import parse_size
+from ..errors import ScheduleError, UsageError
 from ..run.program import compile
 from ..schedule import Schedule
 from ..verify import verify
+from ..view.entry import schedule_up_to_error
+from ..view.page import TOPOLOGY, page_of
 from ..view.text import draw, draw_moves, title
-from .choose import add_with, choose, one_rank_count
+from .choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
+from .film import play
 from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\
 An algorithm step by step: the moves of every step, then who holds what after it. A move +3:0→1 adds chunk 3 of rank 0
-to that of rank 1; without the plus it replaces it; 3:0→1@5 lands in chunk 5."""
+to that of rank 1; without the plus it replaces it; 3:0→1@5 lands in chunk 5. --svg writes the figure of it, --html a
+page to play with; both also show what is wrong with a wrong one, at its place."""
 
 _EPILOG = """\
 example:
@@ -37,15 +48,20 @@ example:
     rank 2 [·12]   ··2    ··2
   …
 
+  $ allfold show ring --animate                              # the same as a film
+  $ allfold show naive driver ring --ranks 4 --svg three.svg # figures for a paper
+  $ allfold show ring --ranks 8 --html ring.html             # a page to play with; opens from disk, loads nothing
   $ allfold show hierarchical --ranks 5 --with groups=[[0,1,2],[3,4]] --with across=tree
-  $ allfold show my_ring.py:ring --collective all_reduce --ranks 6"""
+  $ allfold show my_ring.py:ring --collective all_reduce --ranks 6
+
+exit status: 0 shown, 1 the schedule is wrong (--svg and --html show where), 2 wrong usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("name", metavar="NAME", help="an algorithm, or FILE.py:function")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="algorithms, FILE.py:function, FILE.json or FILE.xml")
     parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", default="4", metavar="N", help="how many ranks (default: 4)")
+    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
     parser.add_argument("--moves-only", action="store_true", help="only the moves")
@@ -53,21 +69,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--programs", action="store_true", help="the program that each rank runs, compiled from the moves"
     )
     parser.add_argument("--full", action="store_true", help="leave nothing out, however long")
+    parser.add_argument("--animate", action="store_true", help="one grid that fills, on a terminal")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, metavar="X", help="with --animate: steps a second (default: 1)"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="write the figure of all steps")
+    parser.add_argument(
+        "--columns", type=int, metavar="N", help="with --svg: so many grids in a row (default: what fits)"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the page, with the first NAME in front")
+    parser.add_argument(
+        "--topology",
+        default=TOPOLOGY,
+        metavar="T",
+        help=f"with --html: where the ranks sit, as for allfold plan, or none (default: {TOPOLOGY})",
+    )
+    parser.add_argument("--size", default="1M", metavar="S", help="with --html: bytes of the buffer (default: 1M)")
+    parser.add_argument("--measure", action="store_true", help="with --html: run it here and put the recording in")
     add_json(parser)
     add_color(parser)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """One algorithm of the command line, made as far as it can be."""
+
+    choice: Choice
+    schedule: Schedule
+    error: ScheduleError | None
+    function: Any
+    """What made it; None for a schedule that was read from a file."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return dict(loads(self.choice.parameters))
+
+
 def run(arguments: argparse.Namespace) -> int:
-    choice = choose(arguments.name, arguments.collective, arguments.parameters)
-    schedule = choice.schedule(one_rank_count(arguments.ranks), arguments.root)
+    _check(arguments)
+    choices = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
+    shown = [_make(choice, ranks_of(choice, arguments.ranks), arguments) for choice in choices]
+    if arguments.svg is not None:
+        from ..view.svg import figure
+
+        text = figure([one.schedule for one in shown], arguments.columns, [one.error for one in shown])
+        _write(arguments.svg, text)
+    if arguments.html is not None:
+        _write(arguments.html, _page(shown, arguments))
+    if arguments.svg is not None or arguments.html is not None:
+        return _say_what_is_wrong(shown)
+    for place, one in enumerate(shown):
+        if one.error is not None:
+            raise one.error
+        if place:
+            write_lines([""], arguments.color)
+        _show(one.schedule, arguments)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not 0.01 <= arguments.speed <= 1000:
+        raise UsageError(f"--speed {arguments.speed:g}: expected steps a second, between 0.01 and 1000")
+    if arguments.measure and arguments.html is None:
+        raise UsageError("--measure puts a recording into the page; add --html FILE")
+    if arguments.columns is not None and arguments.svg is None:
+        raise UsageError("--columns is for the figure; add --svg FILE")
+    if arguments.json and len(arguments.names) > 1:
+        raise UsageError("--json writes one schedule; name one algorithm")
+
+
+def _make(choice: Choice, ranks: int, arguments: argparse.Namespace) -> _Shown:
+    if is_schedule(choice.name):
+        return _Shown(choice, choice.schedule(ranks, arguments.root), None, None)
+    function: Any = function_of(choice.name) if is_file(choice.name) else choice.name
+    schedule, error = schedule_up_to_error(
+        choice.collective, function, ranks, arguments.root, **loads(choice.parameters)
+    )
+    return _Shown(choice, schedule, error, None if isinstance(function, str) else function)
+
+
+def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(schedule.to_json())
     elif arguments.programs:
         write_lines(_programs(schedule), arguments.color)
+    elif arguments.animate and sys.stdout.isatty():
+        play(schedule, width(), 1 / arguments.speed, arguments.color)
     else:
         drawing = draw_moves if arguments.moves_only else draw
         write_lines(drawing(schedule, width(), arguments.full), arguments.color)
-    return 0
 
 
 def _programs(schedule: Schedule) -> Iterator[Text]:
@@ -78,3 +168,45 @@ def _programs(schedule: Schedule) -> Iterator[Text]:
         yield Text()
         yield Text(f"rank {rank}", style="blue")
         yield from (Text(f"  {line}") for line in programs.describe(rank).splitlines() or ["nothing to do"])
+
+
+def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
+    from ..view.html import page_as_html
+
+    first, size = shown[0], parse_size(arguments.size)
+    recording = None
+    if arguments.measure:
+        from ..studio.measure import record
+
+        recording = record(first.schedule, size, first.function or first.choice.name)
+    document = page_of(
+        first.schedule,
+        None if arguments.topology == "none" else arguments.topology,
+        size,
+        others=[one.schedule for one in shown[1:]] if len(shown) > 1 else None,
+        recording=recording,
+        function=first.function,
+        parameters=first.parameters,
+        error=first.error,
+    )
+    return page_as_html(document)
+
+
+def _say_what_is_wrong(shown: list[_Shown]) -> int:
+    status = 0
+    for one in shown:
+        try:
+            if one.error is not None:
+                raise one.error
+            verify(one.schedule)
+        except ScheduleError as error:
+            sys.stderr.write(f"allfold show: {one.choice.collective} {error}\n")
+            status = 1
+    return status
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -16,19 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-from .engine import LEVELS, TERMS, Floats, Item, Setting, path_terms, predict
+from .engine import LEVELS, TERMS, Floats, Item, Setting, amounts, paths, predict
 
 JUDGED_FROM = 64 * 1024
 """The least size that the figures speak of; below, a call is mostly Python's and the kernel's."""
 AS_GOOD = 1.05
 """A predicted winner that takes at most so many times what the fastest took is right: two runs differ by as much."""
 _THE_SAME = 1 + 1e-9
+_LEAST = 1e-12  # seconds; a prediction of nothing has no logarithm
 
-_TURNS = 14
+_TURNS = 12
+_INNER_TURNS = 6
 _PULL = 0.02  # of what is usual, on each term: decides only those of which the measurements say nothing
 _SMALLEST_RESIDUAL = 0.03
 _LARGEST_STEP = 1.5  # in the logarithm, of one turn
-_KNEES = {"last_cache": (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2), "own_cache": (1 / 2, 2.0)}
+_KNEES = {"last_cache": (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 8.0), "own_cache": (1 / 2, 2.0)}
 _WORTH_MOVING = 0.98  # of the error: a cache that ends elsewhere than the system says must explain something
 
 USUAL = {
@@ -103,16 +105,25 @@ def fit(
         )
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         raise UsageError("a time that was measured is not above zero")
-    best, terms = _fit_terms(items, seconds, setting, usual_terms(), _TURNS, progress)
-    model = Model(setting, terms)
-    for field, factors in _KNEES.items() if knees else ():
-        before = model.setting
-        for factor in factors:
-            other = replace(before, **{field: getattr(before, field) * factor})
-            error, terms = _fit_terms(items, seconds, other, model.terms, _TURNS // 2, progress)
-            if error < best * _WORTH_MOVING:
-                best, model = error, Model(other, terms)
-    return model
+    model = best = Model(setting, usual_terms())
+    least = np.inf
+    searches = 2 if knees else 0
+    for turn in range(_TURNS):
+        along = paths(items, model.setting, model.terms)
+        error = _error(seconds, amounts(items, along, model.setting) @ model.terms)
+        if error < least:
+            least, best = error, model
+        if progress is not None:
+            progress(f"fitting, {exp(least) - 1:.1%} off")
+        error, terms = _fit_terms(items, seconds, along, model, half=turn > 0)
+        settled = np.allclose(terms, model.terms, rtol=1e-3)
+        model = Model(model.setting, terms)
+        if searches and (settled or turn % 3 == 2):
+            searches -= 1
+            model = _move_knees(items, seconds, along, model, error)
+        elif settled:
+            break
+    return best
 
 
 def judge(items: Sequence[Item], predicted: Floats, measured: Floats, least: int = JUDGED_FROM) -> Judgement:
@@ -147,38 +158,44 @@ def held_out(items: Sequence[Item], seconds: Floats, setting: Setting) -> Judgem
     return judge(unseen, model.predict(unseen), seconds[hidden])
 
 
+def _move_knees(items: Sequence[Item], seconds: Floats, along: Sequence[Floats], model: Model, error: float) -> Model:
+    """The same with caches that end elsewhere, where that comes closer on the same paths."""
+    for field, factors in _KNEES.items():
+        before = model.setting
+        for factor in factors:
+            other = replace(before, **{field: getattr(before, field) * factor})
+            closer, terms = _fit_terms(items, seconds, along, Model(other, model.terms), half=False)
+            if closer < error * _WORTH_MOVING:
+                error, model = closer, Model(other, terms)
+    return model
+
+
 def _fit_terms(
-    items: Sequence[Item],
-    seconds: Floats,
-    setting: Setting,
-    terms: Floats,
-    turns: int,
-    progress: Callable[[str], None] | None,
+    items: Sequence[Item], seconds: Floats, along: Sequence[Floats], model: Model, half: bool
 ) -> tuple[float, Floats]:
-    """The mean of |ln(predicted ÷ measured)| and the terms that reach it."""
-    usual = usual_terms()
-    best, best_terms = np.inf, terms
-    for turn in range(turns):
-        amounts = path_terms(items, setting, terms)
-        predicted = amounts @ terms
+    """On given paths: the mean of |ln(predicted ÷ measured)|, and the terms that reach it.
+
+    `half`: only half of the way there, since other terms may have other paths.
+    """
+    usual, terms = usual_terms(), model.terms
+    amount = amounts(items, along, model.setting)
+    pull = np.sqrt(_PULL * len(items) / len(TERMS)) * np.eye(len(TERMS))
+    for _ in range(_INNER_TURNS):
+        predicted = np.maximum(amount @ terms, _LEAST)
         residual = np.log(seconds / predicted)
-        error = float(np.abs(residual).mean())
-        if error < best:
-            best, best_terms = error, terms
-        if progress is not None:
-            progress(f"fitting, {exp(best) - 1:.1%} off")
-        # ln(amounts @ terms) is about ln(predicted) + (amounts @ terms − predicted) ÷ predicted.
+        # ln(amount @ terms) is about ln(predicted) + (amount @ terms − predicted) ÷ predicted. Dividing by the root of the
+        # residual makes the sum of squares one of absolute values, in which a few bad timings weigh little.
         wanted = 1 + np.clip(residual, -_LARGEST_STEP, _LARGEST_STEP)
         weight = 1 / np.sqrt(np.maximum(np.abs(residual), _SMALLEST_RESIDUAL))
-        scaled = amounts * usual / predicted[:, None] * weight[:, None]
-        pull = np.sqrt(_PULL * len(items) / len(TERMS)) * np.eye(len(TERMS))
-        found = usual * _not_negative(np.vstack([scaled, pull]), np.concatenate([wanted * weight, np.diag(pull)]))
-        # Half of the way: the paths change with the terms.
-        following = found if turn == 0 else (terms + found) / 2
-        if np.allclose(following, terms, rtol=1e-4):
-            break
-        terms = following
-    return best, best_terms
+        scaled = amount * usual / predicted[:, None] * weight[:, None]
+        terms = usual * _not_negative(np.vstack([scaled, pull]), np.concatenate([wanted * weight, np.diag(pull)]))
+    if half:
+        terms = (model.terms + terms) / 2
+    return _error(seconds, amount @ terms), terms
+
+
+def _error(seconds: Floats, predicted: Floats) -> float:
+    return float(np.abs(np.log(seconds / np.maximum(predicted, _LEAST))).mean())
 
 
 def _not_negative(matrix: Floats, wanted: Floats) -> Floats:

@@ -55,12 +55,18 @@ _CODES = {name: number for number, name in enumerate(_native.COLLECTIVES)}
     _BARRIER,
 ) = range(len(_native.COLLECTIVES))
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
+_ADDRESS_SPACE = 2**44  # every rank maps every rank's arena, and a process has 2**47 bytes of addresses
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 
-def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT) -> Communicator:
-    """Meet the other ranks that come with the same key, and be a communicator of all of them."""
-    arena = _native.Arena(_arena_bytes())
+def connect(
+    rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, room: int = _ADDRESS_SPACE
+) -> Communicator:
+    """Meet the other ranks that come with the same key, and be a communicator of all of them.
+
+    `room` is how much of this process's address space the arenas of all ranks may take together.
+    """
+    arena = _native.Arena(_arena_bytes(room // size))
     post, work, inbox = (
         arena.allocate(bytes) for bytes in (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(size))
     )
@@ -92,11 +98,11 @@ def _comes_from_python(error: BaseException) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
-def _arena_bytes() -> int:
+def _arena_bytes(room: int) -> int:
     """The most shared memory one rank may use: all of the machine's, unless told otherwise. Only what is touched counts."""
     text = os.environ.get("ALLFOLD_ARENA_BYTES")
     if text is None:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(room, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if not text.isdecimal() or not 2**23 <= int(text) <= 2**46:
         raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a number of bytes from {2**23} to {2**46}")
     return int(text)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from .. import _native
 from ..errors import RankFailed, RankLost, UsageError
-from .communicator import DEFAULT_TIMEOUT, Communicator, _arena_bytes
+from .communicator import _ADDRESS_SPACE, DEFAULT_TIMEOUT, Communicator, _arena_bytes
 
 Result = TypeVar("Result")
 
@@ -65,6 +65,6 @@ def run_threads(
 
 
 def _member(ranks: int) -> tuple[Any, int, int, int]:
-    arena = _native.Arena(_arena_bytes())
+    arena = _native.Arena(_arena_bytes(_ADDRESS_SPACE // ranks))
     post, work = arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
     return arena, post, work, arena.allocate(_native.inbox_bytes(ranks))

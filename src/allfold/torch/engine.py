@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import CollectiveTimeout, UsageError
 from ..run.communicator import Communicator
-from ..run.point_to_point import Message, Pending
+from ..run.point_to_point import Pending
 from .tensors import as_moved, check_reducible, is_plain, plain, to_dlpack
 from .work import GroupTimeout
 
@@ -36,7 +36,8 @@ class Reduction(NamedTuple):
         if kind < len(_REDUCTIONS):
             return _REDUCTIONS[kind]
         if kind == _PREMUL_SUM:
-            return Reduction("sum", op.factor)
+            # Before torch 2.12 an operation tells its factor only to those who would pickle it.
+            return Reduction("sum", op.factor if hasattr(op, "factor") else op.__getstate__()[1])
         raise UsageError(f"unknown operation {op}; known: {', '.join(_NAMES)}, premul_sum")
 
 
@@ -139,12 +140,6 @@ def bring_home(work: Tensor, tensor: Tensor) -> None:
     """Copy a result to where it was asked for, unless it lies there already."""
     if not shares_memory(work, tensor):
         tensor.detach().copy_(work)
-
-
-def received(pending: Pending, timeout: float | None = None) -> Message:
-    came = pending.wait(timeout)
-    assert came is not None
-    return came
 
 
 def ints(values: list[int]) -> Tensor:

@@ -22,6 +22,7 @@ from .backend import Group
 from .work import GroupTimeout
 
 _VERDICT = "verdict"
+_WORLD_ADDRESSES, _GROUP_ADDRESSES = 2**44, 2**40  # of 2**47 that a process has
 
 
 def create(options: Any, backend_options: Any) -> Group:
@@ -34,16 +35,18 @@ def create(options: Any, backend_options: Any) -> Group:
         )
     open_entrances()
     rank, size, store, timeout = options.group_rank, options.group_size, options.store, options.timeout
-    communicator = meet(store, rank, size, timeout)
+    # Programs make few worlds and many groups, and every one takes addresses.
+    room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
+    communicator = meet(store, rank, size, timeout, room)
     ranks = list(options.global_ranks_in_group) or list(range(size))
     return Group(communicator, store, timeout, ranks)
 
 
-def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communicator:
+def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int = _WORLD_ADDRESSES) -> Communicator:
     """The communicator of all ranks that meet in this store."""
     seconds = timeout.total_seconds()
     if size == 1:
-        return connect(0, 1, secrets.token_hex(16), seconds)
+        return connect(0, 1, secrets.token_hex(16), seconds, room)
     store.set(_place_of(rank), json.dumps(_here()))
     if rank == 0:
         verdict = _judge(store, size, timeout)
@@ -56,7 +59,7 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Communi
     if "key" not in verdict:
         raise (GroupTimeout if verdict["late"] else AllfoldError)(verdict["sentence"])
     try:
-        return connect(rank, size, verdict["key"], seconds)
+        return connect(rank, size, verdict["key"], seconds, room)
     except CollectiveTimeout as error:
         raise GroupTimeout.of(error) from None
 

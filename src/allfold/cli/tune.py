@@ -1,0 +1,238 @@
+"""`allfold tune`: time every algorithm on this machine, fit the model to it, and say who wins from where on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from ..bench.sizes import format_size, parse_size, size_row
+from ..collectives import COLLECTIVES, find_collective
+from ..errors import UsageError
+from ..price.engine import ACCESSES, LEVELS, amounts, paths
+from ..price.fit import AS_GOOD, JUDGED_FROM
+from ..price.plan import duration
+from ..price.tune import SECONDS, SIZES, Progress, conclude, tune
+from ..price.tuning_file import Run, default_path, read_runs, write_runs
+from ..run.choice import ALWAYS, choices
+from ..run.tuning import TuningError
+from .terminal import add_color, add_json, width, write_json, write_lines, write_table
+
+SUMMARY = """\
+Time every algorithm of every collective between real processes of this machine, on ordinary and on shared arrays; fit
+the model of the engine to it; find from which size on which algorithm is the fastest; and write all that to a tuning file.
+Whoever then names no algorithm gets the one that was the fastest here. Results do not change by it: for reductions
+only algorithms are chosen that fold from rank 0 up, as the built-in rule does, unless --any-order gives that up.
+The file is the user's own (~/.config/allfold/tuning.json, or below $XDG_CONFIG_HOME), or where --output says;
+ALLFOLD_TUNING=FILE has it read from elsewhere, ALLFOLD_TUNING=off has it ignored. Numbers of ranks that were
+not tuned keep the built-in rule. Let the machine be quiet meanwhile."""
+
+_EPILOG = """\
+example:
+  $ allfold tune -n 4                                        about two minutes
+  $ allfold tune -n 2 --collectives all_reduce,broadcast --sizes 1K-4M --seconds 20
+  $ allfold tune -n 4 --refit --any-order                    choose again from what is in the file, without measuring
+  $ allfold plan --measured --collective all_reduce          what the model says beside what was measured
+  $ ALLFOLD_TUNING=off python train.py                       as if nothing had been tuned
+
+exit status: 0 good, 2 wrong usage, 130 after Ctrl-C; then nothing is written."""
+
+_MOST_RANKS = 64
+_RESTLESS = 0.15
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    add = parser.add_argument
+    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes (default: 2)")
+    add("--sizes", metavar="A,B|A-B", help="bytes of the whole buffer, or from A to B by fours (default: 256-16M)")
+    add("--collectives", default="all", metavar="C,D|all", help="these collectives (default: all)")
+    add(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"about how long to measure (default: {SECONDS:g}); large sizes take what they need",
+    )
+    add("--output", metavar="FILE", help="write the tuning file there")
+    add("--any-order", action="store_true", help="let reductions fold in another order where that is faster")
+    add("--refit", action="store_true", help="fit and choose again from the measurements that the file holds")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    names, sizes = _collectives(arguments.collectives), _sizes(arguments.sizes)
+    if not 2 <= arguments.ranks <= _MOST_RANKS:
+        raise UsageError(f"-n {arguments.ranks}: expected 2 to {_MOST_RANKS} ranks")
+    if not 0 < arguments.seconds < 86_400:
+        raise UsageError(f"--seconds {arguments.seconds:g}: expected a time above 0 and below a day")
+    path = default_path() if arguments.output is None else Path(arguments.output)
+    _require_writable(path)
+    begin = time.monotonic()
+    with _progress() as progress:
+        if arguments.refit:
+            known = read_runs(path, of_this_machine=False)
+            found = _refitted(known, path, arguments.ranks, arguments.any_order, progress)
+        else:
+            known = _known(path)
+            found = tune(arguments.ranks, sizes, names, arguments.seconds, arguments.any_order, progress)
+    write_runs(path, {**known, arguments.ranks: found})
+    if arguments.json:
+        write_json({"path": str(path), "ranks": found.ranks, "machine": dict(found.machine), **found.to_json()})
+        return 0
+    _report(found, path, time.monotonic() - begin, arguments.color)
+    return 0
+
+
+def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, progress: Progress) -> Run:
+    if ranks not in known:
+        raise UsageError(f"{path}: {ranks} ranks were not tuned; tuned were {', '.join(map(str, known)) or 'none'}")
+    old = known[ranks]
+    return conclude(ranks, old.items, old.seconds, old.model.setting, old.unrest, any_order, progress, old.machine)
+
+
+def _known(path: Path) -> dict[int, Run]:
+    """What the file holds already of other numbers of ranks; a file that cannot be used is written anew."""
+    if not path.exists():
+        return {}
+    try:
+        return read_runs(path)
+    except TuningError as error:
+        sys.stderr.write(f"allfold tune: {error}; it will be replaced\n")
+        return {}
+
+
+def _require_writable(path: Path) -> None:
+    """Said now, rather than after two minutes of measuring."""
+    if path.is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder")
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} cannot be written: no file can be made in {folder}")
+
+
+def _collectives(text: str) -> list[str]:
+    if text == "all":
+        return list(COLLECTIVES)
+    return list(dict.fromkeys(find_collective(word.strip()).name for word in text.split(",")))
+
+
+def _sizes(text: str | None) -> Sequence[int]:
+    if text is None:
+        return SIZES
+    begin, dash, end = text.partition("-")
+    if dash:
+        return size_row(parse_size(begin), parse_size(end), 4.0)
+    sizes = sorted({parse_size(word) for word in text.split(",")})
+    if not sizes[0]:
+        raise UsageError(f"--sizes {text}: expected at least 1 byte")
+    return sizes
+
+
+# What it says ---------------------------------------------------------------------------------------------------------
+
+
+def _report(found: Run, path: Path, seconds: float, color: bool | None) -> None:
+    setting = found.model.setting
+    write_lines(
+        [
+            f"{found.ranks} ranks on {found.machine['processor']}, {setting.cores} cores: "
+            f"{len(found.items)} timings, {seconds:.0f} s",
+            "",
+        ],
+        color,
+    )
+    rows = [[name, _row(row), _row(choices(name, found.ranks))] for name, row in found.choices.items()]
+    write_table(("collective", "chosen here", "built-in rule"), rows, color, left=3)
+    write_lines(["", *_figures(found), ""], color)
+    notes = []
+    if found.unrest > _RESTLESS:
+        notes.append(
+            f"The machine was busy: the rounds of a timing differ by {found.unrest:.0%} on average. Do not trust what is "
+            "above; tune again when nothing else runs."
+        )
+    notes += [
+        f"“reaching”: arrays in shared memory are read where they lie. Error: the geometric mean of predicted ÷ measured, or "
+        f"its reverse, from {JUDGED_FROM // 1024} KiB on; a winner is right if it took at most {AS_GOOD - 1:.0%} more than "
+        "the fastest.",
+        f"Written to {path}. `allfold plan --measured{'' if path == _default() else f' {path}'} --ranks {found.ranks}` "
+        "shows every row.",
+    ]
+    for note in notes:
+        write_lines(textwrap.wrap(note, min(width(), 110)), color)
+
+
+def _row(row: Sequence[tuple[int, str, bool]]) -> str:
+    """`naive to 32K, direct reaching`."""
+    return ", ".join(
+        f"{name}{' reaching' if reach else ''}{'' if limit >= ALWAYS else f' to {_round(limit)}'}"
+        for limit, name, reach in row
+    )
+
+
+def _round(size: int) -> str:
+    """Three digits: a crossing is not known to the byte."""
+    if size < 1024:
+        return format_size(size)
+    unit, letter = (2**10, "K") if size < 2**20 else (2**20, "M")
+    return f"{size / unit:.3g}{letter}"
+
+
+def _figures(found: Run) -> Iterator[str]:
+    """α, β and γ in words, and how good the model is."""
+    terms, setting = found.model.named(), found.model.setting
+    used = amounts(found.items, paths(found.items, setting, found.model.terms), setting).sum(axis=0) > 0
+    known = {name for name, is_used in zip(terms, used, strict=True) if is_used}
+    starts = [
+        ("call", "a call"),
+        ("instruction", "an instruction"),
+        ("news", "news of a peer"),
+        ("look", "a look at one"),
+    ]
+    starts += [("switch", "a change of ranks on a core"), ("fetch", "a fetch by the kernel")]
+    yield "α   " + ", ".join(f"{words} {duration(terms[name])}" for name, words in starts if name in known)
+    for where, what in ACCESSES:
+        names = [(f"{where} {what}, {level}", level) for level in LEVELS]
+        speeds = [f"{_speed(terms[name])} in {level}" for name, level in names if name in known]
+        if speeds:
+            yield f"β   {where} {what}, GB/s: " + ", ".join(speeds)
+    if "fetched byte" in known:
+        yield f"β   fetched by the kernel, besides, GB/s: {_speed(terms['fetched byte'])}"
+    if "fold" in known:
+        yield f"γ   a further operand of a fold, GB/s: {_speed(terms['fold'])}"
+    for what, figures in (("all of it", found.judgement), ("held out", found.held_out)):
+        if figures.cases:
+            contests = f", winner right in {figures.right} of {figures.contests}" if figures.contests else ""
+            yield f"model, {what}: error {figures.error:.1%} over {figures.cases} cases{contests}"
+
+
+def _speed(seconds: float) -> str:
+    return f"{1e-9 / seconds:.3g}" if seconds else "∞"
+
+
+def _default() -> Path | None:
+    try:
+        return default_path()
+    except UsageError:
+        return None
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("starting", total=1.0)
+
+        def tell(what: str, part: float) -> None:
+            bar.update(task, completed=part, description=what)
+
+        yield tell

@@ -1,0 +1,186 @@
+"""What the studio computes when it is asked: entries, rows of the table, edited code, measurements.
+
+Everything that comes in is from outside and is checked here; what is refused is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from ..collectives import find_collective
+from ..errors import ScheduleError, UsageError
+from ..price.machines import CONSTRUCTORS
+from ..price.naming import find_topology
+from ..price.topology import Topology
+from ..registry import Algorithm, Steps, find_algorithm, schedule
+from ..view.entry import NO_TOPOLOGY, check_size, entry
+from ..view.page import SIZE, TOPOLOGY, document, table
+from .edit import MOST_CODE, Limits, prove_edited
+from .measure import record
+
+MOST_RANKS = 1024
+MOST_MOVES = 2_200_000  # a ring of 1,024 ranks
+_MOST_TABLE_RANKS = 256
+_MOST_PLACES = 65_536
+_CACHED = 128 * 2**20  # bytes of answers that are kept
+
+
+@dataclass
+class Answers:
+    """The answers, of which the last ones are kept.
+
+    Two are computed here at a time, and two by other processes, so that an endless loop holds nobody else up.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
+    _turns_elsewhere: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
+
+    def page(self, token: str) -> dict[str, Any]:
+        """What the page opens with; the rest it asks for."""
+        first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
+        rivals = ("naive", "driver")
+        return document([first], mode="studio", token=token, rivals=rivals, all_topologies=True)
+
+    def entry(self, collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> bytes:
+        key = json.dumps(["entry", collective, algorithm, ranks, root, topology, size])
+        return self._answer(key, lambda: _entry(collective, algorithm, ranks, root, topology, size))
+
+    def table(self, collective: str, ranks: list[int]) -> bytes:
+        find_collective(collective)
+        for many in ranks:
+            _check_ranks(many, 1, _MOST_TABLE_RANKS, "the table counts schedules of")
+        if len(ranks) > 32:
+            raise UsageError(f"{len(ranks)} numbers of ranks at once; at most 32")
+        return self._answer(json.dumps(["table", collective, ranks]), lambda: table(collective, ranks))
+
+    def edit(self, request: dict[str, Any]) -> bytes:
+        code = request.get("code")
+        if not isinstance(code, str) or len(code) > MOST_CODE:
+            raise UsageError(f"code must be text of at most {MOST_CODE:,} characters")
+        collective, ranks, root, topology, size = _case(request)
+        named = request.get("algorithm")
+        question = {
+            "collective": collective,
+            "ranks": ranks,
+            "root": root,
+            "topology": topology,
+            "size": size,
+            "code": code,
+            "algorithm": named if isinstance(named, str) else None,
+        }
+        return self._answer(None, lambda: prove_edited(question, self.limits))
+
+    def measure(self, request: dict[str, Any]) -> bytes:
+        collective, ranks, root, topology, size = _case(request)
+        algorithm = request.get("algorithm")
+        if not isinstance(algorithm, str):
+            raise UsageError(f"algorithm is {algorithm!r}; expected a name")
+        return self._answer(None, lambda: _measured(collective, algorithm, ranks, root, topology, size))
+
+    def _answer(self, key: str | None, compute: Callable[[], Any]) -> bytes:
+        if key is not None and (kept := self._take(key)) is not None:
+            return kept
+        with self._turns_elsewhere if key is None else self._turns:
+            if key is not None and (kept := self._take(key)) is not None:
+                return kept  # somebody else has asked for the same
+            answer = json.dumps(compute(), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        if key is not None:
+            with self._lock:
+                self._kept[key] = answer
+                while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _CACHED:
+                    self._kept.popitem(last=False)
+        return answer
+
+    def _take(self, key: str) -> bytes | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+
+def _case(request: dict[str, Any]) -> tuple[str, int, int | None, str, int]:
+    collective = find_collective(request.get("collective")).name
+    ranks, root, size = request.get("ranks"), request.get("root"), request.get("size", SIZE)
+    topology = request.get("topology", NO_TOPOLOGY)
+    if type(ranks) is not int or type(size) is not int or not (root is None or type(root) is int):
+        raise UsageError(f"ranks, root and size must be whole numbers, not {ranks!r}, {root!r} and {size!r}")
+    if not isinstance(topology, str):
+        raise UsageError(f"topology is {topology!r}; expected a name")
+    _check_ranks(ranks, 1, MOST_RANKS, "the studio draws")
+    return collective, ranks, root, topology, check_size(size)
+
+
+def _check_ranks(ranks: int, least: int, most: int, what: str) -> None:
+    if not least <= ranks <= most:
+        raise UsageError(f"{ranks} ranks; {what} {least} to {most:,}")
+
+
+def _entry(collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> dict[str, Any]:
+    find_collective(collective)
+    _check_ranks(ranks, 1, MOST_RANKS, "the studio draws")
+    check_size(size)
+    chosen = find_algorithm(collective, algorithm)
+    made = schedule(collective, within(chosen, MOST_MOVES), ranks, root)
+    return entry(made, topology_of(topology, ranks), size, topology_name=topology, function=chosen)
+
+
+def _measured(
+    collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int
+) -> dict[str, Any]:
+    made = schedule(collective, algorithm, ranks, root)
+    recording = record(made, size)
+    return entry(made, topology_of(topology, ranks), size, topology_name=topology, recording=recording)
+
+
+class TooManyMoves(ScheduleError):
+    """An algorithm makes more moves than are drawn."""
+
+
+def within(algorithm: Algorithm, most: int) -> Algorithm:
+    """The same algorithm, refused when it has made more moves than that."""
+
+    @wraps(algorithm.function)  # so that what it takes is still seen
+    def counted(*arguments: Any, **parameters: Any) -> Steps:
+        made = 0
+        for step in algorithm.function(*arguments, **parameters):
+            moves = list(step)
+            made += len(moves)
+            if made > most:
+                title = f"{algorithm.name}(ranks={arguments[0]})"
+                raise TooManyMoves(f"{title} makes more than {most:,} moves; take fewer ranks")
+            yield moves
+
+    return Algorithm(algorithm.collective, algorithm.name, counted, algorithm.chunks)
+
+
+def topology_of(text: str, ranks: int) -> Topology | None:
+    """A topology by its name. No file is read, and none is made that has more places than could be drawn."""
+    if text == NO_TOPOLOGY:
+        return None
+    name, _, given = text.partition(":")
+    if name not in CONSTRUCTORS or len(text) > 300:
+        raise UsageError(f"the studio knows no topology {text[:60]!r}; known: {', '.join(CONSTRUCTORS)}")
+    places = 1
+    for key, value in re.findall(r"(\w+)=([\w.]+)", given):
+        if key in _COUNTS:
+            for number in value.split("x"):
+                places *= max(1, int(number)) if number.isdecimal() and len(number) < 9 else _MOST_PLACES + 1
+    if places > _MOST_PLACES:
+        raise UsageError(f"the topology {text} has more than {_MOST_PLACES:,} places")
+    return find_topology(text, ranks)
+
+
+_COUNTS = {
+    "ranks", "hosts", "nodes", "groups", "routers", "shape", "cards",
+    "ranks_per_host", "ranks_per_node", "ranks_per_router", "hosts_per_leaf",
+}  # fmt: skip

@@ -1,0 +1,111 @@
+"""Edited code is run in a process of its own, with limits, and killed with everything it started when it exceeds them.
+
+What this keeps the studio safe from is mistakes: endless loops, a list that grows without end, a million moves. It is no
+prison. The code is the user's own, sent from the user's own page with the studio's token, and may do what the user may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MOST_CODE = 200_000  # characters
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What edited code may use."""
+
+    seconds: float = 5.0
+    """Of processor time; four times that by the clock on the wall, because others may need the machine too."""
+    memory: int = 2 * 2**30
+    """Bytes of address space."""
+    moves: int = 200_000
+
+    @property
+    def wall(self) -> float:
+        return 4 * self.seconds
+
+
+class EditError(Exception):
+    """The code does not run, or exceeds its limits; `line` is where, if that is known."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def prove_edited(request: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The entry of the schedule that the code makes: proved, or with what is wrong with it."""
+    command = [sys.executable, "-I", "-c", "from allfold.studio.worker import main; main()"]
+    # OpenBLAS would reserve address space for every core.
+    environment = {"PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    with tempfile.TemporaryDirectory(prefix="allfold-studio-") as folder, tempfile.TemporaryFile() as question:
+        question.write(json.dumps({"limits": asdict(limits), "parent": os.getpid(), **request}).encode())
+        question.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=question,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            answer = _receive(process, limits)
+        finally:
+            _end(process)
+    return _read(answer, process.returncode, limits)
+
+
+_START = 60.0  # seconds for the interpreter and the modules, on the busiest machine
+READY = b"."  # what the process writes when it is about to run the code
+LENGTH = 12  # digits of the answer's length, which goes before it
+
+
+def _receive(process: subprocess.Popen[bytes], limits: Limits) -> bytes:
+    """The answer, as far as it came. What the code started may hold the pipe open, so its end is not waited for."""
+    assert process.stdout is not None
+    received, deadline = b"", time.monotonic() + _START
+    while len(received) < len(READY) + LENGTH or len(received) < len(READY) + LENGTH + int(received[1 : 1 + LENGTH]):
+        if not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise EditError(f"the code ran for {limits.wall:g} s and was stopped")
+        part = os.read(process.stdout.fileno(), 2**20)
+        if not part:
+            break
+        if not received:
+            deadline = time.monotonic() + limits.wall
+        received += part
+    return received[len(READY) + LENGTH :]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The process and whatever it started: they are a session of their own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _read(answer: bytes, status: int, limits: Limits) -> dict[str, Any]:
+    if not answer and status in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise EditError(f"the code used {limits.seconds:g} s of processor time and was stopped")
+    try:
+        found: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        raise EditError(f"the code ended the process that ran it ({how})") from None
+    if "error" in found:
+        raise EditError(found["error"]["message"], found["error"].get("line"))
+    return found

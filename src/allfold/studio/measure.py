@@ -1,0 +1,90 @@
+"""A recording of a real run: one call between processes of this machine, instruction by instruction."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+
+from ..bench.case import Case, case_of_size, fill, lengths
+from ..errors import UsageError
+from ..registry import Steps
+from ..run.communicator import Communicator
+from ..run.launch import spawn
+from ..schedule import Schedule
+
+MOST_RANKS = 16
+MOST_BYTES = 2**29  # of all ranks' buffers together
+TIMEOUT = 60.0  # seconds
+_WARM = 3  # calls before those that are recorded: programs are compiled, pages are touched
+_CALLS = 9  # that are recorded; the fastest is shown, since ranks that share cores are held up at random
+
+
+def record(schedule: Schedule, size: int, algorithm: str | Callable[..., Steps] | None = None) -> dict[str, Any]:
+    """Run the schedule's algorithm on buffers of `size` bytes; `algorithm` is the function where it has no known name.
+
+    The trace of the fastest of a few calls, as `Trace.to_json` gives it.
+    """
+    if schedule.ranks > MOST_RANKS:
+        raise UsageError(f"{schedule.ranks} ranks are too many to be measured here; at most {MOST_RANKS}")
+    if size * schedule.ranks > MOST_BYTES:
+        each = MOST_BYTES // schedule.ranks
+        raise UsageError(f"buffers of {size} bytes on {schedule.ranks} ranks; at most {each} bytes a rank are measured")
+    case = case_of_size(schedule.collective, size, schedule.ranks, root=schedule.root or 0)
+    with _by_value(algorithm):
+        answers = spawn(_on_a_rank, schedule.ranks, args=(case, algorithm or schedule.algorithm), timeout=TIMEOUT)
+    return _fastest(answers[0])
+
+
+def _fastest(trace: dict[str, Any]) -> dict[str, Any]:
+    calls: dict[int, list[dict[str, Any]]] = {}
+    for event in trace["events"]:
+        calls.setdefault(event["call"], []).append(event)
+
+    def took(events: list[dict[str, Any]]) -> int:
+        end = max(event["start"] + event["waited"] + event["worked"] for event in events)
+        return int(end - min(event["start"] for event in events))
+
+    return {**trace, "events": min(calls.values(), key=took, default=[])}
+
+
+@contextmanager
+def _by_value(algorithm: object) -> Iterator[None]:
+    """A function of a file that was named on the command line has a module here, and none in other processes."""
+    module = sys.modules.get(getattr(algorithm, "__module__", ""))
+    if module is None or not callable(algorithm):
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _on_a_rank(communicator: Communicator, case: Case, algorithm: str | Callable[..., Steps]) -> dict[str, Any]:
+    source, target = (
+        None if length is None else np.empty(length, case.element.carrier)
+        for length in lengths(case, communicator.rank)
+    )
+    fill(case, communicator.rank, source, target)
+    for _ in range(_WARM):
+        _call(communicator, case, source, target, algorithm)
+    communicator.barrier()
+    with communicator.trace() as trace:
+        for _ in range(_CALLS):
+            _call(communicator, case, source, target, algorithm)
+    return trace.to_json()
+
+
+def _call(communicator: Communicator, case: Case, source: Any, target: Any, algorithm: Any) -> None:
+    if not case.kind.carries_data:
+        communicator.barrier(algorithm=algorithm)
+        return
+    arrays = (target,) if case.kind.in_place else (target, source) if case.collective == "scatter" else (source, target)
+    rooted = {"root": case.root} if case.kind.rooted else {}
+    getattr(communicator, case.collective)(*arrays, algorithm=algorithm, **rooted)

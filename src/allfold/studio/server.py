@@ -1,0 +1,211 @@
+"""The server behind the studio: loopback only, with a token, for the page that it served itself and for nobody else.
+
+Any web page that a browser shows can send requests to this machine's ports. None of them gets through here: a request
+must name this server as its host (a name that somebody else's DNS points here does not), must not come from another
+origin, and must carry the token, which is random, new at every start, and only in the address that was printed. Nothing
+is answered with permission for other origins.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ..errors import AllfoldError, UsageError
+from ..view.html import bundle, page_as_html, policy
+from .answers import Answers
+from .edit import EditError, Limits
+
+ADDRESS = "127.0.0.1"
+TOKEN_HEADER = "X-Allfold-Token"
+_MOST_BODY = 2**20
+_MOST_QUERY = 2048
+_LOG = logging.getLogger("allfold.studio")
+
+
+class Studio(ThreadingHTTPServer):
+    """One studio. `url` is what to open."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int = 0, limits: Limits | None = None) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self.answers = Answers(limits or Limits())
+        self.script = bundle()[0]
+        try:
+            super().__init__((ADDRESS, port), _Request)
+        except OSError as error:
+            raise UsageError(
+                f"port {port} of {ADDRESS} cannot be used: {error.strerror}; --port names another"
+            ) from None
+        except OverflowError:
+            raise UsageError(f"--port {port}: expected a number from 0 (any that is free) to 65535") from None
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def hosts(self) -> tuple[str, str]:
+        return f"{ADDRESS}:{self.port}", f"localhost:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.port}/?token={self.token}"
+
+    def is_token(self, given: str | None) -> bool:
+        return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _LOG.debug("a connection ended early", exc_info=True)  # a browser that closed its tab
+
+
+class _Refusal(Exception):
+    def __init__(self, status: HTTPStatus, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.line = line
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Studio
+    server_version = "allfold"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 120  # seconds that a connection may be silent
+
+    def do_GET(self) -> None:
+        self._respond(self._get)
+
+    def do_POST(self) -> None:
+        self._respond(self._post)
+
+    # Who may ask -----------------------------------------------------------------------------------------------------
+
+    def _check_sender(self) -> None:
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if host not in self.server.hosts:
+            raise _Refusal(HTTPStatus.FORBIDDEN, f"this is {self.server.hosts[0]}, not {host[:100]!r}")
+        if origin is not None and origin not in {f"http://{own}" for own in self.server.hosts}:
+            raise _Refusal(HTTPStatus.FORBIDDEN, f"requests of {origin[:100]} are refused; only this page may ask")
+        # A link to the page itself may be followed from anywhere, a terminal in a browser for instance: it has the token.
+        follows = self.headers.get("Sec-Fetch-Dest") == "document" and urlsplit(self.path).path == "/"
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not follows:
+            raise _Refusal(HTTPStatus.FORBIDDEN, "requests of other pages are refused")
+
+    def _check_token(self, given: str | None) -> None:
+        if not self.server.is_token(given):
+            message = "the token is missing or wrong; open the address that allfold studio printed"
+            raise _Refusal(HTTPStatus.FORBIDDEN, message)
+
+    # What is asked ---------------------------------------------------------------------------------------------------
+
+    def _get(self) -> tuple[str, bytes]:
+        parts = urlsplit(self.path)
+        if len(parts.query) > _MOST_QUERY:
+            raise _Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, f"a query may have {_MOST_QUERY} characters")
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/":
+            self._check_token(query.get("token"))
+            return "text/html", page_as_html(self.server.answers.page(self.server.token)).encode()
+        if not parts.path.startswith("/api/"):
+            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
+        self._check_token(self.headers.get(TOKEN_HEADER))
+        if parts.path == "/api/entry":
+            root = query.get("root", "null")
+            return "application/json", self.server.answers.entry(
+                query.get("collective", ""),
+                query.get("algorithm", ""),
+                _whole(query, "ranks"),
+                None if root == "null" else _whole(query, "root"),
+                query.get("topology", "none"),
+                _whole(query, "size"),
+            )
+        if parts.path == "/api/table":
+            ranks = [_whole({"ranks": word}, "ranks") for word in query.get("ranks", "").split(",")]
+            return "application/json", self.server.answers.table(query.get("collective", ""), ranks)
+        raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
+
+    def _post(self) -> tuple[str, bytes]:
+        # The body is read before anything is answered: a connection with half a body in it cannot be used again.
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _MOST_BODY:
+            self.close_connection = True
+            raise _Refusal(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request needs a length, of at most {_MOST_BODY} bytes"
+            )
+        body = self.rfile.read(int(length))
+        path = urlsplit(self.path).path
+        if path not in ("/api/edit", "/api/measure"):
+            raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {path[:100]}")
+        self._check_token(self.headers.get(TOKEN_HEADER))
+        if self.headers.get_content_type() != "application/json":
+            raise _Refusal(HTTPStatus.BAD_REQUEST, "expected application/json")
+        try:
+            request = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise _Refusal(HTTPStatus.BAD_REQUEST, f"this is not JSON: {error}") from None
+        if not isinstance(request, dict):
+            raise _Refusal(HTTPStatus.BAD_REQUEST, "expected an object")
+        answers = self.server.answers
+        return "application/json", answers.edit(request) if path == "/api/edit" else answers.measure(request)
+
+    # The answer ------------------------------------------------------------------------------------------------------
+
+    def _respond(self, work: Any) -> None:
+        status = HTTPStatus.OK
+        try:
+            self._check_sender()
+            kind, content = work()
+        except _Refusal as refusal:
+            status, kind, content = refusal.status, "application/json", _error(str(refusal))
+        except EditError as error:
+            status, kind, content = HTTPStatus.BAD_REQUEST, "application/json", _error(str(error), error.line)
+        except AllfoldError as error:
+            status, kind, content = HTTPStatus.BAD_REQUEST, "application/json", _error(str(error))
+        except Exception as error:
+            _LOG.exception("a request could not be answered")
+            status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json"
+            content = _error(f"the studio failed: {type(error).__name__}: {error}")
+        if status != HTTPStatus.OK:
+            self.close_connection = True  # a body that was not read may follow
+        self.send_response(status)
+        for name, value in self._headers(kind, len(content)).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _headers(self, kind: str, length: int) -> dict[str, str]:
+        return {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(length),
+            "Content-Security-Policy": policy(self.server.script, "'self'") + "; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cache-Control": "no-store",
+            **({"Connection": "close"} if self.close_connection else {}),
+        }
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        _LOG.debug(format, *arguments)
+
+
+def _whole(query: dict[str, str], name: str) -> int:
+    word = query.get(name, "")
+    if not word.isdecimal() or len(word) > 18:
+        raise UsageError(f"{name} is {word[:40]!r}; expected a whole number")
+    return int(word)
+
+
+def _error(message: str, line: int | None = None) -> bytes:
+    return json.dumps({"error": {"message": message, **({"line": line} if line is not None else {})}}).encode()

@@ -1,0 +1,298 @@
+"""One schedule as the page shows it: what it moves, whether it is right, what it costs, when what happens.
+
+An entry is plain JSON. Besides the schedule's own it holds
+
+    starts, ends          the datum that each cell holds at the start, and must hold at the end; −1 is nothing, or anything
+    sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
+    lines                 the line of `code` at which the generator stood at each step (absent where that is not known)
+    proof                 that it is right, with facts, or what is wrong and where
+    counts, bounds        what it sends, and what no schedule can do with less of
+    topology              how the topology is called, its hosts and figures (only with a topology, as is what follows)
+    timeline              the messages of a simulation: `move` is the first move that a message carries, `moves` how many
+    links, bottleneck     what crosses every link, and which one limits it
+    pairs                 bytes between pairs of ranks, and the links (by their place in `links`) that they take
+    recording             a real run, instruction by instruction
+
+No number is made up on the way to the page: whatever it draws is in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collectives import NOTHING, Bounds, find_collective
+from ..errors import ScheduleError, UsageError
+from ..registry import Algorithm, Steps, find_algorithm
+from ..registry import schedule as make
+from ..schedule import Schedule
+from ..verify import Proof, verify
+from .source import sites_of, source_of
+
+if TYPE_CHECKING:
+    from ..price.topology import Topology
+    from ..run.trace import Trace
+
+NO_TOPOLOGY = "none"
+MOST_SIMULATED = 70_000  # messages, some seconds
+_MOST_PROGRAMS = 300_000  # moves; beyond, proving the compiled programs takes too long for a page
+_MOST_LINKS = 4096
+_MOST_PAIRS = 4096
+
+
+def key_of(collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> str:
+    """`all_reduce/ring/8/null/laptop/1048576`: how the page asks for an entry."""
+    return "/".join([collective, algorithm, str(ranks), "null" if root is None else str(root), topology, str(size)])
+
+
+def entry(
+    schedule: Schedule,
+    topology: Topology | None = None,
+    size: int = 2**20,
+    *,
+    topology_name: str | None = None,
+    function: Callable[..., Steps] | Algorithm | None = None,
+    parameters: dict[str, Any] | None = None,
+    recording: Trace | dict[str, Any] | None = None,
+    error: ScheduleError | None = None,
+) -> dict[str, Any]:
+    """The entry of one schedule. `error` is what stopped it from being made whole: see `schedule_up_to_error`."""
+    name = NO_TOPOLOGY if topology is None else topology_name or topology.name
+    source = source_of(schedule, function, parameters)
+    proof = _refusal(schedule, error) if error is not None else _prove(schedule)
+    width = schedule.chunks + schedule.scratch
+    bounds = schedule.promise.bounds(schedule.ranks)
+    document: dict[str, Any] = {
+        "key": key_of(schedule.collective, schedule.algorithm, schedule.ranks, schedule.root, name, size),
+        "schedule": schedule.to_json(),
+        "starts": _widened(schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks), width),
+        "ends": _widened(schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks), width),
+        "sources": sites_of(schedule),
+        "code": source.own,
+        "also": list(source.files[1:]),
+        "proof": proof,
+        "counts": schedule.counts.to_json(),
+        "bounds": _bounds(bounds),
+    }
+    if source.lines is not None:
+        document["lines"] = list(source.lines)
+    if topology is not None:
+        document |= _priced(schedule, topology, name, size, proof["ok"])
+    if recording is not None:
+        document["recording"] = _since_the_first(recording if isinstance(recording, dict) else recording.to_json())
+    return document
+
+
+def schedule_up_to_error(
+    collective: str,
+    algorithm: str | Callable[..., Steps] | Algorithm,
+    ranks: int,
+    root: int | None = None,
+    **parameters: Any,
+) -> tuple[Schedule, ScheduleError | None]:
+    """A schedule, or as much of it as could be made and what stopped it."""
+    try:
+        return make(collective, algorithm, ranks, root, **parameters), None
+    except ScheduleError as error:
+        wrong = error  # its name does not outlive this block
+    if isinstance(algorithm, str):
+        algorithm = find_algorithm(collective, algorithm)
+    chosen = (
+        algorithm
+        if isinstance(algorithm, Algorithm)
+        else Algorithm(collective, getattr(algorithm, "__name__", "algorithm"), algorithm, None)
+    )
+
+    def until(*arguments: Any, **keywords: Any) -> Steps:
+        done = 0
+        try:
+            for step in chosen.function(*arguments, **keywords):
+                if done >= (wrong.step or 0):
+                    return
+                moves = list(step)
+                done += bool(moves)
+                yield moves
+        except Exception:
+            return  # what it raised is in `wrong`
+
+    begun = Algorithm(collective, chosen.name, until, chosen.chunks)
+    return make(collective, begun, ranks, root, **parameters), wrong
+
+
+# The proof -----------------------------------------------------------------------------------------------------------
+
+
+def _prove(schedule: Schedule) -> dict[str, Any]:
+    programs = schedule.moves <= _MOST_PROGRAMS
+    try:
+        proof = verify(schedule, programs)
+    except ScheduleError as error:
+        return _refusal(schedule, error)
+    facts = _facts(proof)
+    if programs:
+        facts.append("The compiled programs cannot deadlock and have no unordered access.")
+    else:
+        facts.append("The compiled programs of so large a schedule are not checked here; allfold verify checks them.")
+    return {"ok": True, "message": str(proof).splitlines()[0], "facts": facts}
+
+
+def _refusal(schedule: Schedule, error: ScheduleError) -> dict[str, Any]:
+    place = {name: getattr(error, name) for name in ("rank", "chunk", "step", "site")}
+    known = {name: value for name, value in place.items() if value is not None}
+    return {"ok": False, "message": f"{schedule.collective} {error}", **known, "facts": []}
+
+
+def _facts(proof: Proof) -> list[str]:
+    facts = []
+    if proof.same_bits is not None:
+        facts += [
+            "All ranks get the same bits."
+            if proof.same_bits
+            else "Ranks may get different bits: each adds in another order.",
+            "Rank order is kept, so the operation need not be commutative."
+            if proof.rank_order
+            else "Rank order is not kept, so the operation must be commutative.",
+            "A result is the same for any length of the buffer."
+            if proof.uniform
+            else "A result may change in its last bits with the length of the buffer.",
+        ]
+    return facts
+
+
+def _bounds(bounds: Bounds) -> dict[str, Any]:
+    return {
+        "rounds": bounds.rounds,
+        "messages": bounds.messages,
+        "bytes": float(bounds.bytes),
+        "busiest_port_bytes": float(bounds.busiest_port_bytes),
+    }
+
+
+def _widened(layout: NDArray[np.int32], width: int) -> list[list[int]]:
+    cells = np.full((len(layout), width), NOTHING, np.int32)
+    cells[:, : layout.shape[1]] = layout
+    return cells.tolist()
+
+
+# The price -----------------------------------------------------------------------------------------------------------
+
+
+def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, Any]:
+    """A topology for drawing: its recipe, the host of every rank, and what a message between two ranks meets."""
+    far = topology.routes(np.asarray([0]), np.asarray([ranks - 1])).links
+    return {
+        **topology.to_json(),
+        "name": name,
+        "ranks": topology.ranks,
+        "host": topology.host[:ranks].tolist(),
+        "overhead": topology.overhead,
+        "reduction": _number(topology.reduction),
+        "latency": float(topology.latency[far].sum()),
+        "bandwidth": _number(float(topology.bandwidth[far].min(initial=np.inf))),
+        "source": topology.source,
+    }
+
+
+def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right: bool) -> dict[str, Any]:
+    from ..price.cost import cost
+    from ..price.simulate import simulate
+
+    topology.require(schedule.ranks)
+    found: dict[str, Any] = {"topology": describe_topology(topology, name, schedule.ranks)}
+    if not right:
+        return found
+    size = size if find_collective(schedule.collective).carries_data else 0
+    if schedule.counts.messages <= MOST_SIMULATED:
+        timeline = simulate(schedule, topology, size)
+        columns = ("ready", "start", "sent", "arrived", "landed", "end")
+        found["timeline"] = {
+            "duration": timeline.duration,
+            "move": timeline.move.tolist(),
+            "moves": timeline.moves.tolist(),
+            "segment": timeline.segment.tolist(),
+            **{column: _seconds(getattr(timeline, column)) for column in columns},
+            "critical": timeline.critical.tolist(),
+            "idle": _seconds(timeline.idle()),
+        }
+    priced = cost(schedule, topology, size, segments=1)
+    found["modelled"] = {
+        "seconds": priced.time,
+        "parts": priced.parts,
+        "least": priced.bounds.time,
+        "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},
+    }
+    found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced)}
+    found |= _links(schedule, topology, size)
+    return found
+
+
+def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
+    """The bytes of every link and of every pair of ranks. Links that carry nothing are left out of large networks."""
+    source, destination = (schedule.columns[side].astype(np.int64) for side in ("source", "destination"))
+    travels = source != destination
+    pair, chunks = np.unique((source * schedule.ranks + destination)[travels], return_counts=True)
+    source, destination = np.divmod(pair, schedule.ranks)
+    bytes_of_pair = chunks * (size / schedule.chunks)
+    routes = topology.routes(source, destination)
+    of_link = np.bincount(routes.links, np.repeat(bytes_of_pair, routes.lengths), minlength=len(topology.links))
+    shown = np.arange(len(of_link)) if len(of_link) <= _MOST_LINKS else np.flatnonzero(of_link)
+    place = np.full(len(of_link), -1, np.int64)
+    place[shown] = np.arange(len(shown))
+    links = []
+    for number in shown.tolist():
+        link = topology.links[number]
+        links.append(
+            {
+                "name": link.name,
+                "kind": link.kind,
+                "bytes": float(of_link[number]),
+                "seconds": float(of_link[number] / link.bandwidth),
+                "latency": link.latency,
+                "bandwidth": _number(link.bandwidth),
+            }
+        )
+    found: dict[str, Any] = {"links": links}
+    if len(pair) <= _MOST_PAIRS:
+        found["pairs"] = {
+            "source": source.tolist(),
+            "destination": destination.tolist(),
+            "bytes": bytes_of_pair.tolist(),
+            "links": [place[routes[one]].tolist() for one in range(len(routes))],
+        }
+    return found
+
+
+def _bottleneck(priced: Any) -> str:
+    share = f"{100 * priced.limit.part:.0f} % of the time"
+    if priced.limit.kind == "latency":
+        return f"Starting messages and waiting for them takes {share}; the busiest link is {priced.busiest}."
+    if priced.limit.kind == "reduction":
+        return f"Combining takes {share}; the busiest link is {priced.busiest}."
+    limit = priced.limit
+    alike = f" and {limit.alike - 1} links like it limit it: their" if limit.alike > 1 else " limits it: its"
+    return f"{limit.name[0].upper()}{limit.name[1:]}{alike} bytes take {share}."
+
+
+def _since_the_first(recording: dict[str, Any]) -> dict[str, Any]:
+    """Times from the first event on: the machine's clock itself says how long it has been running."""
+    begin = min((event["start"] for event in recording["events"]), default=0)
+    return {**recording, "events": [{**event, "start": event["start"] - begin} for event in recording["events"]]}
+
+
+def _seconds(column: NDArray[np.float64]) -> list[float]:
+    """To a hundredth of a nanosecond, which keeps the page small."""
+    return np.round(column, 11).tolist()  # type: ignore[no-any-return]
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinity."""
+    return "inf" if np.isinf(value) else value
+
+
+def check_size(size: int) -> int:
+    if not 0 <= size <= 2**50:
+        raise UsageError(f"a buffer of {size} bytes; expected between 0 and 1 PiB")
+    return size

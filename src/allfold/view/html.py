@@ -1,0 +1,97 @@
+"""The page as one HTML file that opens from disk and loads nothing, and the same in a notebook.
+
+The document lies in the file as JSON in which every `<` is written `\\u003c`, so that nothing in it (a name, a line of
+source code) can end the element it lies in. A policy inside the file allows its own script, by hash, and no request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from ..errors import AllfoldError
+
+NOTEBOOK_HEIGHT = 760  # pixels
+
+_FILE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="allfold">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="allfold"></div>
+<noscript>This page draws {title}; it needs JavaScript, and loads nothing from anywhere.</noscript>
+<script type="application/json" id="allfold-data">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def page_as_html(document: dict[str, Any]) -> str:
+    """The whole page in one file."""
+    script, style = bundle()
+    state = document["state"]
+    return _FILE.format(
+        policy=policy(script, "'self'" if document["mode"] == "studio" else "'none'"),
+        title=escape(f"{state['collective']} by {state['algorithm']}, {state['ranks']} ranks"),
+        style=style,
+        data=as_data(document),
+        script=script,
+    )
+
+
+def in_a_notebook(html: str, height: int = NOTEBOOK_HEIGHT) -> str:
+    """The page in a frame of its own, so that neither its styles nor its script meet those of the notebook."""
+    return (
+        f'<iframe srcdoc="{escape(html)}" title="allfold" sandbox="allow-scripts allow-downloads" '
+        f'style="width:100%;height:{height}px;border:0"></iframe>'
+    )
+
+
+def as_data(document: Any) -> str:
+    """JSON that stays data inside a script element, whatever strings it holds."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def policy(script: str, connect: str = "'none'") -> str:
+    """What the page may do: run its own script, show pictures it makes itself, and ask nobody but `connect`."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = {
+        "default-src": "'none'",
+        "script-src": f"'sha256-{digest}'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "connect-src": connect,
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def bundle() -> tuple[str, str]:
+    """The script and the style sheet of the page, as `web/` builds them."""
+    static = files("allfold.view") / "static"
+    try:
+        script, style = ((static / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    except OSError:
+        raise AllfoldError(
+            "the page is not built: view/static has no page.js and page.css; make web builds them"
+        ) from None
+    # Inside strings of JavaScript these mean the same, and none of them ends the element.
+    script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return script.strip(), style.replace("</style", "<\\/style").strip()

@@ -1,0 +1,239 @@
+"""The document behind the page: which algorithms there are, the entries that are embedded, where to begin.
+
+`web/` draws it, and the same document serves the file, the notebook and the studio. It holds nothing about the machine
+it was made on: source files go by their names, and what was measured only if it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from os.path import basename
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..collectives import COLLECTIVES
+from ..errors import AllfoldError, ScheduleError, UsageError
+from ..registry import Algorithm, Steps, algorithms, find_algorithm
+from ..registry import schedule as make
+from ..schedule import Schedule
+from .entry import NO_TOPOLOGY, check_size, describe_topology, entry, key_of, schedule_up_to_error
+
+if TYPE_CHECKING:
+    from ..price.topology import Topology
+    from ..run.trace import Trace
+
+__all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "table", "topologies"]
+
+VIEWS = ("holds", "time", "bytes", "race", "wins", "code")
+TABLE_RANKS = (2, 4, 8, 16, 32, 64)
+TOPOLOGY, SIZE = "hosts:ranks_per_host=4", 2**20
+_OFFERED = (
+    TOPOLOGY,
+    "one_host",
+    "laptop",
+    "fat_tree:ranks_per_host=4,hosts_per_leaf=2,oversubscription=2",
+    "dgx_h100",
+    "ethernet_cloud:ranks_per_node=4",
+    "torus",
+    "ring",
+    "dragonfly:routers=4,ranks_per_router=2",
+)
+_MOST_MOVES = 20_000  # of all the others of the collective that a file carries along
+_RIVALS = ("naive", "driver", "ring", "tree", "halving_doubling", "direct")
+
+
+def document(
+    entries: Sequence[dict[str, Any]],
+    *,
+    mode: str = "file",
+    token: str | None = None,
+    view: str = "holds",
+    step: int | None = None,
+    rivals: Iterable[str] | None = None,
+    table_ranks: Sequence[int] = TABLE_RANKS,
+    all_topologies: bool = False,
+) -> dict[str, Any]:
+    """The whole document. The first entry is what the page opens with; the others are there to be chosen and raced."""
+    if not entries:
+        raise UsageError("a page needs at least one entry")
+    if view not in VIEWS:
+        raise UsageError(f"the page has no view {view!r}; known: {', '.join(VIEWS)}")
+    first = entries[0]
+    schedule = first["schedule"]
+    collective, ranks = schedule["collective"], schedule["ranks"]
+    page: dict[str, Any] = {"format": "allfold-page", "version": 1, "mode": mode}
+    if token is not None:
+        page["studio"] = {"token": token}
+    proof = first["proof"]
+    begin = 0 if proof["ok"] else min(proof.get("step", 0) + 1, len(schedule["steps"]))
+    page |= {
+        "state": {
+            "collective": collective,
+            "algorithm": schedule["algorithm"],
+            "ranks": ranks,
+            "root": schedule["root"],
+            "topology": first["topology"]["name"] if "topology" in first else NO_TOPOLOGY,
+            "size": size_of(first),
+            "step": begin if step is None else step,
+            "view": view,
+            "clock": "measured" if "recording" in first else "modelled" if "timeline" in first else "steps",
+            "rivals": list(_rivals(entries) if rivals is None else rivals),
+        },
+        "catalogue": catalogue(),
+        "entries": list(entries),
+        "table": table(collective, sorted({*table_ranks, *([ranks] if 2 <= ranks <= 128 else [])})),
+        "topologies": topologies(ranks) if all_topologies else _topologies_of(entries),
+        "measured": [point for one in entries if "recording" in one for point in _measured(one)],
+    }
+    return page
+
+
+def page_of(
+    schedule: Schedule,
+    topology: Topology | str | None = TOPOLOGY,
+    size: int = SIZE,
+    *,
+    others: Sequence[Schedule] | None = None,
+    recording: Trace | dict[str, Any] | None = None,
+    function: Callable[..., Steps] | Algorithm | None = None,
+    parameters: dict[str, Any] | None = None,
+    error: ScheduleError | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The document of one schedule, with `others` beside it: unless given, the collective's other algorithms.
+
+    Of those as many are taken along as stay small; a large schedule comes alone. `function`, `parameters` and `error`
+    are as for `entry`, further options as for `document`.
+    """
+    if isinstance(topology, str):
+        from ..price.naming import find_topology
+
+        name: str | None = topology if ":" in topology or "." not in topology else basename(topology)
+        topology = find_topology(topology, schedule.ranks)
+    else:
+        name = None if topology is None else topology.name
+    check_size(size)
+    first = entry(
+        schedule,
+        topology,
+        size,
+        topology_name=name,
+        function=function,
+        parameters=parameters,
+        recording=recording,
+        error=error,
+    )
+    beside = [one for one in (_others(schedule) if others is None else others) if one.algorithm != schedule.algorithm]
+    return document([first, *(entry(one, topology, size, topology_name=name) for one in beside)], **options)
+
+
+def _others(schedule: Schedule) -> list[Schedule]:
+    found: list[Schedule] = []
+    # No schedule of these has more moves than all pairs exchanging all chunks, a few times over.
+    if schedule.moves > _MOST_MOVES or schedule.ranks > 64:
+        return found
+    for name in sorted(algorithms(schedule.collective), key=lambda name: name not in _RIVALS):
+        try:
+            other = make(schedule.collective, name, schedule.ranks, schedule.root)
+        except AllfoldError:
+            continue  # one of the user's that does not take this number of ranks
+        if name != schedule.algorithm and schedule.moves + sum(one.moves for one in [*found, other]) <= _MOST_MOVES:
+            found.append(other)
+    return found
+
+
+def size_of(one: dict[str, Any]) -> int:
+    """The bytes that an entry is priced for."""
+    return int(one["key"].rpartition("/")[2])
+
+
+def catalogue() -> list[dict[str, Any]]:
+    return [
+        {
+            "collective": collective.name,
+            "algorithm": name,
+            "summary": find_algorithm(collective.name, name).summary,
+            "rooted": collective.rooted,
+        }
+        for collective in COLLECTIVES.values()
+        for name in algorithms(collective.name)
+    ]
+
+
+def table(collective: str, ranks: Iterable[int]) -> list[dict[str, Any]]:
+    """What every algorithm of the collective sends at each number of ranks; for rooted ones with root 0."""
+    return [row for many in ranks for name in algorithms(collective) if (row := _row(collective, name, many))]
+
+
+@lru_cache(maxsize=4096)
+def _row(collective: str, algorithm: str, ranks: int) -> dict[str, Any] | None:
+    try:
+        schedule = make(collective, algorithm, ranks)
+    except AllfoldError:
+        return None  # an algorithm of the user's that does not take this number of ranks
+    counts = schedule.counts
+    return {
+        "collective": collective,
+        "algorithm": algorithm,
+        "ranks": ranks,
+        "steps": counts.steps,
+        "rounds": counts.rounds,
+        "messages": counts.messages,
+        "busiest_port_bytes": float(counts.busiest_port_bytes),
+        "reduced_bytes": float(_reduced(schedule)),
+    }
+
+
+def _reduced(schedule: Schedule) -> Fraction:
+    """What the busiest rank combines, as a multiple of S."""
+    if not schedule.promise.carries_data or not schedule.moves:
+        return Fraction(0)
+    reduces = schedule.columns["reduces"] != 0
+    return Fraction(int(np.bincount(schedule.columns["destination"][reduces], minlength=1).max()), schedule.chunks)
+
+
+def topologies(ranks: int) -> list[dict[str, Any]]:
+    """The topologies to choose from, each with room for so many ranks."""
+    from ..price.machines import CONSTRUCTORS
+    from ..price.naming import find_topology
+
+    return [
+        {
+            "name": name,
+            "summary": " ".join((CONSTRUCTORS[name.partition(":")[0]].__doc__ or "").split()),
+            "topology": describe_topology(find_topology(name, ranks), name, ranks),
+        }
+        for name in _OFFERED
+    ]
+
+
+def _topologies_of(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = {one["topology"]["name"]: one["topology"] for one in entries if "topology" in one}
+    return [{"name": name, "summary": topology["source"], "topology": topology} for name, topology in found.items()]
+
+
+def _rivals(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Up to two others to race against: those that were asked for, in an order that shows most."""
+    first = entries[0]["schedule"]
+    there = [one["schedule"]["algorithm"] for one in entries[1:] if one["proof"]["ok"]]
+    known = [name for name in _RIVALS if name in there and name != first["algorithm"]]
+    return [*known, *(name for name in there if name not in known)][:2]
+
+
+def _measured(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """How long each recorded call took, from the first rank's beginning to the last one's end."""
+    calls: dict[tuple[int, str], tuple[int, int]] = {}
+    for event in one["recording"]["events"]:
+        call = (event["call"], event["memory"])
+        end = event["start"] + event["waited"] + event["worked"]
+        first, last = calls.get(call, (event["start"], end))
+        calls[call] = (min(first, event["start"]), max(last, end))
+    schedule, size = one["schedule"], size_of(one)
+    head = {"collective": schedule["collective"], "algorithm": schedule["algorithm"], "ranks": schedule["ranks"]}
+    return [
+        {**head, "size": size, "seconds": (last - first) * 1e-9, "memory": memory}
+        for (_, memory), (first, last) in calls.items()
+    ]

@@ -1,0 +1,96 @@
+"""Where a schedule comes from: the files whose lines made its moves, and the line at which its generator stood.
+
+A schedule names its lines as `file.py:24` and nothing more, so that it can travel. The process that made it still knows
+the code behind those names; elsewhere there is no source to show, and the page says so.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from os.path import basename
+from types import GeneratorType
+from typing import Any
+
+from ..registry import Algorithm, Steps, algorithms, find_algorithm
+from ..schedule import Move, Schedule, paths_of
+
+_MOST_MOVES = 50_000  # a generator that makes more is not run a second time
+_MOST_TEXT = 200_000  # characters; of a longer file nothing is shown
+
+
+@dataclass(frozen=True)
+class Source:
+    """The algorithm's own file first, then the others that made moves; `lines[t]` is where it stood at step t."""
+
+    files: tuple[dict[str, Any], ...]
+    lines: tuple[int, ...] | None
+
+    @property
+    def own(self) -> dict[str, Any] | None:
+        return self.files[0] if self.files else None
+
+
+def source_of(
+    schedule: Schedule,
+    function: Callable[..., Steps] | Algorithm | None = None,
+    parameters: dict[str, Any] | None = None,
+) -> Source:
+    """The source of a schedule, made by `function` where that is known and by the registered algorithm otherwise."""
+    if function is None and schedule.algorithm in algorithms(schedule.collective):
+        function = find_algorithm(schedule.collective, schedule.algorithm)
+    if isinstance(function, Algorithm):
+        function = function.function
+    paths = paths_of(schedule.sites)
+    lines = None
+    if function is not None:
+        lines = _lines_of(schedule, function, parameters or {})
+        own = getattr(getattr(function, "__code__", None), "co_filename", None)
+        if own is not None and lines is not None:  # it does make this schedule
+            paths = [own, *(path for path in paths if path != own)]
+    files = tuple(file for file in map(_read, paths) if file is not None)
+    return Source(files, lines if files and paths and files[0]["file"] == basename(paths[0]) else None)
+
+
+def sites_of(schedule: Schedule) -> list[dict[str, Any]]:
+    """`ring.py:24` taken apart."""
+    found = []
+    for site in schedule.sites:
+        file, _, line = site.rpartition(":")
+        found.append({"site": site, "file": file or site, "line": int(line) if line.isdecimal() else 0})
+    return found
+
+
+def _lines_of(schedule: Schedule, function: Callable[..., Steps], parameters: dict[str, Any]) -> tuple[int, ...] | None:
+    """The line at which the generator stood at every step: its own, however deep the moves were made."""
+    if schedule.moves > _MOST_MOVES:
+        return None
+    arguments = (schedule.ranks,) if schedule.root is None else (schedule.ranks, schedule.root)
+    lines: list[int] = []
+    try:
+        steps = function(*arguments, **parameters)
+        if not isinstance(steps, GeneratorType):
+            return None
+        for moves in steps:
+            step: list[Move] = list(moves)
+            if step:
+                number = len(lines)
+                if number == schedule.steps:  # a wrong one is drawn up to where it goes wrong
+                    break
+                start, end = schedule.starts[number], schedule.starts[number + 1]
+                if len(step) != end - start or step[0].where != schedule.where(start):
+                    return None  # of the same name, but another
+                lines.append(steps.gi_frame.f_lineno if steps.gi_frame else 0)
+    except Exception:
+        # It raises where it raised before; that is said by the proof.
+        pass
+    return tuple(lines) if len(lines) == schedule.steps else None
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """A file by its name, without the folders that say where on this machine it lies."""
+    text = "".join(linecache.getlines(path))
+    if not text or len(text) > _MOST_TEXT:
+        return None
+    return {"file": basename(path), "first": 1, "text": text}

@@ -1,0 +1,207 @@
+"""The step-by-step figure of a schedule, for papers and slides: one grid a step, as an SVG file.
+
+A row is a rank and a column a chunk. In each cell every rank has its place, filled once its contribution is there: dark
+when it came in this step, light when it was there before. What is only copied bears its number. Arrows are the step's
+moves. Nothing rests on colour alone: new marks are darker, changed cells have a heavy border, a copy's arrow is dashed
+and its head hollow. The text of the moves is in the picture's description, for those who cannot see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from textwrap import wrap
+
+from ..errors import ScheduleError, UsageError
+from ..schedule import Schedule
+from ..symbolic import State
+from ..verify import verify
+from .svg_arrows import COPY, DASHES, REDUCE, number
+from .svg_grid import EMPTY, GROUND_DONE, HELD, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
+from .text import moves_as_text
+
+MOST_MARKS = 100_000
+WIDTH = 760  # where a row of grids is broken unless the number of columns is given
+
+_MARGIN, _APART, _BELOW = 10.0, 26.0, 14.0
+_LETTER = 0.48  # the mean width of a letter, in font sizes
+_LEAST = 320.0  # what a line of text may take even beside a narrow grid
+
+
+def figure(
+    schedules: Sequence[Schedule], columns: int | None = None, errors: Sequence[ScheduleError | None] | None = None
+) -> str:
+    """The figure of one schedule, or of several below each other.
+
+    `errors` say what stopped a schedule from being made whole; whatever else is wrong is found and shown at its cell,
+    and the figure ends there.
+    """
+    if columns is not None and columns < 1:
+        raise UsageError(f"a figure with {columns} grids in a row; expected at least 1")
+    for schedule in schedules:
+        _check_size(schedule)
+    parts: list[str] = []
+    x, y, below, right = _MARGIN, _MARGIN, 0.0, 0.0
+    for schedule, error in zip(schedules, errors or [None] * len(schedules), strict=True):
+        drawn, wide, high = _section(schedule, error, columns)
+        if x > _MARGIN and x + wide > WIDTH - _MARGIN:
+            x, y = _MARGIN, below
+        parts += [f'<g transform="translate({number(x)} {number(y)})">', *drawn, "</g>"]
+        right, below = max(right, x + wide), max(below, y + high + 20)
+        x += wide + 30
+    legend, wide, bottom = _legend(schedules, below, max(right, _LEAST))
+    right, bottom = max(right, wide) + _MARGIN, bottom + 4
+    box = f"{number(right)} {number(bottom)}"
+    size = f'width="{number(right)}" height="{number(bottom)}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {box}" {size} role="img" '
+            f'font-family="Helvetica, Arial, sans-serif" font-size="9" fill="{INK}">',
+            f"<title>{escape('; '.join(map(_title, schedules)))}</title>",
+            f"<desc>{escape(_text_twin(schedules))}</desc>",
+            f'<rect {size} fill="#ffffff"/>',
+            *parts,
+            *legend,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _check_size(schedule: Schedule) -> None:
+    each = schedule.ranks if schedule.promise.reduces else 1
+    marks = schedule.ranks * (schedule.chunks + schedule.scratch) * each * (schedule.steps + 1)
+    if marks > MOST_MARKS:
+        raise UsageError(
+            f"a figure of {schedule.title} would hold {marks:,} marks, and nobody could read it; up to {MOST_MARKS:,} are "
+            "drawn: take fewer ranks, or the page (--html), which draws up to 1,024"
+        )
+
+
+def _title(schedule: Schedule) -> str:
+    rooted = "" if schedule.root is None else f", root {schedule.root}"
+    return f"{schedule.collective} by {schedule.algorithm}, {_many(schedule.ranks, 'rank')}{rooted}"
+
+
+def _counts(schedule: Schedule) -> str:
+    counts = schedule.counts
+    facts = [_many(counts.steps, "step"), _many(counts.messages, "message")]
+    if schedule.promise.carries_data:
+        port = f"{float(counts.busiest_port_bytes):.4g} S through the busiest port"
+        facts += [f"{float(counts.bytes):.4g} S sent in all", port]
+    return " · ".join(facts)
+
+
+def _text_twin(schedules: Sequence[Schedule]) -> str:
+    return "\n\n".join(moves_as_text(schedule) for schedule in schedules)
+
+
+# One schedule --------------------------------------------------------------------------------------------------------
+
+
+def _section(schedule: Schedule, error: ScheduleError | None, columns: int | None) -> tuple[list[str], float, float]:
+    """Title, counts and grids of one schedule, from (0, 0); then how wide and how high that is."""
+    drawing = Drawing(schedule)
+    if error is None:
+        try:
+            verify(schedule, programs=False)
+        except ScheduleError as wrong:
+            error = wrong
+    fitting = max(1, int((WIDTH - 2 * _MARGIN - LABEL + _APART) // (drawing.wide + _APART)))
+    rows = -(-(schedule.steps + 1) // (fitting if columns is None else columns))
+    columns = -(-(schedule.steps + 1) // rows)  # rows of equal length, as far as they can be
+    room = LABEL + columns * (drawing.wide + _APART) - _APART
+    lines = [
+        (_title(schedule), f'font-size="12" font-weight="bold" fill="{INK}"'),
+        *((line, f'fill="{QUIET}"') for line in _wrapped(_counts(schedule), max(room, _LEAST))),
+    ]
+    if error is not None:
+        lines += [(line, f'fill="{WRONG}" font-weight="bold"') for line in _wrapped(f"✗ {error}", max(room, _LEAST))]
+    parts = [
+        f'<text x="0" y="{number(10 + 13 * place)}" {style}>{escape(text)}</text>'
+        for place, (text, style) in enumerate(lines)
+    ]
+    top, grids = 13.0 * len(lines) + 8, list(_grids(drawing, error, columns))
+    for place, grid in enumerate(grids):
+        row, column = divmod(place, columns)
+        left, down = LABEL + column * (drawing.wide + _APART), top + row * (drawing.high + _BELOW)
+        parts += [f'<g transform="translate({number(left)} {number(down)})">', *grid, "</g>"]
+    text = max(len(line) * (6.6 if place == 0 else 9 * _LETTER) for place, (line, _) in enumerate(lines))
+    return parts, max(room, text), top - _BELOW + -(-len(grids) // columns) * (drawing.high + _BELOW)
+
+
+def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Iterator[list[str]]:
+    schedule = drawing.schedule
+    before, after = State(schedule), State(schedule)
+    last = schedule.steps - 1
+    # What the collective's promise lacks shows at the end; what makes no sense, in the step that does it.
+    at_end = error if error is not None and (error.step or 0) >= last else None
+    yield drawing.draw("start", before, after, frozenset(), [], at_end if last < 0 else None, True)
+    for step in range(schedule.steps):
+        moves = schedule.step(step)
+        leftmost = (step + 1) % columns == 0
+        try:
+            changed = frozenset(after.advance().target.tolist())
+        except ScheduleError as wrong:
+            yield drawing.draw(f"step {step} ✗", before, before, frozenset(), moves, wrong, leftmost)
+            return
+        flaw = at_end if step == last else None
+        label = f"step {step}" + (" ✗" if flaw is not None else "")
+        yield drawing.draw(label, before, after, changed, moves, flaw, leftmost)
+        before.advance()
+
+
+# The legend ----------------------------------------------------------------------------------------------------------
+
+
+def _legend(schedules: Sequence[Schedule], y: float, room: float) -> tuple[list[str], float, float]:
+    """What the signs mean, no more of them than occur; then how wide that is, and where it ends."""
+    items = list(_signs(schedules))
+    parts, x, right = [], _MARGIN, 0.0
+    for sign, wide, text in items:
+        long = wide + 4 + len(text) * 8 * _LETTER + 14
+        if x > _MARGIN and x + long - 14 > room:
+            x, y = _MARGIN, y + 13
+        parts.append(f'<g transform="translate({number(x)} {number(y)})">{sign}')
+        parts.append(f'<text x="{number(wide + 4)}" y="7" font-size="8" fill="{QUIET}">{escape(text)}</text></g>')
+        x += long
+        right = max(right, x - 14)
+    return parts, right, y + 13
+
+
+def _signs(schedules: Sequence[Schedule]) -> Iterator[tuple[str, float, str]]:
+    reducing = [schedule for schedule in schedules if schedule.promise.reduces]
+    square = '<rect x="0.5" y="0.5" width="{0}" height="{0}" fill="{1}"/>'
+    if reducing:
+        yield square.format(MARK + 1, EMPTY), MARK + 2, "a rank's contribution is not there"
+        yield square.format(MARK + 1, HELD), MARK + 2, "is there"
+        yield square.format(MARK + 1, NEW), MARK + 2, "came in this step"
+    else:
+        yield square.format(MARK + 1, HELD), MARK + 2, "this chunk lies here"
+        yield square.format(MARK + 1, NEW), MARK + 2, "it came in this step"
+    promised = f'<rect x="0.5" y="0.5" width="9" height="7" fill="{GROUND_DONE}" stroke="{NEW_DONE}"/>'
+    yield promised, 10.0, "holds what is promised"
+    kinds = {bool(kind) for schedule in schedules for kind in schedule.columns["reduces"].tolist()}
+    for reduces, color, text in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
+        if reduces in kinds:
+            fill, dash = (color, "") if reduces else ("#ffffff", DASHES)
+            yield (
+                (
+                    f'<path d="M0 4H11" stroke="{color}" stroke-width="0.9"{dash}/>'
+                    f'<path d="M15 4L10.6 5.9L10.6 2.1Z" fill="{fill}" stroke="{color}" stroke-width="0.7"/>'
+                ),
+                15.0,
+                text,
+            )
+    if any(schedule.scratch for schedule in schedules):
+        yield f'<path d="M2 0V8" stroke="{QUIET}" stroke-width="0.7" stroke-dasharray="2 2"/>', 4.0, "scratch follows"
+    if any(schedule.promise.carries_data for schedule in schedules):
+        yield f'<text y="7" font-size="8" font-style="italic" fill="{INK}">S</text>', 5.0, "the bytes of one buffer"
+
+
+def _wrapped(text: str, room: float) -> list[str]:
+    return wrap(text, max(20, int(room / (9 * _LETTER)))) or [""]
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")

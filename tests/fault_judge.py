@@ -1,0 +1,237 @@
+"""What must have come of a fault trial: who should have heard what of whom, and when."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from fault_plans import MESSAGES, Plan
+from fault_ranks import STATUS
+
+MARGIN = 5.0  # seconds: a machine that is shared may well keep a process from running for a second or two
+
+Line = dict[str, Any]
+
+
+@dataclass
+class Told:
+    """What came back from one rank: its lines, its process, and how and when that ended."""
+
+    process: int
+    lines: list[Line] = field(default_factory=list)
+    died: float | None = None  # when it was seen to have ended
+    stopped: float | None = None
+    status: int | None = None
+    was_killed: bool = False  # by the runner, at the end
+
+    def last(self, event: str) -> Line | None:
+        return next((line for line in reversed(self.lines) if line["event"] == event), None)
+
+
+@dataclass
+class Verdict:
+    """Complaints, none where all is well; and how long after the fault the survivors heard of it, in seconds."""
+
+    complaints: list[str] = field(default_factory=list)
+    heard: list[float] = field(default_factory=list)
+    happened: bool = True  # a blow that was timed may come when the victim is through with everything
+
+
+def judge(plan: Plan, told: list[Told]) -> Verdict:
+    verdict = Verdict()
+    victim = told[plan.victim]
+    if plan.family == "slow" or plan.fault == "arena":
+        everyone = range(plan.ranks)
+    else:
+        everyone = [rank for rank in range(plan.ranks) if rank != plan.victim]
+    ends = {rank: told[rank].last("end") for rank in everyone}
+    for rank, end in ends.items():
+        if end is None:
+            verdict.complaints.append(f"rank {rank} never said how it ended (status {told[rank].status})")
+        elif end["error"] in ("WrongResult", "UsageError"):
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
+        elif told[rank].status != 0:
+            verdict.complaints.append(f"rank {rank} ended with status {told[rank].status}")
+    if verdict.complaints:
+        return verdict
+    rules = {"death": _death, "stuck": _stuck, "mismatch": _mismatch, "memory": _memory, "slow": _nothing}
+    rules["memory"] = _nothing if plan.fault == "arena" else _memory
+    rules[plan.family](plan, told, victim, {rank: end for rank, end in ends.items() if end}, verdict)
+    if plan.afterwards == "shrink" and verdict.happened:
+        _going_on(plan, told, ends, verdict)
+    return verdict
+
+
+def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    through = _is_in_its_last_call(plan, victim) or victim.last("end") is not None
+    if through and any(end["error"] is None for end in ends.values()):
+        verdict.happened = False
+    if victim.died is None:
+        verdict.complaints.append("the victim did not die")
+        return
+    for rank, end in ends.items():
+        if end["error"] is None:
+            if not through:
+                verdict.complaints.append(f"rank {rank} heard nothing, and came to a good end")
+            continue
+        later = end["time"] - max(victim.died, _entered(told[rank]))
+        if end["error"] == "CollectiveTimeout" and end["text"].startswith("rendezvous:"):
+            # Nobody can know of a process that died before it said a word.
+            _must_name(plan, rank, end, verdict)
+            if victim.last("met"):
+                verdict.complaints.append(f"rank {rank} says that nobody came, and the victim had: {end['text']}")
+            if end["time"] - _entered(told[rank]) > plan.timeout + MARGIN:
+                verdict.complaints.append(f"rank {rank} waited {end['time'] - _entered(told[rank]):.1f} s for its timeout")
+            continue
+        if end["error"] != "RankLost":
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
+            continue
+        verdict.heard.append(max(0.0, later))
+        if later > MARGIN:
+            verdict.complaints.append(f"rank {rank} heard of it after {later:.1f} s: {end['text']}")
+        _must_name(plan, rank, end, verdict)
+    said = " ".join(end["text"] for end in ends.values() if end["error"] == "RankLost" and "is gone" in end["text"])
+    if f"rank {plan.victim} (process" in said and f"(process {victim.process})" not in said:
+        verdict.complaints.append(f"the victim's process {victim.process} is not named: {said}")
+    how = {"kill": "killed by signal 9", "segfault": "killed by signal 11", "exit": f"status {STATUS}"}.get(plan.fault)
+    first_hand = f"(process {victim.process}) is gone" in said and plan.calls and not _only_messages(said)
+    if how and not plan.buried and first_hand and how not in said:
+        verdict.complaints.append(f"how it died is not said, though that could be seen: {said}")
+
+
+def _only_messages(said: str) -> bool:
+    """Sends and receives do not say how a rank died, and a fetch may see it die before anything is known."""
+    return all(word in ("send", "recv", "isend", "irecv") for word in re.findall(r"(\w+): rank \d+ \(process", said))
+
+
+def _stuck(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    through = _is_in_its_last_call(plan, victim) or victim.last("end") is not None
+    if through and any(end["error"] is None for end in ends.values()):
+        verdict.happened = False
+    for rank, end in ends.items():
+        if end["error"] is None:
+            if not through:
+                verdict.complaints.append(f"rank {rank} heard nothing, and came to a good end")
+            continue
+        waited = end["time"] - _entered(told[rank])
+        follows = end["error"] == "RankLost" and _is_second_hand(plan, end)
+        if end["error"] != "CollectiveTimeout" and not follows:
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
+            continue
+        if waited > plan.timeout + MARGIN:
+            verdict.complaints.append(f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s")
+        verdict.heard.append(max(0.0, waited))
+        if not follows:
+            _must_name(plan, rank, end, verdict)
+        described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
+        if described and _communicator(plan, end["text"]) == tuple(range(plan.ranks)):
+            words = {"stop": "it is stopped", "sleep": "it is at ", "hold the interpreter": "it does not say where it is"}
+            if words[plan.fault] not in described[1]:
+                verdict.complaints.append(f"rank {rank} is not told what the victim does: {end['text']}")
+
+
+def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    members = plan.members(plan.calls[plan.at].where)
+    end = victim.last("end")
+    if end is None:
+        verdict.complaints.append("the rank that differed never said how it ended")
+        return
+    for rank, end in {**ends, plan.victim: end}.items():
+        if end["error"] == "RankLost" and (rank not in members or _is_second_hand(plan, end)):
+            continue
+        if end["error"] != "MismatchError":
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
+            continue
+        communicator = _communicator(plan, end["text"])
+        named = {communicator[number] for number in _ranks_in(end["text"]) if number < len(communicator)}
+        if named != set(communicator) and plan.fault != "group":
+            verdict.complaints.append(f"rank {rank} is not told of every rank: {end['text']}")
+        if plan.victim not in named:
+            verdict.complaints.append(f"rank {rank} is not told of rank {plan.victim}: {end['text']}")
+    if not any(end["error"] == "MismatchError" for end in ends.values()):
+        verdict.complaints.append("nobody but the rank that differed heard of the mismatch")
+
+
+def _memory(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    end = victim.last("end")
+    if end is None:
+        verdict.complaints.append(f"the rank without memory never said how it ended (status {victim.status})")
+        return
+    if end["error"] is None and all(other["error"] is None for other in ends.values()):
+        verdict.happened = False  # there was just enough of it
+        return
+    wanted = {"address space": "ulimit -v", "file size": "no room for", "descriptors": ""}[plan.fault]
+    kinds = ("SharedMemoryError", "AllfoldError") if plan.fault == "descriptors" else ("SharedMemoryError",)
+    if end["error"] not in kinds or wanted not in end["text"]:
+        verdict.complaints.append(f"the rank without memory: {end['error']}: {end.get('text')}")
+    for rank, other in ends.items():
+        if other["error"] not in ("RankLost", "CollectiveTimeout"):
+            verdict.complaints.append(f"rank {rank}: {other['error']}: {other.get('text')}")
+            continue
+        _must_name(plan, rank, other, verdict)
+        if victim.last("met") or not other["text"].startswith("rendezvous:"):
+            if other["error"] != "RankLost":
+                verdict.complaints.append(f"rank {rank} waited in vain for one that had gone: {other['text']}")
+            elif victim.died is not None:
+                verdict.heard.append(max(0.0, other["time"] - max(victim.died, _entered(told[rank]))))
+
+
+def _nothing(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    for rank, end in ends.items():
+        if end["error"] is not None:
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
+
+
+def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdict: Verdict) -> None:
+    heard = sorted(rank for rank, end in ends.items() if end and end["error"])
+    if plan.family == "mismatch":
+        heard = list(range(plan.ranks))
+    for number, rank in enumerate(heard):
+        went = told[rank].last("went on")
+        if went is None or (went["size"], went["rank"]) != (len(heard), number):
+            verdict.complaints.append(f"rank {rank} did not go on as {number} of {len(heard)}: {went}")
+
+
+# Sentences --------------------------------------------------------------------------------------------------------------
+
+
+def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
+    communicator = _communicator(plan, end["text"])
+    named = {communicator[number] for number in _ranks_in(end["text"]) if number < len(communicator)}
+    if plan.victim in communicator and plan.victim not in named:
+        verdict.complaints.append(f"rank {rank} is told of somebody else than rank {plan.victim}: {end['text']}")
+    elif not named - {rank}:
+        verdict.complaints.append(f"rank {rank} is told of nobody: {end['text']}")
+
+
+def _is_second_hand(plan: Plan, end: Line) -> bool:
+    """Of a communicator that the victim is not in, or in a message: there one hears of those who have given up."""
+    return plan.victim not in _communicator(plan, end["text"]) or bool(
+        re.match(r"(send|recv|isend|irecv): ", end["text"])
+    )
+
+
+def _ranks_in(text: str) -> set[int]:
+    """The ranks that a sentence names, in the numbers of its communicator; not the label, which lists members."""
+    sentence = re.sub(r"\((call \d+ of )?(group \d+ of )?the world[^)]*\)", "", text)
+    lists = re.findall(r"\branks? (\d+(?:(?:, | and )\d+)*)", sentence) + re.findall(r"group: .*", text)
+    return {int(number) for one in lists for number in re.findall(r"\d+", one)}
+
+
+def _communicator(plan: Plan, text: str) -> tuple[int, ...]:
+    label = re.search(r"group (\d+) of the world", text)
+    return plan.groups[int(label[1]) - 1] if label else tuple(range(plan.ranks))
+
+
+def _entered(told: Told) -> float:
+    line = told.last("calls") or told.last("meets")
+    return float(line["time"]) if line else 0.0
+
+
+def _is_in_its_last_call(plan: Plan, victim: Told) -> bool:
+    line = victim.last("calls")
+    return line is not None and line["call"] == len(plan.calls) - 1
+
+
+__all__ = ["MARGIN", "MESSAGES", "Told", "Verdict", "judge"]
