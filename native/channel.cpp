@@ -147,7 +147,11 @@ void Channel::check(const Operation& operation) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     auto refuse = [&](const std::string& why) { throw EngineError(Fault::usage, name_of(operation) + ": " + why); };
     if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
-    if (standing != Standing::open) refuse("this communicator is broken by an earlier error; make a new one" + where());
+    if (standing == Standing::mismatch)
+        throw EngineError(Fault::mismatch, name_of(operation) + ": this communicator is broken by an earlier error: ranks came "
+                                           "with different calls; go on with shrink(), or make a new one" + where());
+    if (standing != Standing::open)
+        if (auto error = find_loss(operation, look_around(&operation))) throw *error;
     auto ranks = static_cast<int64_t>(members_.size());
     bool receives = !sends(operation);
     if ((operation.peer < 0 || operation.peer >= ranks) && !(receives && operation.peer == any_source))

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "blame.hpp"
 #include "channel.hpp"
 #include "channel_parts.hpp"
 #include "peers.hpp"
@@ -178,7 +179,7 @@ std::vector<Channel::State> Channel::look_around(const Operation* operation) con
         bool concerned = !operation || operation->peer == any_source || operation->peer == peer;
         if (standing == Standing::left) states[peer] = State::left;
         else if (standing != Standing::open) states[peer] = State::gave_up;
-        else if (concerned && life_of(posts_[peer]->process.load(std::memory_order_relaxed)) == Life::dead)
+        else if (concerned && life_of(process_of(*members_[peer].arena)) == Life::dead)
             states[peer] = State::gone;
     }
     return states;
@@ -186,27 +187,31 @@ std::vector<Channel::State> Channel::look_around(const Operation* operation) con
 
 std::optional<EngineError> Channel::find_loss(const Operation& operation, const std::vector<State>& states) const {
     const std::string name = name_of(operation) + ": ";
-    if (states[rank_] != State::present)
-        return EngineError(Fault::rank_lost, name + "this communicator was " +
-                                                 (states[rank_] == State::left ? "closed" : "aborted") + where());
+    auto lost = [&](const std::string& text) { return EngineError(Fault::rank_lost, name + text + where()); };
+    if (states[rank_] == State::left) return lost("this communicator was closed");
+    if (states[rank_] == State::gave_up) {
+        uint32_t first = first_lost(posts_, rank_);
+        return lost("this communicator was aborted" + (first == rank_ ? "" : ": " + named(first, *members_[first].arena) + " is gone"));
+    }
     bool alone = states.size() > 1;
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer == rank_) continue;
         alone = alone && states[peer] != State::present;
-        if (states[peer] == State::gave_up)
-            return EngineError(Fault::rank_lost, name + rank_named(peer) + " gave up" + where());
         // From any rank: one that died may be the one that the message should have come from. One that left has said
         // all that it had to say.
         if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source))
-            return EngineError(Fault::rank_lost, name + rank_named(peer) + " (process " +
-                                                     std::to_string(posts_[peer]->process.load(std::memory_order_relaxed)) +
-                                                     ") is gone" + where());
+            return lost(named(peer, *members_[peer].arena) + " is gone");
         if (states[peer] == State::left && operation.peer == peer)
-            return EngineError(Fault::rank_lost,
-                               name + rank_named(peer) + " has left: it closed its communicator" + where());
+            return lost(rank_named(peer) + " has left: it closed its communicator");
+    }
+    // Last: whoever gives up does so for somebody, and that one should be named.
+    for (uint32_t peer = 0; peer < states.size(); ++peer) {
+        if (peer == rank_ || states[peer] != State::gave_up) continue;
+        uint32_t first = first_lost(posts_, peer);
+        return lost(gave_up(posts_, peer, *members_[first].arena, first));
     }
     if (alone && operation.peer == any_source)
-        return EngineError(Fault::rank_lost, name + "every other rank has left" + where());
+        return lost("every other rank has left");
     return std::nullopt;
 }
 

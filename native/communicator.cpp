@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "asking.hpp"
+#include "blame.hpp"
 #include "fetch.hpp"
 #include "peers.hpp"
 #include "ticks.hpp"
@@ -91,7 +92,6 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     if (getrandom(&witness_, sizeof witness_, 0) != sizeof witness_) fetching_ = Fetching::fails;
     witness_ |= 1;  // not what an untouched post says
     posts_[rank_]->witness_address.store(reinterpret_cast<uint64_t>(&witness_), std::memory_order_relaxed);
-    posts_[rank_]->process.store(getpid(), std::memory_order_relaxed);
     posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
     // Release: whoever sees the witness sees the address and the process to look for it.
     posts_[rank_]->witness.store(witness_, std::memory_order_release);
@@ -143,19 +143,28 @@ void Communicator::run(const Call& call, const std::function<void()>& let_go, co
         enter(running, call);
         running.program = agree(running, call);
         perform(running, call, *running.program);
-    } catch (...) {
+    } catch (const EngineError& error) {
+        broken_by_ = error;
         stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        throw;
+    } catch (...) {
+        stand(Standing::aborted);
         throw;
     }
 }
 
+int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_of(*members_[peer].arena); }
+
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     if (standing == Standing::open) return;
-    std::string name = collective_names[static_cast<size_t>(call.collective)];
-    throw EngineError(Fault::usage, name + (standing == Standing::left
-                                                ? ": this communicator is closed"
-                                                : ": this communicator is broken by an earlier error; make a new one"));
+    std::string name = std::string(collective_names[static_cast<size_t>(call.collective)]) + ": ";
+    if (standing == Standing::left) throw EngineError(Fault::usage, name + "this communicator is closed");
+    // Said again, and as what it was: the call that it ended may have been one in the background that nobody waited for.
+    std::string advice = "; go on with shrink(), or make a new one";
+    if (broken_by_)
+        throw EngineError(broken_by_->fault, name + "this communicator is broken by an earlier error: " + broken_by_->what() + advice);
+    throw EngineError(Fault::rank_lost, name + "this communicator was aborted, or broken by an error in a reduction" + advice);
 }
 
 void Communicator::enter(Running& running, const Call& call) {
@@ -210,9 +219,10 @@ bool Communicator::can_fetch() {
     for (const Post* post : posts_)
         if (post->witness.load(std::memory_order_acquire) == 0) return false;
     fetching_ = Fetching::works;
-    for (const Post* post : posts_) {
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        const Post* post = posts_[peer];
         uint64_t seen = 0;
-        int error = fetch(post->process.load(std::memory_order_relaxed),
+        int error = fetch(process_of(peer),
                           post->witness_address.load(std::memory_order_relaxed), &seen, sizeof seen);
         if (error || seen != post->witness.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
     }
@@ -314,7 +324,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     posts_[rank_]->records[call_ % records_kept].end(ticks());
 }
 
-void Communicator::execute(const Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
+void Communicator::execute(Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
     const Slot *source = program.sources.begin(i), *source_end = program.sources.end(i);
     if (source == source_end || call.elements == 0) return;
     uint32_t chunk = program.length_of[i];
@@ -351,7 +361,7 @@ void Communicator::combine(const Call& call, const void* const* sources, size_t 
 
 // The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what is
 // folded is fetched tile by tile, so that it is still in the cache when it is combined.
-void Communicator::fetch_and_combine(const Running& running, const Call& call, const Slot* slots, const void** sources,
+void Communicator::fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                                      size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
                                      bool complete) {
     auto is_far = [&](size_t i) { return slots[i].space != Space::work && running.far[slots[i].rank]; };
@@ -384,15 +394,12 @@ void Communicator::fetch_and_combine(const Running& running, const Call& call, c
     }
 }
 
-void Communicator::fetch_from(const Running& running, uint32_t peer, const void* source, void* target, size_t bytes) const {
-    int32_t process = posts_[peer]->process.load(std::memory_order_relaxed);
-    int error = fetch(process, reinterpret_cast<uint64_t>(source), target, bytes);
+void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
+    int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
-    bool gone = error == ESRCH || life_of(process) == Life::dead;
-    throw EngineError(Fault::rank_lost, std::string(collective_names[running.record.collective]) + ": rank " +
-                                            std::to_string(peer) + " (process " + std::to_string(process) + ") " +
-                                            (gone ? "is gone" : std::string("does not let its arrays be read any more (") +
-                                                                    std::strerror(error) + ")") + " " + where(call_));
+    std::string how;
+    bool gone = error == ESRCH || life_of(process_of(peer), &how) == Life::dead;
+    fail_lost(running, peer, gone ? "is gone" + how : std::string("does not let its arrays be read any more (") + std::strerror(error) + ")");
 }
 
 // Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
@@ -454,13 +461,11 @@ Clock::duration Communicator::bother(Running& running, uint32_t peer) {
 // Is everybody still there, and in the same call?
 void Communicator::look_around(Running& running) {
     std::string name = collective_names[running.record.collective];
-    int64_t gave_up = -1;
+    int64_t gave_up_peer = -1;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         Post& post = *posts_[peer];
         // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
-        std::string how;
-        bool dead = peer != rank_ && life_of(post.process.load(std::memory_order_relaxed), &how) == Life::dead;
         // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
         if (peer == rank_ && standing == Standing::aborted)
             throw EngineError(Fault::rank_lost, name + ": this communicator was aborted " + where(call_));
@@ -471,20 +476,29 @@ void Communicator::look_around(Running& running) {
         // A peer that has done its part of this call: whatever befell it since is not our concern.
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
-        if (standing == Standing::aborted) gave_up = peer;
         if (standing == Standing::late) fail_timeout(running, peer);
-        if (dead)
-            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) + " (process " +
-                                                    std::to_string(post.process.load()) + ") is gone" + how + " " +
-                                                    where(call_));
+        if (standing == Standing::aborted) {  // dead or alive: most give up because of somebody else
+            if (gave_up_peer < 0) gave_up_peer = peer;
+            continue;
+        }
         if (standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_)
-            throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(peer) +
-                                                    " has left: it closed its communicator after call " +
-                                                    std::to_string(post.last_call.load()) + ", this is " + where(call_));
+            fail_lost(running, peer, "has left: it closed its communicator after call " + std::to_string(post.last_call.load()) + ", this is");
+        std::string how;
+        if (life_of(process_of(peer), &how) == Life::dead) fail_lost(running, peer, "is gone" + how);
     }
-    // Last: most give up because of somebody else, and that one should be named.
-    if (gave_up >= 0)
-        throw EngineError(Fault::rank_lost, name + ": rank " + std::to_string(gave_up) + " gave up " + where(call_));
+    // Last, so that whoever is seen to be lost is named.
+    if (gave_up_peer < 0) return;
+    auto peer = static_cast<uint32_t>(gave_up_peer);
+    uint32_t first = first_lost(posts_, peer);
+    posts_[rank_]->lost.store(first == peer ? 0 : first + 1, std::memory_order_relaxed);
+    throw EngineError(Fault::rank_lost, name + ": " + gave_up(posts_, peer, *members_[first].arena, first) + " " + where(call_));
+}
+
+void Communicator::fail_lost(Running& running, uint32_t peer, const std::string& what) {
+    // Before this rank's standing changes, which is what others look at first.
+    posts_[rank_]->lost.store(peer + 1, std::memory_order_relaxed);
+    std::string who = what.starts_with("has left") ? "rank " + std::to_string(peer) : named(peer, *members_[peer].arena);
+    throw EngineError(Fault::rank_lost, std::string(collective_names[running.record.collective]) + ": " + who + " " + what + " " + where(call_));
 }
 
 void Communicator::fail_mismatch(Running& running) {
@@ -555,8 +569,8 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
 // What a rank was last seen doing, and where it stands in its program if it can still say so.
 std::string Communicator::last_seen(uint32_t peer) const {
     const Post& post = *posts_[peer];
-    int32_t process = post.process.load(std::memory_order_relaxed);
-    std::string text = "; rank " + std::to_string(peer) + " (process " + std::to_string(process) + ") ";
+    int32_t process = process_of(peer);
+    std::string text = "; " + named(peer, *members_[peer].arena) + " ";
     uint64_t call = post.last_call.load(std::memory_order_acquire);
     CallRecord record = post.records[call % records_kept].load();
     if (call == 0) {

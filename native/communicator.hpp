@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,20 +101,22 @@ class Communicator {
     bool can_fetch();
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
-    void execute(const Running& running, const Call& call, const Program& program, uint32_t instruction,
+    void execute(Running& running, const Call& call, const Program& program, uint32_t instruction,
                  uint32_t segment);
     void combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
                  size_t destination_count, uint64_t elements, bool complete) const;
-    void fetch_and_combine(const Running& running, const Call& call, const Slot* slots, const void** sources,
+    void fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                            size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
                            bool complete);
-    void fetch_from(const Running& running, uint32_t peer, const void* source, void* target, size_t bytes) const;
+    void fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes);
     char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void meet(Running& running, uint32_t peer);
     Clock::duration bother(Running& running, uint32_t peer);
     void look_around(Running& running);
+    [[noreturn]] void fail_lost(Running& running, uint32_t peer, const std::string& what);
     void publish_progress(uint64_t value);
+    int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
@@ -138,6 +141,7 @@ class Communicator {
     Entry* entry_ = nullptr;            // in the directory of this rank's arena
     std::unique_ptr<char[]> fetched_;  // tiles of peers' arrays, on their way into a fold
     std::mutex mutex_;
+    std::optional<EngineError> broken_by_;  // what ended this communicator here, for later calls to say again
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;

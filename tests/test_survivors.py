@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +18,11 @@ import numpy as np
 import pytest
 
 import allfold
-from allfold import CollectiveTimeout, MismatchError, RankLost, UsageError
+from allfold import CollectiveTimeout, MismatchError, RankLost, UsageError, _native
 from allfold.cli import main
+from allfold.run import communicator
 from allfold.run.communicator import Communicator
+from allfold.run.launch import run_everywhere
 from allfold.run.standing import describe_stacks
 from allfold.run.threads import run_threads
 
@@ -251,3 +255,55 @@ def test_the_flight_recorder_keeps_the_last_calls() -> None:
         assert [call["elements"] for call in flight["calls"]] == [number % 7 + 1 for number in range(44, 300)]
         times = [moment for call in flight["calls"] for moment in (call["begun"], call["ended"])]
         assert times == sorted(times) and flight["standing"] == "open" and flight["last_done"] == 300
+
+
+# Who is named ---------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_call_in_the_background_failed_the_next_one_says_why() -> None:
+    def work(comm: Communicator) -> list[str]:
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        handle = comm.all_reduce(np.ones(10), async_op=True)
+        assert handle is not None
+        while not handle.done():
+            time.sleep(0.001)
+        return [fails(RankLost, comm.barrier), fails(RankLost, comm.recv, np.ones(1), 0), fails(RankLost, handle.wait)]
+
+    for said in filter(None, allfold.spawn(work, 3, timeout=PATIENCE, survive=True)):
+        assert "broken by an earlier error: all_reduce: rank 1 (process " in said[0]
+        assert all("rank 1 (process " in one and "is gone" in one for one in said)
+
+
+def test_the_one_that_was_lost_is_named_and_not_those_who_gave_up_for_it() -> None:
+    def work(comm: Communicator) -> str:
+        comm.barrier()
+        if comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if comm.rank == 1:
+            fails(RankLost, comm.barrier)
+            os._exit(1)  # without a word to the others
+        if comm.rank == 0:
+            deadline = time.monotonic() + PATIENCE
+            while _native.flight(*comm._members[1][:2])["standing"] == "open":
+                assert time.monotonic() < deadline
+        return fails(RankLost, comm.barrier)
+
+    results = allfold.spawn(work, 4, timeout=PATIENCE, survive=True)
+    assert all("rank 3 (process " in results[rank] and "is gone" in results[rank] for rank in (0, 2))
+
+
+def test_a_rank_that_dies_before_it_is_ready_is_named_at_once() -> None:
+    def work(place: Any) -> str:
+        if place.rank == 1:
+            communicator.Communicator = lambda *_: os._exit(1)  # type: ignore[assignment,misc]
+        comm = communicator.connect(place.rank, place.size, place.key)
+        return fails(RankLost, comm.barrier)
+
+    @contextlib.contextmanager
+    def enter(place: Any) -> Any:
+        yield place
+
+    for said in filter(None, run_everywhere(enter, work, 3, timeout=PATIENCE, survive=True)):
+        assert re.search(r"barrier: rank 1 \(process [1-9]\d*\) is gone", said)

@@ -9,7 +9,7 @@
 
 #include "../asking.hpp"
 #include "../communicator.hpp"
-#include "../peers.hpp"
+#include "../blame.hpp"
 #include "../ticks.hpp"
 #include "bindings.hpp"
 
@@ -52,7 +52,7 @@ nb::dict record_of(const CallRecord& record, const Times& times) {
     return dict;
 }
 
-nb::dict post_of(const Post& post) {
+nb::dict post_of(const Post& post, int32_t process) {
     const char* standings[] = {"open", "mismatch", "aborted", "left", "late"};
     uint64_t last = post.last_call.load(std::memory_order_acquire);
     uint32_t standing = post.standing.load(std::memory_order_relaxed), waits = post.waiting_for.load(std::memory_order_relaxed);
@@ -63,7 +63,7 @@ nb::dict post_of(const Post& post) {
         if (record.call == call) calls.append(record_of(record, times));
     }
     nb::dict dict;
-    dict["process"] = post.process.load(std::memory_order_relaxed);
+    dict["process"] = process;
     dict["standing"] = standings[std::min<uint32_t>(standing, 4)];
     dict["last_call"] = last;
     dict["last_done"] = post.last_done.load(std::memory_order_acquire);
@@ -109,7 +109,7 @@ nb::dict inspect(int descriptor) {
     for (const Entry& entry : directory.entries) {
         const Post* post = view.post(entry.post.load(std::memory_order_acquire));
         if (!post) continue;
-        nb::dict dict = post_of(*post);
+        nb::dict dict = post_of(*post, directory.process.load(std::memory_order_relaxed));
         std::string label;
         for (const auto& character : entry.label)
             if (char c = character.load(std::memory_order_relaxed)) label += c;
@@ -162,7 +162,7 @@ std::atomic<uint64_t>& shrink_word(const Arena& arena, size_t post, size_t word)
 void bind_inspect(nb::module_& module) {
     module.def("inspect", &inspect);
     module.def("ask", &ask_descriptor);
-    module.def("flight", [](const Arena& arena, size_t post) { return post_of(*reinterpret_cast<Post*>(arena.at(post))); });
+    module.def("flight", [](const Arena& arena, size_t post) { return post_of(*reinterpret_cast<Post*>(arena.at(post)), process_of(arena)); });
     static PyMethodDef asked{"next_question", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(next_question)),
                              METH_FASTCALL, "Wait for a question to this arena."};
     module.attr("next_question") = nb::steal(PyCFunction_New(&asked, nullptr));
@@ -170,9 +170,7 @@ void bind_inspect(nb::module_& module) {
         give_answer(arena.directory(), question, std::string(text.c_str(), text.size()));
     });
     module.def("end_questions", [](const Arena& arena) { end_questions(arena.directory()); });
-    module.def("is_alive", [](const Arena& arena, size_t post) {
-        return life_of(reinterpret_cast<Post*>(arena.at(post))->process.load(std::memory_order_relaxed)) == Life::alive;
-    });
+    module.def("is_alive", [](const Arena& arena) { return life_of(process_of(arena)) == Life::alive; });
     // Sequentially consistent: those who agree on something through these words each write theirs and then read the others'.
     module.def("load_word", [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
     module.def("store_word", [](const Arena& arena, size_t post, size_t word, uint64_t value) {

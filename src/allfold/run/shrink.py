@@ -85,7 +85,7 @@ class _Posts:
         return self.load(rank, _STATE)
 
     def is_alive(self, rank: int) -> bool:
-        return _native.is_alive(*self._places[rank])
+        return _native.is_alive(self._places[rank][0])
 
     def is_there(self, rank: int) -> bool:
         """Whether a rank may still come: it lives, and has not closed the communicator."""
