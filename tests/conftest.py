@@ -6,8 +6,12 @@ start would inherit that, and the launcher rightly keeps on ignoring what it was
 
 from __future__ import annotations
 
+import os
 import signal
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+# What somebody has tuned on this machine must not change what is tested.
+os.environ.setdefault("ALLFOLD_TUNING", "off")

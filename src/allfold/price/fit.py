@@ -199,16 +199,25 @@ def _error(seconds: Floats, predicted: Floats) -> float:
 
 
 def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """The x ≥ 0 for which |matrix @ x − wanted| is least, one coordinate after the other until nothing moves."""
+    """The x ≥ 0 for which |matrix @ x − wanted| is least (Lawson and Hanson): whatever helps most becomes free in turn."""
     square, right = matrix.T @ matrix, matrix.T @ wanted
-    diagonal = np.maximum(np.diag(square), 1e-300)
-    found: NDArray[np.float64] = np.ones(len(right))
-    for _ in range(2000):
-        largest = 0.0
-        for i in range(len(found)):
-            moved = max(0.0, found[i] + (right[i] - square[i] @ found) / diagonal[i])
-            largest = max(largest, abs(moved - found[i]))
-            found[i] = moved
-        if largest < 1e-9:
+    many = len(right)
+    found: NDArray[np.float64] = np.zeros(many)
+    free = np.zeros(many, bool)
+    for _ in range(3 * many):
+        helps = np.where(free, -np.inf, right - square @ found)
+        if helps.max() <= 1e-10 * np.abs(right).max():
             break
+        free[helps.argmax()] = True
+        while free.any():
+            best = np.zeros(many)
+            best[free] = np.linalg.solve(square[np.ix_(free, free)], right[free])
+            below = free & (best <= 0)
+            if not below.any():
+                found = best
+                break
+            # As far towards it as nothing becomes negative; what becomes zero is free no longer.
+            part = (found[below] / (found[below] - best[below])).min()
+            found = np.maximum(found + part * (best - found), 0.0)
+            free &= ~below | (found > 1e-12)
     return found

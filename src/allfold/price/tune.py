@@ -36,9 +36,10 @@ SECONDS = 120.0
 Progress = Callable[[str, float], None]
 """Told what is being done, and which part of the measuring is over."""
 
-_ROUNDS = 5
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 20
 _BESIDES = 2.5  # calibration and warming up, in rounds
-_LEAST_BATCH, _LONGEST_BATCH = 0.0005, 0.05
+_LEAST_BATCH, _LONGEST_BATCH = 0.0005, 0.004
+_USUAL_SECONDS_A_BYTE = 5e-10  # of a whole call; decides nothing but how many rounds are tried
 _PART_OF_MEMORY = 1 / 8
 _WORTH_SWITCHING = log(1.05)  # a change of algorithm must gain that much, summed over the sizes
 _WORTH_LEAVING_THE_RULE = log(1.02)  # and at every size, where the built-in rule says otherwise
@@ -111,8 +112,7 @@ def measure_all(
         for case in cases:
             name = f"{case.collective} {format_size(case.size)}" if case.size else case.collective
             remaining = max(0.0, deadline - time.monotonic())
-            batch = remaining / left / (_ROUNDS + _BESIDES)
-            rules = Rules(min(max(batch, _LEAST_BATCH), _LONGEST_BATCH), _ROUNDS, warmup=1, check=False)
+            rules = _rules(case, remaining / left)
             done = 1 - remaining / seconds
 
             def tell(what: str, name: str = name, done: float = done) -> None:
@@ -132,6 +132,17 @@ def measure_all(
     finally:
         crew.close()
     return items, np.array(times), exp(mean(spread)) - 1
+
+
+def _rules(case: Case, seconds: float) -> Rules:
+    """How to time one subject in so many seconds: rather many short rounds than few long ones.
+
+    The best round is the one that was disturbed least, and a short one is more likely not to be disturbed at all.
+    """
+    call = case.size * case.ranks * _USUAL_SECONDS_A_BYTE / min(case.ranks, len(os.sched_getaffinity(0)))
+    batch = min(max(seconds / (_LEAST_ROUNDS + _BESIDES), _LEAST_BATCH), _LONGEST_BATCH)
+    rounds = int(seconds / max(batch, 2 * call) - _BESIDES)
+    return Rules(batch, min(max(rounds, _LEAST_ROUNDS), _MOST_ROUNDS), warmup=1, check=False)
 
 
 def _subjects(case: Case) -> list[Subject]:
