@@ -1,21 +1,24 @@
 # make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
 # make sanitize: the engine under sanitizers · make bench-peers: what `allfold bench` compares with
 # make conformance: torch's own test-suite for backends, on allfold and on gloo
+# make faults: a thousand ranks that die, stop, disagree or run out of memory · make soak [SECONDS=3600]: an hour of collectives
+# make web: build the page · make test-web: its unit tests, and that the committed build is fresh · make test-browser: in Chromium
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test sanitize bench-peers conformance gallery lint format clean
+.PHONY: setup demo test sanitize bench-peers conformance faults soak gallery web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
 demo: setup
 	$(VENV)/bin/allfold demo
 
+# Two files at a time: most tests keep one core busy, or wait.
 test: lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
 sanitize: setup
@@ -32,9 +35,39 @@ bench-peers: setup $(VENV)/.torch
 conformance: setup $(VENV)/.torch
 	$(VENV)/bin/python tests/conformance.py
 
+# A thousand seeded trials: who hears what of a rank that came to grief, when, and what is left (docs/reliability.md).
+faults: setup
+	$(VENV)/bin/python tests/faults.py
+
+# Ten million small collectives, then mixed ones on groups and threads until the time is over; nothing may grow.
+SECONDS ?= 3600
+soak: setup
+	$(VENV)/bin/python tests/soak.py --seconds $(SECONDS)
+
 # docs/gallery.md and its figures, from the schedules themselves.
 gallery: setup
 	$(VENV)/bin/python docs/gallery.py
+
+# The page: two files in src/allfold/view/static, committed, so that installing allfold needs no Node. Building them does.
+web: web/node_modules/.installed
+	cd web && npm run build
+
+test-web: web/node_modules/.installed
+	cd web && npm test
+	cd web && ALLFOLD_PAGE_OUT=../build/page npm run build
+	@for file in page.js page.css; do cmp build/page/$$file src/allfold/view/static/$$file || { \
+	    echo "src/allfold/view/static/$$file is not what web/ builds: run make web and commit it" >&2; exit 1; }; done
+
+# Debian's Chromium, or the one that CHROMIUM names; no browser is downloaded.
+test-browser: setup web/node_modules/.installed
+	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { test "$$(id -u)" = 0 && apt-get install -y chromium; } || { \
+	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }
+	cd web && npm run browser
+
+web/node_modules/.installed: web/package.json web/package-lock.json web/.npmrc
+	@command -v npm >/dev/null || { echo "the page is built with Node 20 or later, and npm was not found" >&2; exit 1; }
+	cd web && npm ci
+	@touch $@
 
 lint: setup $(VENV)/.torch
 	$(VENV)/bin/ruff check .
@@ -46,7 +79,7 @@ format: setup
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist web/node_modules web/test-results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The Python sources are used where they lie; only what these files say can make the installation stale. What builds the

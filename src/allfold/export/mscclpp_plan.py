@@ -180,7 +180,7 @@ class _View:
         for rank, buffer, index in [*((self.rank, *place) for place in sources + local), *remote]:
             key = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}.get(buffer, "")
             _need(
-                _is_count(index, 0) and key != "" and index < self.gpus[rank][key],
+                _is_count(index, 0) and _is_count(self.gpus[rank].get(key), 0) and index < self.gpus[rank][key],
                 f"{where} names chunk {index} of buffer {buffer} of gpu {rank}",
             )
         many = len(self.gpus[self.rank]["semaphores"])

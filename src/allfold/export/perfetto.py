@@ -13,6 +13,7 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
+from ..collectives import find_collective
 from ..errors import UsageError
 from ..price.timeline import Timeline
 from ..schedule import Schedule, copy, reduce
@@ -124,7 +125,11 @@ def read(document: str | dict[str, Any]) -> Schedule:
                     move = make(chunk, source, destination, None if into is None else int(into))
                     steps[row["args"]["step"]].append(move._replace(site=0))
         listed = [sorted(steps[step], key=lambda move: move[:5]) for step in sorted(steps)]
-        head = (about["collective"], about["algorithm"], about["ranks"], about["root"])
+        ranks, root = about["ranks"], about["root"]
+        rooted = type(root) is int and type(ranks) is int and 0 <= root < ranks
+        if rooted != find_collective(about["collective"]).rooted or (not rooted and root is not None):
+            raise ValueError(f"the root {root!r}")
+        head = (about["collective"], about["algorithm"], ranks, root)
         return build_schedule(*head, listed, about["chunks"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"this is not a trace of a schedule: {error!r}") from None

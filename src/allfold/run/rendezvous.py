@@ -71,6 +71,13 @@ def exchange(
             if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return _Host(meeting, opened, own).gather()
             return _join(meeting, opened, own)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise AllfoldError(
+            f"rendezvous: rank {rank} of {size} has no file descriptor left ({error.strerror}); every rank needs about "
+            f"{size + 10}: raise `ulimit -n`"
+        ) from None
     finally:
         own.close()
 

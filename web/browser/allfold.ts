@@ -1,0 +1,79 @@
+/** What the tests have in common: files that `allfold show` wrote, pages that may not complain, a studio. */
+
+import { execFileSync, spawn, type ChildProcess } from "node:child_process";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { expect, test as base, type Page } from "@playwright/test";
+
+const ROOT = resolve(fileURLToPath(import.meta.url), "../../..");
+const PROGRAM = process.env.ALLFOLD ?? join(ROOT, ".venv/bin/allfold");
+const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
+
+/** The address of a file written by `allfold show ARGUMENTS --html`; a wrong schedule is shown, too. */
+export function exported(name: string, ...given: string[]): string {
+  const path = join(folder, `${name}.html`);
+  try {
+    execFileSync(PROGRAM, ["show", ...given, "--html", path], { stdio: "pipe" });
+  } catch (error) {
+    if ((error as { status?: number }).status !== 1) throw error; // 1: the schedule is wrong, and drawn
+  }
+  return `file://${path}`;
+}
+
+export function written(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+/** A page that fails its test when it reports an error, or asks for anything from outside its own file or studio. */
+export const test = base.extend<{ page: Page }>({
+  page: async ({ page }, use) => {
+    const troubles: string[] = [];
+    page.on("console", (message) => message.type() === "error" && troubles.push(message.text()));
+    page.on("pageerror", (error) => troubles.push(String(error)));
+    page.on("request", (request) => {
+      if (!/^(file:|data:|blob:|http:\/\/127\.0\.0\.1:)/.test(request.url()))
+        troubles.push(`asked for ${request.url()}`);
+    });
+    await use(page);
+    expect(troubles.filter((one) => !expected.has(one))).toEqual([]);
+    expected.clear();
+  },
+});
+
+const expected = new Set<string>();
+
+/** The browser itself reports answers like 400 as errors; a test that provokes one says so. */
+export function expectTrouble(text: string): void {
+  expected.add(text);
+}
+
+export { expect };
+
+/** A running studio and its address. */
+export async function startStudio(): Promise<{ address: string; stop: () => void }> {
+  const child: ChildProcess = spawn(PROGRAM, ["studio", "--no-browser"], { stdio: ["ignore", "pipe", "inherit"] });
+  const address = await new Promise<string>((found, failed) => {
+    let said = "";
+    child.stdout!.on("data", (part) => {
+      said += part;
+      const match = said.match(/http:\/\/127\.0\.0\.1:\d+\/\?token=\S+/);
+      if (match) found(match[0]);
+    });
+    child.on("exit", (status) => failed(new Error(`allfold studio ended with status ${status}: ${said}`)));
+  });
+  return { address, stop: () => void child.kill("SIGINT") };
+}
+
+/** Whether every cell with a promise holds what was promised. */
+export async function expectComplete(page: Page): Promise<void> {
+  const cells = page.locator("#view-holds [data-right]");
+  await expect(cells.first()).toBeAttached();
+  await expect(page.locator('#view-holds [data-right="false"]')).toHaveCount(0);
+  const [right, all] = (await page.locator(".progress").innerText()).match(/\d+/g)!.map(Number);
+  expect(right).toBe(all);
+  expect(await cells.count()).toBe(all);
+}

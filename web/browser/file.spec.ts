@@ -1,0 +1,93 @@
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { exported, expect, expectComplete, test, written } from "./allfold";
+
+/** One algorithm of each collective; the file carries the others of that collective along. */
+const COLLECTIVES: [string, string][] = [
+  ["all_reduce", "ring"],
+  ["reduce", "tree"],
+  ["broadcast", "tree"],
+  ["gather", "driver"],
+  ["scatter", "driver"],
+  ["all_gather", "ring"],
+  ["reduce_scatter", "ring"],
+  ["all_to_all", "direct"],
+  ["barrier", "dissemination"],
+];
+
+for (const [collective, algorithm] of COLLECTIVES) {
+  test(`${collective}: every algorithm in the file plays to its end`, async ({ page }) => {
+    await page.goto(exported(collective, algorithm, "--collective", collective, "--ranks", "5"));
+    await page.locator(".speed select").selectOption("16");
+    const select = page.getByLabel("algorithm");
+    const names =
+      (await select.count()) && (await select.evaluate((one) => one.tagName)) === "SELECT"
+        ? await select.locator("option").allInnerTexts()
+        : [algorithm];
+    for (const name of names) {
+      if (names.length > 1) await select.selectOption(name);
+      await expect(page.locator("h1 b")).toHaveText(name);
+      await expect(page.locator(".where")).toHaveText("start");
+      await page.getByRole("button", { name: "Play" }).click();
+      await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
+      await expect(page.locator(".verdict h3")).toHaveText("Proved");
+      await expectComplete(page);
+    }
+  });
+}
+
+test("the page works inside the frame that a notebook gives it", async ({ page }) => {
+  const html = readFileSync(fileURLToPath(exported("framed", "ring", "--ranks", "4")), "utf8");
+  const quoted = html.replace(/&/g, "&amp;").replace(/"/g, "&quot;");
+  const path = written(
+    "notebook.html",
+    `<iframe srcdoc="${quoted}" sandbox="allow-scripts allow-downloads" style="width:100%;height:760px"></iframe>`,
+  );
+  await page.goto(`file://${path}`);
+  const frame = page.frameLocator("iframe");
+  await frame.getByRole("button", { name: "One step on" }).click();
+  await expect(frame.locator(".where")).toHaveText("step 0");
+  await frame.getByRole("tab", { name: "Space and time" }).click();
+  await expect(frame.locator("#view-time svg.picture")).toBeVisible();
+});
+
+test("a wrong schedule lights the cell that is wrong", async ({ page }) => {
+  const path = written(
+    "my_ring.py",
+    `from allfold import copy, reduce
+
+def my_ring(ranks):
+    """</script><script>document.title = "broken out"</script><!-- <b>"""
+    for step in range(ranks):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+    for step in range(ranks - 1):
+        yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+`,
+  );
+  await page.goto(exported("wrong", `${path}:my_ring`, "--collective", "all_reduce", "--ranks", "6"));
+  await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 5");
+  await expect(page.locator(".says")).toHaveText("has rank 0 twice");
+  await expect(page.locator(".verdict")).toContainText("rank 0 chunk 5 has rank 0 twice");
+  await page.keyboard.press("ArrowLeft");
+  await expect(page.locator(".wrong")).toHaveCount(0);
+  // What the file's code holds stays text.
+  await page.keyboard.press("6");
+  await expect(page.locator('[data-line="4"]')).toContainText("</script><script>");
+  expect(await page.title()).not.toBe("broken out");
+});
+
+test("a cell that lacks one rank and has another twice says both", async ({ page }) => {
+  const path = written(
+    "lopsided.py",
+    `from allfold import copy, reduce
+
+def lopsided(ranks):
+    yield [reduce(chunk=0, source=3, destination=2)]
+    yield [reduce(chunk=0, source=r, destination=0) for r in (2, 3)]
+    yield [copy(chunk=0, source=0, destination=r) for r in range(1, ranks)]
+`,
+  );
+  await page.goto(exported("lopsided", `${path}:lopsided`, "--collective", "all_reduce", "--ranks", "4"));
+  await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 0");
+  await expect(page.locator(".says")).toHaveText("lacks rank 1 and has rank 3 twice");
+});

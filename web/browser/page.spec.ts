@@ -1,0 +1,154 @@
+import { readFileSync } from "node:fs";
+import type { Page } from "@playwright/test";
+import { exported, expect, test } from "./allfold";
+
+const VIEWS = ["holds", "time", "bytes", "race", "wins", "code"];
+let address = "";
+
+test.beforeAll(() => {
+  address = exported("ring", "ring", "--ranks", "8");
+});
+
+test("keys play, step and change views; the address follows, and shows the same again", async ({ page }) => {
+  await page.goto(address);
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".where")).toHaveText("step 1");
+  await page.keyboard.press("ArrowLeft");
+  await expect(page.locator(".where")).toHaveText("step 0");
+  await page.keyboard.press("End");
+  await expect(page.locator(".where")).toHaveText("step 13");
+  await page.keyboard.press("2");
+  await expect(page.locator("#view-time")).toBeVisible();
+  await expect.poll(() => page.url()).toContain("view=time");
+  await expect.poll(() => page.url()).toContain("step=14");
+  const link = page.url();
+  await page.goto("about:blank");
+  await page.goto(link);
+  await expect(page.locator("#view-time")).toBeVisible();
+  await expect(page.locator(".where")).toHaveText("step 13");
+  await page.keyboard.press("?");
+  await expect(page.getByRole("dialog")).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(page.getByRole("dialog")).toHaveCount(0);
+});
+
+test("an address that asks for what the file does not hold shows what it has", async ({ page }) => {
+  await page.goto(`${address}#collective=gather&algorithm=nobody&ranks=77&view=time`);
+  await expect(page.locator("#view-time svg.picture")).toBeVisible();
+  await expect(page.locator("h1")).toContainText("8 ranks");
+  await page.goto("about:blank");
+  await page.goto(`${address}#collective=all_reduce&algorithm=tree&ranks=77`);
+  await expect(page.locator("h1 b")).toHaveText("tree");
+  await expect.poll(() => page.url()).toContain("ranks=8");
+});
+
+test("space plays and pauses, and motion is left out where it is not wanted", async ({ page }) => {
+  await page.emulateMedia({ reducedMotion: "reduce" });
+  await page.goto(address);
+  await page.keyboard.press(" ");
+  await expect(page.getByRole("button", { name: "Pause" })).toBeVisible();
+  await expect(page.locator(".where")).toHaveText("step 0");
+  expect(await page.locator(".traveller").count()).toBe(0);
+  await page.keyboard.press(" ");
+  await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
+});
+
+test("what is pointed at stays bright in every view", async ({ page }) => {
+  await page.goto(`${address}#step=3&beside=time&clock=modelled`);
+  await page.locator("#view-holds .labels .hot", { hasText: "rank 2" }).hover();
+  const faded = (selector: string): Promise<string> =>
+    page
+      .locator(selector)
+      .first()
+      .evaluate((one) => getComputedStyle(one).opacity);
+  await expect.poll(() => faded('#view-time [data-r="5"]')).toBe("0.22");
+  expect(await faded('#view-time [data-r="2"]')).toBe("1");
+  await expect.poll(() => faded('#view-holds [data-cell="5 1"]')).toBe("0.22");
+});
+
+test("a click on a cell shows how its content has come together", async ({ page }) => {
+  await page.goto(`${address}#step=14`);
+  await page.locator('[data-cell="2 4"]').click();
+  await expect(page.locator(".provenance li")).toHaveCount(8);
+  await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds chunk 4");
+  await page.keyboard.press("Escape");
+  await expect(page.locator(".provenance")).toHaveCount(0);
+});
+
+test("every picture has its words", async ({ page }) => {
+  await page.goto(`${address}#step=4`);
+  await expect(page.locator(".twin")).toContainText("Step 3: rank 0 sends chunk 4 to rank 1, reduced");
+  for (const view of VIEWS) {
+    await page.goto(`${address}#view=${view}&step=4`);
+    for (const picture of await page.locator("svg.picture").all())
+      expect(await picture.getAttribute("aria-label")).toBeTruthy();
+    expect((await page.locator(`#view-${view} .twin`).first().innerText()).length).toBeGreaterThan(20);
+  }
+  await page.getByRole("button", { name: "text" }).click();
+  await expect(page.locator(".twin").first()).toBeVisible();
+});
+
+test("who wins where: the sliders move the winners, a click goes there", async ({ page }) => {
+  await page.goto(`${address}#view=wins`);
+  const words = page.locator("#view-wins .twin");
+  const before = await words.innerText();
+  await page.getByRole("slider", { name: "latency" }).fill("1000");
+  await expect(words).toContainText("latency 100 µs");
+  expect(await words.innerText()).not.toBe(before);
+  await page.getByRole("button", { name: "back to the topology" }).click();
+  expect(await words.innerText()).toBe(before);
+  await page.locator("svg[data-name=map] .tile").first().click();
+  await expect(page.locator("#view-holds")).toBeVisible();
+});
+
+test("the race ends with everything arrived, the lower bound before everybody", async ({ page }) => {
+  await page.goto(`${address}#view=race&rivals=naive,driver`);
+  await page.getByRole("slider", { name: "Time of the race" }).fill("100");
+  await expect(page.locator(".lane").nth(1)).not.toContainText("arrived100 %");
+  await page.getByRole("slider", { name: "Time of the race" }).fill("1000");
+  for (const lane of await page.locator(".lane").all()) await expect(lane).toContainText("arrived100 %");
+  await expect(page.locator(".least")).toContainText("lower bound");
+});
+
+for (const view of VIEWS) {
+  test(`${view} can be saved as SVG and as PNG`, async ({ page }) => {
+    await page.goto(`${address}#view=${view}&step=5`);
+    const svg = await save(page, "SVG");
+    expect(svg.name).toBe(`all_reduce-ring-8-${view}-step5.svg`);
+    const text = svg.content.toString("utf8");
+    expect(text).toContain('<svg xmlns="http://www.w3.org/2000/svg"');
+    expect(text).not.toContain("var(--");
+    const wellFormed = await page.evaluate(
+      (given) => new DOMParser().parseFromString(given, "image/svg+xml").querySelector("parsererror") === null,
+      text,
+    );
+    expect(wellFormed).toBe(true);
+    const png = await save(page, "PNG");
+    expect(png.content.subarray(1, 4).toString()).toBe("PNG");
+    expect(png.content.length).toBeGreaterThan(5000);
+  });
+}
+
+async function save(page: Page, kind: string): Promise<{ name: string; content: Buffer }> {
+  const coming = page.waitForEvent("download");
+  await page.getByRole("button", { name: kind, exact: true }).click();
+  const download = await coming;
+  return { name: download.suggestedFilename(), content: readFileSync(await download.path()) };
+}
+
+for (const width of [390, 1440]) {
+  for (const colorScheme of ["light", "dark"] as const) {
+    test(`all views fit ${width} pixels, ${colorScheme}`, async ({ page }, info) => {
+      await page.setViewportSize({ width, height: 900 });
+      await page.emulateMedia({ colorScheme });
+      for (const view of VIEWS) {
+        await page.goto(`${address}#view=${view}&step=5`);
+        await expect(page.locator(`#view-${view} svg.picture`).first()).toBeVisible();
+        expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(width);
+        await page.screenshot({ path: info.outputPath(`${view}.png`), fullPage: width < 1000 });
+      }
+      expect(await page.evaluate(() => document.documentElement.dataset.theme)).toBe(colorScheme);
+    });
+  }
+}

@@ -1,0 +1,103 @@
+import { expect, expectComplete, expectTrouble, startStudio, test } from "./allfold";
+
+let studio: { address: string; stop: () => void };
+
+test.beforeAll(async () => {
+  studio = await startStudio();
+});
+
+test.afterAll(() => studio.stop());
+
+test("anything that is asked for is computed and drawn", async ({ page }) => {
+  await page.goto(studio.address);
+  await page.getByLabel("collective").selectOption("broadcast");
+  await page.getByLabel("algorithm").selectOption("tree");
+  await page.getByRole("spinbutton", { name: "ranks" }).fill("7");
+  await page.getByRole("spinbutton", { name: "ranks" }).press("Enter");
+  await page.getByLabel("root").selectOption("3");
+  await expect(page.locator("h1")).toContainText("7 ranks");
+  await expect(page.locator('[data-right="true"]')).toHaveCount(1);
+  await expect(page.locator('[data-cell="3 0"]')).toHaveAttribute("data-right", "true");
+  await page.locator("h1").click(); // away from the list, which has keys of its own
+  await page.keyboard.press("End");
+  await expectComplete(page);
+});
+
+test("a ring made wrong is blamed at the right cell, and mended again", async ({ page }) => {
+  await page.goto(
+    `${studio.address}#view=code&collective=all_reduce&algorithm=ring&ranks=6&topology=one_host&size=1048576`,
+  );
+  const source = page.getByLabel("Source of the algorithm");
+  const code = await source.inputValue();
+  expect(code).toContain("for step in range(ranks - 1):");
+  await source.fill(code.replace("for step in range(ranks - 1):", "for step in range(ranks):"));
+  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
+  await page.locator(".beside").getByRole("button", { name: "Show where" }).click();
+  await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 5");
+  await expect(page.locator(".says")).toHaveText("has rank 0 twice");
+  // The line that made the wrong move is lit.
+  await expect(page.locator(".lines .lit").first()).toContainText("reduce(chunk=(r - 1 - step) % ranks");
+  await page.getByRole("button", { name: "undo all" }).click();
+  await expect(page.locator(".wrong")).toHaveCount(0);
+  await page.locator("h1").click();
+  await page.keyboard.press("End");
+  await expect(page.locator('.beside [data-right="false"]')).toHaveCount(0);
+});
+
+test("edited code stays while other views are looked at, and is proved for other numbers of ranks", async ({
+  page,
+}) => {
+  await page.goto(
+    `${studio.address}#view=code&collective=all_reduce&algorithm=ring&ranks=6&topology=one_host&size=1048576`,
+  );
+  const source = page.getByLabel("Source of the algorithm");
+  const code = await source.inputValue();
+  const changed = code.replace("for step in range(ranks - 1):", "for step in range(ranks):");
+  await source.fill(changed);
+  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
+  await page.getByRole("spinbutton", { name: "ranks" }).fill("4");
+  await page.getByRole("spinbutton", { name: "ranks" }).press("Enter");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 3, rank 0 chunk 3 has rank 0 twice");
+  await page.getByRole("tab", { name: "Who holds what" }).click();
+  await expect(page.locator(".verdict")).toContainText("has rank 0 twice");
+  await page.getByRole("tab", { name: "Code and picture" }).click();
+  await expect(source).toHaveValue(changed);
+  await page.getByRole("button", { name: "undo all" }).click();
+  await expect(source).toHaveValue(code);
+  await expect(page.locator(".beside .alarm")).toHaveCount(0);
+  await page.getByRole("tab", { name: "Who holds what" }).click();
+  await expect(page.locator(".verdict h3")).toHaveText("Proved");
+});
+
+test("code that does not run shows its error at its line", async ({ page }) => {
+  expectTrouble("Failed to load resource: the server responded with a status of 400 (Bad Request)");
+  await page.goto(
+    `${studio.address}#view=code&collective=all_reduce&algorithm=ring&ranks=4&topology=one_host&size=1024`,
+  );
+  const source = page.getByLabel("Source of the algorithm");
+  const code = await source.inputValue();
+  await source.fill(code.replace("for step in range(ranks - 1):", "for step in range(ranks - 1)"));
+  await expect(page.locator(".listing .alarm")).toBeVisible();
+  const line = code.split("\n").findIndex((one) => one.includes("for step in range(ranks - 1):")) + 1;
+  await expect(page.locator(".lines .bad")).toHaveAttribute("data-line", String(line));
+});
+
+test("what is shown can be run, and its recording is drawn", async ({ page }) => {
+  await page.goto(
+    `${studio.address}#view=time&collective=all_reduce&algorithm=ring&ranks=2&topology=one_host&size=65536`,
+  );
+  await page.getByRole("button", { name: "measure now" }).click();
+  await expect(page.getByRole("radio", { name: "measured" })).toHaveAttribute("aria-checked", "true", {
+    timeout: 60_000,
+  });
+  expect(await page.locator("#view-time .work").count()).toBeGreaterThan(3);
+});
+
+test("the race asks for its rivals", async ({ page }) => {
+  await page.goto(
+    `${studio.address}#view=race&collective=all_reduce&algorithm=tree&ranks=5&topology=one_host&size=65536&rivals=ring`,
+  );
+  await expect(page.locator(".lane")).toHaveCount(2);
+  await page.locator(".chips").getByRole("button", { name: "naive" }).click();
+  await expect(page.locator(".lane")).toHaveCount(3);
+});

@@ -1,0 +1,251 @@
+/** The page: what is shown, the view of it, the facts beside it, the player below. */
+
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { Entry, ViewName } from "./document";
+import { Bar } from "./bar";
+import { Choose } from "./choose";
+import { Facts } from "./facts";
+import { Help } from "./help";
+import { dark, dimming, showText } from "./picture";
+import { jumpTo, length, pause, stepBy, toggle } from "./player";
+import { savePng, saveSvg } from "./save";
+import { current, inStudio } from "./source";
+import { asked, beside, focus, go, hovered, pinned, state, VIEWS } from "./state";
+import { plural } from "./words";
+import { Bytes } from "./views/bytes";
+import { Code } from "./views/code";
+import { Holds } from "./views/holds";
+import { Race } from "./views/race";
+import { Time } from "./views/time";
+import { Wins } from "./views/wins";
+
+const DRAW: Record<ViewName, (props: { entry: Entry; step: number }) => JSX.Element> = {
+  holds: Holds,
+  time: Time,
+  bytes: Bytes,
+  race: Race,
+  wins: Wins,
+  code: Code,
+};
+
+export function App(): JSX.Element {
+  const [help, setHelp] = useState(false);
+  useTheme();
+  // Before the first picture is seen, so that no key and no ground comes late.
+  useLayoutEffect(() => {
+    const onKey = (event: KeyboardEvent): void => {
+      if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape") {
+        setHelp(false);
+        asked.value = null;
+        pinned.value = null;
+      } else if (event.key === "?") setHelp((shown) => !shown);
+      else if (!onKeyOfPlayer(event)) return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
+  const { entry, waiting, error } = current.value;
+  length.value = entry ? entry.schedule.steps.length : 0;
+  return (
+    <div class="page">
+      <style>{dimming(focus.value)}</style>
+      <Top onHelp={() => setHelp(true)} entry={entry} />
+      <Tabs />
+      <Choose />
+      {entry && waiting && (
+        <p class="computing" role="status">
+          Being computed …
+        </p>
+      )}
+      {error && (
+        <p class="alarm" role="alert">
+          {error}
+        </p>
+      )}
+      {entry ? (
+        <Stage entry={entry} />
+      ) : (
+        !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
+      )}
+      {entry && <Bar entry={entry} />}
+      {help && <Help onClose={() => setHelp(false)} />}
+    </div>
+  );
+}
+
+function Stage(props: { entry: Entry }): JSX.Element {
+  const { view } = state.value;
+  const step = Math.min(state.value.step, props.entry.schedule.steps.length);
+  const second = beside.value && beside.value !== view ? beside.value : null;
+  const wide = view === "wins" || view === "race" || view === "code";
+  // What was pointed at may be gone without ever having been left.
+  useEffect(() => void (hovered.value = null), [view, second, props.entry]);
+  const onPointerMove = (event: PointerEvent): void => {
+    if (hovered.value && !(event.target as Element).closest("[data-r],[data-c],[data-l]")) hovered.value = null;
+  };
+  return (
+    <main
+      class={`stage${second ? " twofold" : ""}${wide ? " broad" : ""}`}
+      onPointerMove={onPointerMove}
+      onPointerLeave={() => (hovered.value = null)}
+    >
+      <View name={view} entry={props.entry} step={step} />
+      {second && <View name={second} entry={props.entry} step={step} />}
+      <Facts entry={props.entry} step={step} />
+    </main>
+  );
+}
+
+function View(props: { name: ViewName; entry: Entry; step: number }): JSX.Element {
+  const Draw = DRAW[props.name];
+  const { title } = VIEWS.find((one) => one.name === props.name)!;
+  const id = `view-${props.name}`;
+  const { collective, algorithm, ranks } = props.entry.schedule;
+  const file = `${collective}-${algorithm}-${ranks}-${props.name}-step${props.step}`;
+  const moment = props.step ? `after step ${props.step - 1}` : "at the start";
+  const stepless = props.name === "wins" || props.name === "race";
+  const caption = `${collective} by ${algorithm}, ${plural(ranks, "rank")}${stepless ? "" : `, ${moment}`}`;
+  return (
+    <section class="view" id={id} role="tabpanel" aria-labelledby={`tab-${props.name}`}>
+      <header>
+        <h2>{title}</h2>
+        <span class="save">
+          <button type="button" class="quiet" onClick={() => saveSvg(id, file, caption)}>
+            SVG
+          </button>
+          <button type="button" class="quiet" onClick={() => void savePng(id, file, caption)}>
+            PNG
+          </button>
+        </span>
+      </header>
+      <Draw entry={props.entry} step={props.step} />
+    </section>
+  );
+}
+
+function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
+  const { entry } = props;
+  return (
+    <header class="top">
+      <span class="name">allfold</span>
+      {entry && (
+        <h1>
+          {entry.schedule.collective} by <b>{entry.schedule.algorithm}</b>
+          <small>
+            {plural(entry.schedule.ranks, "rank")}, {plural(entry.schedule.chunks, "chunk")}
+            {entry.schedule.scratch ? ` + ${entry.schedule.scratch} scratch` : ""},{" "}
+            {plural(entry.schedule.steps.length, "step")}
+          </small>
+        </h1>
+      )}
+      <span class="tools">
+        <label class="besides">
+          beside
+          <select
+            value={beside.value ?? ""}
+            onChange={(event) => (beside.value = (event.currentTarget.value || null) as ViewName | null)}
+          >
+            <option value="">nothing</option>
+            {VIEWS.filter((one) => one.name !== state.value.view).map((one) => (
+              <option key={one.name} value={one.name}>
+                {one.title}
+              </option>
+            ))}
+          </select>
+        </label>
+        <button
+          type="button"
+          class="quiet"
+          aria-pressed={showText.value}
+          onClick={() => (showText.value = !showText.value)}
+        >
+          text
+        </button>
+        <button
+          type="button"
+          class="quiet"
+          onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()}
+          aria-label="Light or dark"
+        >
+          {dark.value ? "light" : "dark"}
+        </button>
+        <button type="button" class="quiet" onClick={props.onHelp} aria-label="Keyboard and help">
+          ?
+        </button>
+      </span>
+    </header>
+  );
+}
+
+function Tabs(): JSX.Element {
+  const { view } = state.value;
+  const row = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // On narrow screens the tabs are a strip; the chosen one is kept in sight.
+    const tab = row.current!.querySelector<HTMLElement>("[aria-selected=true]");
+    if (tab) row.current!.scrollLeft = tab.offsetLeft - row.current!.offsetLeft - 40;
+  }, [view]);
+  return (
+    <nav class="tabs" role="tablist" aria-label="Views" ref={row}>
+      {VIEWS.map((one) => (
+        <button
+          key={one.name}
+          type="button"
+          role="tab"
+          id={`tab-${one.name}`}
+          aria-selected={view === one.name}
+          aria-controls={`view-${one.name}`}
+          onClick={() => openView(one.name)}
+        >
+          {one.title}
+        </button>
+      ))}
+      {inStudio() && <span class="mode">studio</span>}
+    </nav>
+  );
+}
+
+function openView(name: ViewName): void {
+  pause();
+  go({ view: name });
+}
+
+function onKeyOfPlayer(event: KeyboardEvent): boolean {
+  const many = event.shiftKey ? 5 : 1;
+  if (event.key === " ") toggle();
+  else if (event.key === "ArrowRight") stepBy(many);
+  else if (event.key === "ArrowLeft") stepBy(-many);
+  else if (event.key === "Home") jumpTo(0);
+  else if (event.key === "End") jumpTo(length.value);
+  else if (/^[1-6]$/.test(event.key)) openView(VIEWS[Number(event.key) - 1].name);
+  else return false;
+  return true;
+}
+
+/** Keys that belong to what has the focus: text being written, a list, a slider, a button that space presses. */
+function isTyping(event: KeyboardEvent): boolean {
+  const target = event.target as HTMLElement;
+  if (target.matches("textarea, select, input:not([type=range])")) return true;
+  if (target.matches("input[type=range]"))
+    return event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
+  return target.matches("button, [role=tab]") && event.key === " ";
+}
+
+let theme: "light" | "dark" | null = null;
+
+function applyTheme(): void {
+  dark.value = (theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  document.documentElement.dataset.theme = dark.value ? "dark" : "light";
+}
+
+function useTheme(): void {
+  useLayoutEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    applyTheme();
+    query.addEventListener("change", applyTheme);
+    return () => query.removeEventListener("change", applyTheme);
+  }, []);
+}

@@ -1,0 +1,107 @@
+/** Play, pause, step, scrub, speed; in the race the scrubber is the race's clock. */
+
+import type { JSX } from "preact";
+import type { Entry } from "./document";
+import { fraction, jumpTo, pause, playing, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
+import { state } from "./state";
+
+export function Bar(props: { entry: Entry }): JSX.Element | null {
+  const { view } = state.value;
+  if (view === "wins") return null; // nothing there has steps
+  const racing = view === "race";
+  const steps = props.entry.schedule.steps.length;
+  const step = Math.min(state.value.step, steps);
+  return (
+    <footer class="bar" role="group" aria-label="Player">
+      <button type="button" class="round" onClick={() => (racing ? rewind() : jumpTo(0))} aria-label="To the start">
+        <Icon d="M5 4v12M16 4 8 10l8 6z" />
+      </button>
+      <button type="button" class="round" onClick={() => stepBy(-1)} aria-label="One step back">
+        <Icon d="M13 4 6 10l7 6z" />
+      </button>
+      <button type="button" class="round play" onClick={toggle} aria-label={playing.value ? "Pause" : "Play"}>
+        <Icon d={playing.value ? "M6 4v12M14 4v12" : "M6 3.5 16 10 6 16.5z"} heavy={playing.value} />
+      </button>
+      <button type="button" class="round" onClick={() => stepBy(1)} aria-label="One step on">
+        <Icon d="M7 4l7 6-7 6z" />
+      </button>
+      {racing ? (
+        <input
+          type="range"
+          min={0}
+          max={1000}
+          value={Math.round((raceAt.value ?? 1) * 1000)}
+          aria-label="Time of the race"
+          onInput={(event) => {
+            pause();
+            raceAt.value = Number(event.currentTarget.value) / 1000;
+          }}
+        />
+      ) : (
+        <Scrubber steps={steps} step={step} />
+      )}
+      <output class="where">
+        {racing ? `${Math.round((raceAt.value ?? 1) * 100)} %` : step === 0 ? "start" : `step ${step - 1}`}
+      </output>
+      <label class="speed">
+        <span class="unseen">Speed</span>
+        <select value={String(speed.value)} onChange={(event) => (speed.value = Number(event.currentTarget.value))}>
+          {SPEEDS.map((one) => (
+            <option key={one} value={String(one)}>
+              {one}×
+            </option>
+          ))}
+        </select>
+      </label>
+    </footer>
+  );
+}
+
+/** Its own component, so that a moving thumb draws nothing else anew. */
+function Scrubber(props: { steps: number; step: number }): JSX.Element {
+  const { steps, step } = props;
+  return (
+    <input
+      type="range"
+      min={0}
+      max={Math.max(1, steps)}
+      step="any"
+      value={step + fraction.value}
+      aria-label="Step"
+      aria-valuetext={step === 0 ? "at the start" : `after step ${step - 1} of ${steps}`}
+      onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}
+      onKeyDown={(event) => {
+        // With step="any" the browser's own arrows would move by hundredths.
+        const by =
+          event.key === "ArrowRight" || event.key === "ArrowUp"
+            ? 1
+            : event.key === "ArrowLeft" || event.key === "ArrowDown"
+              ? -1
+              : 0;
+        if (!by) return;
+        event.preventDefault();
+        stepBy(by);
+      }}
+    />
+  );
+}
+
+function rewind(): void {
+  pause();
+  raceAt.value = 0;
+}
+
+function Icon(props: { d: string; heavy?: boolean }): JSX.Element {
+  return (
+    <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true">
+      <path
+        d={props.d}
+        fill={props.heavy ? "none" : "currentColor"}
+        stroke="currentColor"
+        stroke-width={props.heavy ? 3.4 : 1.6}
+        stroke-linejoin="round"
+        stroke-linecap="round"
+      />
+    </svg>
+  );
+}

@@ -1,0 +1,188 @@
+/** What Python puts into the page: one JSON document. `src/allfold/view/page.py` writes it. */
+
+export type ViewName = "holds" | "time" | "bytes" | "race" | "wins" | "code";
+export type Clock = "steps" | "modelled" | "measured";
+
+export interface PageState {
+  collective: string;
+  algorithm: string;
+  ranks: number;
+  root: number | null;
+  topology: string;
+  size: number;
+  /** Steps that are done: 0 is before the first one. */
+  step: number;
+  view: ViewName;
+  clock: Clock;
+  rivals: string[];
+}
+
+/** [reduces, chunk, source, destination, into, site] */
+export type MoveRow = [number, number, number, number, number, number];
+
+export interface ScheduleJson {
+  collective: string;
+  algorithm: string;
+  ranks: number;
+  root: number | null;
+  chunks: number;
+  scratch: number;
+  sites: string[];
+  steps: MoveRow[][];
+}
+
+export interface Proof {
+  ok: boolean;
+  message: string;
+  rank?: number | null;
+  chunk?: number | null;
+  step?: number | null;
+  site?: string | null;
+  facts: string[];
+}
+
+export interface Counts {
+  steps: number;
+  rounds: number;
+  messages: number;
+  bytes: number;
+  busiest_port_bytes: number;
+  busiest_port_messages: number;
+}
+
+export interface Bounds {
+  rounds: number;
+  messages: number;
+  bytes: number;
+  busiest_port_bytes: number;
+}
+
+/** Columns with one entry a message; seconds since the beginning. */
+export interface TimelineJson {
+  duration: number;
+  /** The first move that a message carries, and how many. */
+  move: number[];
+  moves: number[];
+  segment: number[];
+  ready: number[];
+  start: number[];
+  sent: number[];
+  arrived: number[];
+  landed: number[];
+  end: number[];
+  critical: number[];
+  idle: number[];
+}
+
+export interface LinkJson {
+  name: string;
+  kind: string;
+  bytes: number;
+  /** That its bytes take in all. */
+  seconds: number;
+  latency: number;
+  /** Bytes a second, or "inf". */
+  bandwidth: number | "inf";
+}
+
+/** Where ranks sit, and what a message between two of them meets. */
+export interface TopologyJson {
+  name: string;
+  ranks: number;
+  host: number[];
+  overhead: number;
+  reduction: number | "inf";
+  latency: number;
+  bandwidth: number | "inf";
+  source: string;
+  parameters?: Record<string, unknown>;
+}
+
+/** Bytes between pairs of ranks, and the links that they take, by their place in `links`. */
+export interface PairsJson {
+  source: number[];
+  destination: number[];
+  bytes: number[];
+  links: number[][];
+}
+
+export interface TraceEvent {
+  call?: number;
+  rank: number;
+  step: number;
+  segment: number;
+  what: string;
+  memory?: string;
+  peers: number[];
+  bytes: number;
+  start: number;
+  waited: number;
+  worked: number;
+}
+
+export interface CodeFile {
+  file: string;
+  first: number;
+  text: string;
+}
+
+export interface Entry {
+  key: string;
+  schedule: ScheduleJson;
+  starts: number[][];
+  ends: number[][];
+  sources: { site: string; file: string; line: number }[];
+  code: CodeFile | null;
+  /** Other files that made moves, and the line of `code` at which the generator stood at each step. */
+  also?: CodeFile[];
+  lines?: number[];
+  proof: Proof;
+  counts: Counts;
+  bounds: Bounds;
+  topology?: TopologyJson | null;
+  modelled?: { seconds: number; parts: Record<string, number>; least: number } | null;
+  timeline?: TimelineJson | null;
+  links?: LinkJson[] | null;
+  pairs?: PairsJson | null;
+  bottleneck?: { link: string; sentence: string } | null;
+  recording?: { events: TraceEvent[] } | null;
+}
+
+export interface TableRow {
+  collective: string;
+  algorithm: string;
+  ranks: number;
+  steps: number;
+  rounds: number;
+  messages: number;
+  busiest_port_bytes: number;
+  reduced_bytes: number;
+}
+
+export interface MeasuredPoint {
+  collective: string;
+  algorithm: string;
+  ranks: number;
+  size: number;
+  seconds: number;
+  memory: string;
+}
+
+export interface TopologyChoice {
+  name: string;
+  summary: string;
+  topology: TopologyJson;
+}
+
+export interface PageData {
+  format: "allfold-page";
+  version: 1;
+  mode: "file" | "studio";
+  studio?: { token: string };
+  state: PageState;
+  catalogue: { collective: string; algorithm: string; summary: string; rooted: boolean }[];
+  entries: Entry[];
+  table: TableRow[];
+  topologies: TopologyChoice[];
+  measured?: MeasuredPoint[];
+}

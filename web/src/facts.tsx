@@ -1,0 +1,109 @@
+/** Beside every view: what this step does, whether the schedule is right, and what it sends. */
+
+import type { JSX } from "preact";
+import type { Entry } from "./document";
+import { jumpTo } from "./player";
+import { nameRanks } from "./replay";
+import { replayOf } from "./source";
+import { pinned, state } from "./state";
+import { plural, seconds, stepLines, timesS } from "./words";
+
+export function Facts(props: { entry: Entry; step: number }): JSX.Element {
+  const { entry, step } = props;
+  const replay = replayOf(entry);
+  const { right, all } = replay.progress(replay.at(step));
+  const moves = replay.moves(step - 1).length;
+  const stepped = state.value.view !== "wins" && state.value.view !== "race"; // these have clocks of their own
+  return (
+    <aside class="facts">
+      {pinned.value && (
+        <p class="pinned">
+          {pinned.value.ranks?.length ? `${nameRanks(pinned.value.ranks)} ` : ""}
+          {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
+          {pinned.value.link !== undefined && `${pinned.value.link} `}
+          kept in sight
+          <button type="button" class="quiet" onClick={() => (pinned.value = null)} aria-label="Let go">
+            ×
+          </button>
+        </p>
+      )}
+      {stepped && (
+        <section>
+          <h3>
+            {step === 0 ? "At the start" : `Step ${step - 1}`}
+            {step > 0 && <small>{plural(moves, "move")}</small>}
+          </h3>
+          <ul class="moves">
+            {stepLines(replay, step).map((line) => (
+              <li key={line}>{line}</li>
+            ))}
+          </ul>
+          <p class="progress" style={{ "--done": `${all ? (100 * right) / all : 100}%` }}>
+            <b>{right}</b> of {plural(all, "cell")} as promised
+          </p>
+        </section>
+      )}
+      <Verdict entry={entry} step={step} />
+      <Counted entry={entry} />
+    </aside>
+  );
+}
+
+function Verdict(props: { entry: Entry; step: number }): JSX.Element {
+  const { proof } = props.entry;
+  const at = (proof.step ?? -1) + 1;
+  return (
+    <section class={proof.ok ? "verdict ok" : "verdict not"}>
+      <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
+      <p>{proof.message}</p>
+      {proof.facts.length > 0 && (
+        <ul>
+          {proof.facts.map((fact) => (
+            <li key={fact}>{fact}</li>
+          ))}
+        </ul>
+      )}
+      {!proof.ok && at > 0 && at !== props.step && (
+        <button type="button" onClick={() => jumpTo(at)}>
+          Show where
+        </button>
+      )}
+    </section>
+  );
+}
+
+function Counted(props: { entry: Entry }): JSX.Element {
+  const { counts, bounds, modelled, timeline } = props.entry;
+  const rows: [string, string, string][] = [
+    ["steps", String(counts.steps), ""],
+    ["rounds", String(counts.rounds), String(bounds.rounds)],
+    ["messages", String(counts.messages), String(bounds.messages)],
+    ["bytes in all", timesS(counts.bytes), timesS(bounds.bytes)],
+    ["busiest port", timesS(counts.busiest_port_bytes), timesS(bounds.busiest_port_bytes)],
+  ];
+  const took = timeline?.duration ?? modelled?.seconds;
+  if (took !== undefined) rows.push(["modelled time", seconds(took), modelled ? seconds(modelled.least) : ""]);
+  return (
+    <section>
+      <h3>What it takes</h3>
+      <table class="counts">
+        <thead>
+          <tr>
+            <th />
+            <th>counted</th>
+            <th>at least</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map(([what, is, least]) => (
+            <tr key={what}>
+              <th scope="row">{what}</th>
+              <td>{is}</td>
+              <td class="soft">{least}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}

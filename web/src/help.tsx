@@ -1,0 +1,46 @@
+/** The keys, and how the page is meant to be used. */
+
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+
+const KEYS: [string, string][] = [
+  ["space", "play and pause"],
+  ["← →", "one step back, one step on; with shift five"],
+  ["home end", "to the start, to the end"],
+  ["1 … 6", "the six views"],
+  ["esc", "let go of what is held"],
+  ["?", "this"],
+];
+
+export function Help(props: { onClose: () => void }): JSX.Element {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => dialog.current!.showModal(), []);
+  return (
+    <dialog
+      class="help"
+      ref={dialog}
+      onClose={props.onClose}
+      onClick={(event) => event.target === dialog.current && dialog.current!.close()}
+    >
+      <div>
+        <h2>Keys</h2>
+        <dl>
+          {KEYS.map(([key, what]) => (
+            <div key={key}>
+              <dt>{key.split(" ").map((one) => (one === "…" ? " … " : <kbd key={one}>{one}</kbd>))}</dt>
+              <dd>{what}</dd>
+            </div>
+          ))}
+        </dl>
+        <p>
+          Point at a rank, a chunk or a link: it stays bright in every view while the rest fades. A click keeps it so. A
+          click on a cell of the grid shows how its content has come together. The address of the page holds what you
+          see: send it on.
+        </p>
+        <form method="dialog">
+          <button>Close</button>
+        </form>
+      </div>
+    </dialog>
+  );
+}

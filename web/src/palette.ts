@@ -1,0 +1,77 @@
+/** Colours that stay apart for colour-blind eyes (after Paul Tol's qualitative sets), one list for each ground. */
+
+const LIGHT = [
+  "#3f74b5",
+  "#e08214",
+  "#2a9d78",
+  "#c2477f",
+  "#7a5fb5",
+  "#b59a1f",
+  "#3aa6c9",
+  "#a8492f",
+  "#5c7f2b",
+  "#8c6d5a",
+  "#d17fb0",
+  "#55606e",
+];
+const DARK = [
+  "#6f9fe0",
+  "#f2a145",
+  "#4cc49c",
+  "#e277a8",
+  "#a890e0",
+  "#d6bf4d",
+  "#67cbe8",
+  "#d97c60",
+  "#93b85c",
+  "#bb9c87",
+  "#e6a9cd",
+  "#97a3b3",
+];
+
+/** The colour of the i-th of `many` things (ranks, algorithms). Beyond twelve, steps around the hue circle. */
+export function colourOf(index: number, many: number, dark: boolean): string {
+  const list = dark ? DARK : LIGHT;
+  if (many <= list.length) return list[index % list.length];
+  const hue = (index * 360) / many + 210;
+  // Neighbours also alternate in lightness, so that they differ where their hues do not.
+  const light = (dark ? 64 : 50) + (index % 2 ? 7 : -5);
+  return `hsl(${Math.round(hue % 360)} ${dark ? 52 : 48}% ${light}%)`;
+}
+
+/** How much a link is used: one hue that darkens on paper and brightens at night. Red is left to what is wrong. */
+export function heat(share: number, dark: boolean): string {
+  const at = Math.max(0, Math.min(1, share));
+  const stops = dark
+    ? [
+        [47, 60, 78],
+        [62, 104, 158],
+        [112, 166, 228],
+        [206, 230, 255],
+      ]
+    : [
+        [214, 223, 235],
+        [132, 174, 218],
+        [52, 108, 180],
+        [17, 45, 100],
+      ];
+  const place = at * (stops.length - 1);
+  const low = Math.min(stops.length - 2, Math.floor(place));
+  const mix = stops[low].map((one, i) => Math.round(one + (stops[low + 1][i] - one) * (place - low)));
+  return `rgb(${mix.join(" ")})`;
+}
+
+/** From nothing to everything, for shares of contributions. */
+export function fullness(share: number, dark: boolean): string {
+  const at = Math.max(0, Math.min(1, share));
+  const [from, to] = dark
+    ? [
+        [38, 45, 54],
+        [111, 159, 224],
+      ]
+    : [
+        [236, 238, 242],
+        [52, 101, 168],
+      ];
+  return `rgb(${from.map((one, i) => Math.round(one + (to[i] - one) * at)).join(" ")})`;
+}

@@ -1,0 +1,95 @@
+/** The frame of every picture: it knows its width, names itself to screen readers, and can be saved. */
+
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import { playing } from "./player";
+import { go, hovered, state, togglePin, type Focus } from "./state";
+
+export const dark = signal(false);
+/** Whether the text twins are shown to everybody; screen readers get them in any case. */
+export const showText = signal(false);
+
+export interface Drawn {
+  width?: number;
+  height: number;
+  content: ComponentChildren;
+}
+
+/** An SVG as wide as its place, laid out in pixels, so that text keeps its size on every screen. */
+export function Picture(props: {
+  name: string;
+  label: string;
+  /** What a saved picture says above it, where the page says it elsewhere. */
+  caption?: string;
+  draw: (width: number) => Drawn;
+  least?: number;
+}): JSX.Element {
+  const frame = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(0);
+  useEffect(() => {
+    const here = frame.current!; // what is left of an observation may come when the frame is gone
+    const measure = (): void => setWidth(Math.floor(here.clientWidth));
+    const watcher = new ResizeObserver(measure);
+    watcher.observe(here);
+    measure();
+    return () => watcher.disconnect();
+  }, []);
+  const wanted = Math.max(width, props.least ?? 0);
+  const drawn = width ? props.draw(wanted) : null;
+  return (
+    <div class="frame" ref={frame} tabIndex={drawn && (drawn.width ?? wanted) > width ? 0 : undefined}>
+      {drawn && (
+        <svg
+          class="picture"
+          role="img"
+          aria-label={props.label}
+          data-name={props.name}
+          data-caption={props.caption}
+          width={drawn.width ?? wanted}
+          height={drawn.height}
+          viewBox={`0 0 ${drawn.width ?? wanted} ${drawn.height}`}
+        >
+          {drawn.content}
+        </svg>
+      )}
+    </div>
+  );
+}
+
+/** The same in words. It is read out when it changes, and seen when text is switched on. */
+export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
+  return (
+    <div class={showText.value ? "twin" : "twin unseen"} aria-live={props.live && !playing.value ? "polite" : "off"}>
+      {props.lines.map((line, i) => (
+        <p key={i}>{line}</p>
+      ))}
+    </div>
+  );
+}
+
+/** What makes an element light up with others of its rank, chunk or link, wherever the pointer is. */
+export function lights(focus: Focus, onClick?: () => void): Record<string, unknown> {
+  return {
+    "data-r": focus.ranks?.length ? focus.ranks.join(" ") : undefined,
+    "data-c": focus.chunk,
+    "data-l": focus.link,
+    onPointerEnter: () => (hovered.value = focus),
+    onPointerLeave: () => (hovered.value = null),
+    onClick: onClick ?? (() => togglePin(focus)),
+  };
+}
+
+/** The rules that dim what has nothing to do with the focus: one style sheet for all views, nothing is drawn again. */
+export function dimming(focus: Focus | null): string {
+  if (!focus) return "";
+  const rules: string[] = [];
+  if (focus.ranks?.length) rules.push(`[data-r]${focus.ranks.map((rank) => `:not([data-r~="${rank}"])`).join("")}`);
+  if (focus.chunk !== undefined) rules.push(`[data-c]:not([data-c="${focus.chunk}"])`);
+  if (focus.link !== undefined) rules.push(`[data-l]:not([data-l="${CSS.escape(focus.link)}"])`);
+  return rules.length ? `${rules.map((rule) => `.picture ${rule}`).join(",")}{opacity:.22}` : "";
+}
+
+export function openStep(step: number): void {
+  if (state.value.step !== step) go({ step });
+}

@@ -1,0 +1,94 @@
+/** Playing: a position that moves on with the clock of the browser, over steps or, in the race, over time. */
+
+import { signal } from "@preact/signals";
+import { go, state } from "./state";
+
+export const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
+
+export const playing = signal(false);
+export const speed = signal(1);
+/** How far the step under way has come, 0 when the picture stands still. */
+export const fraction = signal(0);
+/** Where the race stands, from 0 to 1; null until the race says where its first one is through. */
+export const raceAt = signal<number | null>(null);
+/** How many steps there are to play; the page sets it with the schedule. */
+export const length = signal(0);
+
+const LONGEST = 24; // seconds that playing everything takes at most, however many steps there are
+const RACE = 8; // seconds of a race
+
+let last: number | null = null;
+
+export function stillMotion(): boolean {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+export function toggle(): void {
+  if (playing.value) return pause();
+  if (state.value.view === "race") {
+    if ((raceAt.value ?? 1) >= 1) raceAt.value = 0;
+  } else if (state.value.step >= length.value) {
+    go({ step: 0 });
+  }
+  playing.value = true;
+  last = null;
+  requestAnimationFrame(tick);
+}
+
+export function pause(): void {
+  playing.value = false;
+  fraction.value = 0;
+}
+
+export function stepBy(change: number): void {
+  pause();
+  if (state.value.view === "race") {
+    raceAt.value = clamp((raceAt.value ?? 1) + change / 50, 0, 1);
+    return;
+  }
+  go({ step: clamp(state.value.step + change, 0, length.value) });
+}
+
+export function jumpTo(step: number): void {
+  pause();
+  go({ step: clamp(step, 0, length.value) });
+}
+
+function tick(now: number): void {
+  if (!playing.value) return;
+  const passed = last === null ? 0 : Math.min(0.1, (now - last) / 1000);
+  last = now;
+  if (state.value.view === "race") playRace(passed);
+  else playSteps(passed);
+  if (playing.value) requestAnimationFrame(tick);
+}
+
+let pending = 0; // time that has passed but is not shown, when motion is reduced
+
+function playSteps(passed: number): void {
+  const rate = Math.max(0.9, length.value / LONGEST) * speed.value;
+  if (stillMotion()) {
+    pending += passed * rate;
+    if (pending < 1) return;
+  }
+  const moved = (stillMotion() ? Math.floor(pending) : fraction.value) + (stillMotion() ? 0 : passed * rate);
+  const whole = Math.floor(moved);
+  pending = stillMotion() ? pending - whole : 0;
+  const step = Math.min(length.value, state.value.step + whole);
+  if (step >= length.value) {
+    pause();
+    go({ step: length.value });
+    return;
+  }
+  fraction.value = stillMotion() ? 0 : moved - whole;
+  if (whole) go({ step });
+}
+
+function playRace(passed: number): void {
+  raceAt.value = clamp((raceAt.value ?? 0) + (passed * speed.value) / RACE, 0, 1);
+  if (raceAt.value >= 1) pause();
+}
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.max(least, Math.min(most, value));
+}

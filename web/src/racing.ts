@@ -1,0 +1,109 @@
+/** What a counter of the race shows at a moment: how far an algorithm is, and what it has moved. Pure. */
+
+import type { Entry } from "./document";
+import type { Replay } from "./replay";
+import type { Happening } from "./views/transfers";
+
+export interface Runner {
+  entry: Entry;
+  replay: Replay;
+  what: Happening;
+  /** Time and share of what must arrive, at the end of each step that was looked at. */
+  curve: { time: number; share: number }[];
+  /** On the clock of steps: chunks through the busiest port after each step, and the share of ports in use in each. */
+  ports: { through: number[]; used: number[] } | null;
+}
+
+const LOOKED_AT = 128; // steps whose state is looked at; of more, evenly chosen ones
+
+export function runner(entry: Entry, replay: Replay, what: Happening): Runner {
+  const every = Math.max(
+    1,
+    Math.ceil(replay.steps / LOOKED_AT),
+    Math.ceil((replay.steps * replay.ranks * replay.width) / 40_000_000),
+  );
+  const curve: Runner["curve"] = [];
+  for (let step = 0; step <= replay.steps; step++) {
+    if (step % every && step !== replay.steps) continue;
+    curve.push({ time: what.doneAt[step], share: replay.arrived(replay.at(step)) });
+  }
+  return { entry, replay, what, curve, ports: what.clock === "steps" ? portsOf(replay) : null };
+}
+
+function portsOf(replay: Replay): { through: number[]; used: number[] } {
+  const chunks = new Float64Array(2 * replay.ranks); // sending ports, then receiving ones
+  const [through, used] = [[0], [] as number[]];
+  let most = 0;
+  for (const step of replay.schedule.steps) {
+    const busy = new Set<number>();
+    for (const [, , source, destination] of step) {
+      if (source === destination) continue;
+      for (const port of [source, replay.ranks + destination]) {
+        busy.add(port);
+        most = Math.max(most, ++chunks[port]);
+      }
+    }
+    through.push(most);
+    used.push(busy.size / (2 * replay.ranks));
+  }
+  return { through, used };
+}
+
+export function stepsDone(one: Runner, now: number): number {
+  const { doneAt } = one.what;
+  let done = 0;
+  while (done + 1 < doneAt.length && doneAt[done + 1] <= now * (1 + 1e-9)) done++;
+  return done;
+}
+
+/** Bytes that have gone through the busiest port, as a multiple of S. */
+export function busiestPort(one: Runner, now: number): number {
+  if (one.replay.schedule.collective === "barrier") return 0; // signals have no bytes
+  if (one.ports) return one.ports.through[Math.floor(now * (1 + 1e-9))] / one.replay.schedule.chunks;
+  const sent = new Float64Array(one.replay.ranks);
+  const received = new Float64Array(one.replay.ranks);
+  const { chunks } = one.replay.schedule;
+  for (const transfer of one.what.transfers) {
+    if (transfer.source === transfer.destination) continue;
+    sent[transfer.source] += (transfer.moves / chunks) * part(now, transfer.start, transfer.sent);
+    received[transfer.destination] += (transfer.moves / chunks) * part(now, transfer.first, transfer.arrived);
+  }
+  return Math.max(0, ...sent, ...received);
+}
+
+/** The share of links that carry something now; of ports, where routes are not known or nobody knows the time. */
+export function linksInUse(one: Runner, now: number): number {
+  if (one.ports) return one.ports.used[Math.floor(now)] ?? 0;
+  const { pairs, links } = one.entry;
+  const busy = new Set<number>();
+  const ranks = one.replay.ranks;
+  const routes =
+    pairs && links
+      ? new Map(pairs.source.map((source, i) => [source * ranks + pairs.destination[i], pairs.links[i]]))
+      : null;
+  for (const transfer of one.what.transfers) {
+    if (transfer.source === transfer.destination || now < transfer.start || now >= transfer.arrived) continue;
+    if (routes) for (const link of routes.get(transfer.source * ranks + transfer.destination) ?? []) busy.add(link);
+    else {
+      busy.add(transfer.source);
+      busy.add(ranks + transfer.destination);
+    }
+  }
+  return busy.size / (routes ? links!.length : 2 * ranks);
+}
+
+/** How much of what must arrive has arrived, between the ends of steps in proportion. */
+export function shareAt(one: Runner, now: number): number {
+  const { curve } = one;
+  for (let i = 1; i < curve.length; i++) {
+    if (curve[i].time <= now) continue;
+    const [before, after] = [curve[i - 1], curve[i]];
+    return before.share + (after.share - before.share) * part(now, before.time, after.time);
+  }
+  return curve[curve.length - 1].share;
+}
+
+function part(now: number, from: number, to: number): number {
+  if (now >= to) return 1;
+  return now <= from ? 0 : (now - from) / (to - from);
+}

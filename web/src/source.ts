@@ -1,0 +1,270 @@
+/** Where entries come from: embedded in the page, or computed by the studio when they are asked for. */
+
+import { computed, effect, signal } from "@preact/signals";
+import type { Entry, MeasuredPoint, PageData, PageState, TableRow } from "./document";
+import { Replay } from "./replay";
+import { go, state } from "./state";
+
+let page: PageData;
+const entries = new Map<string, Entry>();
+const replays = new WeakMap<Entry, Replay>();
+
+/** Counts when an entry arrives, so that whoever asked looks again. */
+const arrivals = signal(0);
+const waiting = new Set<string>();
+const failures = new Map<string, string>();
+
+/** A schedule made from edited code; it stays until something else is chosen. */
+export const edited = signal<Entry | null>(null);
+export const table = signal<TableRow[]>([]);
+export const measured = signal<MeasuredPoint[]>([]);
+
+export const data = (): PageData => page;
+export const inStudio = (): boolean => page.mode === "studio";
+
+export function open(document: PageData): void {
+  page = document;
+  table.value = document.table ?? [];
+  measured.value = document.measured ?? [];
+  for (const entry of document.entries) entries.set(entry.key, entry);
+  state.value = { ...state.value, ...document.state };
+}
+
+export function keyOf(one: PageState, algorithm = one.algorithm): string {
+  return [one.collective, algorithm, one.ranks, one.root, one.topology, one.size].join("/");
+}
+
+export function replayOf(entry: Entry): Replay {
+  let replay = replays.get(entry);
+  if (!replay) replays.set(entry, (replay = new Replay(entry)));
+  return replay;
+}
+
+export interface Found {
+  entry: Entry | null;
+  waiting: boolean;
+  error: string | null;
+}
+
+/** The entry of the state, or of a rival in it. Reading it inside a component subscribes to its arrival. */
+export function find(one: PageState, algorithm = one.algorithm): Found {
+  arrivals.value;
+  const key = keyOf(one, algorithm);
+  const entry = entries.get(key) ?? (page.mode === "file" ? nearest(one, algorithm) : null);
+  if (!entry && page.mode === "studio" && !failures.has(key)) void ask(key, one, algorithm);
+  return { entry, waiting: waiting.has(key), error: failures.get(key) ?? null };
+}
+
+let shown: Entry | null = null;
+
+/** What the page shows. While the next entry is computed, the last one stays, so that nothing jumps. */
+export const current = computed<Found>(() => {
+  if (edited.value) return { entry: edited.value, waiting: false, error: null };
+  const { step: _, view: __, clock: ___, rivals: ____, ...identity } = state.value;
+  const found = find({ ...state.value, ...identity });
+  if (found.entry) shown = found.entry;
+  return found.entry ? found : { ...found, entry: found.error ? null : shown };
+});
+
+/** In a file only what is embedded can be shown: the entry that differs least from what was asked for. */
+function nearest(one: PageState, algorithm: string): Entry | null {
+  let best: Entry | null = null;
+  let bestScore = -1;
+  for (const entry of entries.values()) {
+    const { schedule } = entry;
+    const [topology, size] = tail(entry);
+    if (schedule.collective !== one.collective || schedule.algorithm !== algorithm) continue;
+    const score =
+      (schedule.ranks === one.ranks ? 8 : 0) +
+      (topology === one.topology ? 4 : 0) +
+      (Number(size) === one.size ? 2 : 0) +
+      (schedule.root === one.root ? 1 : 0);
+    if (score > bestScore) [best, bestScore] = [entry, score];
+  }
+  return best;
+}
+
+function tail(entry: Entry): [string, string] {
+  const parts = entry.key.split("/");
+  return [parts.slice(4, -1).join("/"), parts[parts.length - 1]];
+}
+
+/** What can be chosen: everything in the studio, what is embedded in a file. */
+export function choices(
+  one: PageState,
+): Record<"collectives" | "algorithms" | "topologies", string[]> & Record<"ranks" | "sizes" | "roots", number[]> {
+  if (page.mode === "studio") {
+    return {
+      collectives: unique(page.catalogue.map((row) => row.collective)),
+      algorithms: page.catalogue.filter((row) => row.collective === one.collective).map((row) => row.algorithm),
+      topologies: page.topologies.map((row) => row.name),
+      ranks: [],
+      sizes: SIZES,
+      roots: rooted(one.collective) ? Array.from({ length: one.ranks }, (_, rank) => rank) : [],
+    };
+  }
+  const all = [...entries.values()];
+  const here = all.filter((entry) => entry.schedule.collective === one.collective);
+  const mine = here.filter((entry) => entry.schedule.algorithm === one.algorithm);
+  const same = mine.filter((entry) => entry.schedule.ranks === one.ranks);
+  return {
+    collectives: unique(all.map((entry) => entry.schedule.collective)),
+    algorithms: unique(here.map((entry) => entry.schedule.algorithm)),
+    ranks: unique(mine.map((entry) => entry.schedule.ranks)).sort((a, b) => a - b),
+    topologies: unique(same.map((entry) => tail(entry)[0])),
+    sizes: unique(same.map((entry) => Number(tail(entry)[1]))).sort((a, b) => a - b),
+    roots: unique(same.map((entry) => entry.schedule.root).filter((root): root is number => root !== null)),
+  };
+}
+
+const SIZES = Array.from({ length: 15 }, (_, i) => 2 ** (2 * i + 2));
+
+export function rooted(collective: string): boolean {
+  return page.catalogue.find((row) => row.collective === collective)?.rooted ?? false;
+}
+
+function unique<T>(values: T[]): T[] {
+  return [...new Set(values)];
+}
+
+/** An address may ask for what a file does not hold: then the state says what is shown instead. */
+export function settle(): void {
+  if (page.mode === "studio") return;
+  const one = state.value;
+  const entry = entries.get(keyOf(one)) ?? nearest(one, one.algorithm);
+  if (entry) go(placeOf(entry));
+  else go({ ...page.state, view: one.view });
+}
+
+function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | "size"> {
+  const [topology, size] = tail(entry);
+  return { ranks: entry.schedule.ranks, root: entry.schedule.root, topology, size: Number(size) };
+}
+
+/** Choose something; the rest of the state follows to where there is an entry. */
+export function choose(change: Partial<PageState>): void {
+  edited.value = null;
+  const wanted = { ...state.value, ...change };
+  const algorithms = choices(wanted).algorithms;
+  if (!algorithms.includes(wanted.algorithm)) wanted.algorithm = algorithms[0] ?? wanted.algorithm;
+  if (page.mode === "studio") {
+    wanted.root = rooted(wanted.collective) ? Math.min(wanted.root ?? 0, wanted.ranks - 1) : null;
+  } else {
+    const entry = entries.get(keyOf(wanted)) ?? nearest(wanted, wanted.algorithm);
+    if (entry) Object.assign(wanted, placeOf(entry));
+  }
+  const same = keyOf(wanted) === keyOf(state.value);
+  const rivals = wanted.rivals.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
+  go({ ...wanted, rivals, step: change.step ?? (same ? wanted.step : 0) });
+}
+
+// The studio -----------------------------------------------------------------------------------------------------------
+
+async function ask(key: string, one: PageState, algorithm: string): Promise<void> {
+  if (waiting.has(key)) return;
+  waiting.add(key);
+  const words = new URLSearchParams({
+    collective: one.collective,
+    algorithm,
+    ranks: String(one.ranks),
+    topology: one.topology,
+    size: String(one.size),
+  });
+  if (one.root !== null) words.set("root", String(one.root));
+  try {
+    entries.set(key, await request<Entry>(`/api/entry?${words}`));
+  } catch (error) {
+    failures.set(key, error instanceof Error ? error.message : String(error));
+  }
+  waiting.delete(key);
+  arrivals.value++;
+}
+
+/** The studio's answer, or an error with its sentence, and the line where there is one. */
+export class Refusal extends Error {
+  constructor(
+    message: string,
+    readonly line: number | null,
+  ) {
+    super(message);
+  }
+}
+
+async function request<T>(path: string, body?: unknown): Promise<T> {
+  const headers: Record<string, string> = { "X-Allfold-Token": page.studio?.token ?? "" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let answer: Response;
+  try {
+    answer = await fetch(path, {
+      method: body === undefined ? "GET" : "POST",
+      headers,
+      body: body === undefined ? null : JSON.stringify(body),
+    });
+  } catch {
+    throw new Refusal("the studio does not answer; is `allfold studio` still running?", null);
+  }
+  const content = await answer.json().catch(() => null);
+  if (content?.error) throw new Refusal(content.error.message, content.error.line ?? null);
+  if (!answer.ok || content === null) throw new Refusal(`the studio answered with status ${answer.status}`, null);
+  return content as T;
+}
+
+/** Prove and draw edited code; what does not run raises a `Refusal`. */
+export async function proveEdited(code: string): Promise<Entry> {
+  const { collective, algorithm, ranks, root, topology, size } = state.value;
+  const asked = keyOf(state.value);
+  const entry = await request<Entry>("/api/edit", { collective, algorithm, ranks, root, code, topology, size });
+  if (keyOf(state.value) !== asked) return entry; // something else has been chosen meanwhile
+  edited.value = entry;
+  if (state.value.step > entry.schedule.steps.length) go({ step: entry.schedule.steps.length });
+  return entry;
+}
+
+/** Run the current algorithm between real processes, and take the recording. */
+export async function measure(): Promise<void> {
+  const one = state.value;
+  const entry = await request<Entry>("/api/measure", {
+    collective: one.collective,
+    algorithm: one.algorithm,
+    ranks: one.ranks,
+    root: one.root,
+    size: one.size,
+    topology: one.topology,
+  });
+  const known = entries.get(keyOf(one));
+  entries.set(keyOf(one), known ? { ...known, recording: entry.recording } : entry);
+  const events = entry.recording?.events ?? [];
+  const begin = Math.min(...events.map((event) => event.start));
+  const end = Math.max(...events.map((event) => event.start + event.waited + event.worked));
+  const { collective, algorithm, ranks, size } = one;
+  const point = { collective, algorithm, ranks, size, seconds: (end - begin) * 1e-9, memory: events[0]?.memory ?? "" };
+  if (events.length) measured.value = [...measured.value, point];
+  arrivals.value++;
+}
+
+const counted = new Set<string>();
+
+/** Rows of the table for numbers of ranks that it lacks; each is asked for once. */
+export async function extendTable(collective: string, ranks: number[]): Promise<void> {
+  const question = `${collective} ${ranks.join()}`;
+  if (counted.has(question)) return;
+  counted.add(question);
+  const rows = await request<TableRow[]>(`/api/table?${new URLSearchParams({ collective, ranks: ranks.join(",") })}`);
+  const fresh = rows.filter(
+    (row) =>
+      !table.value.some(
+        (old) => old.collective === row.collective && old.algorithm === row.algorithm && old.ranks === row.ranks,
+      ),
+  );
+  table.value = [...table.value, ...fresh];
+}
+
+/** Called once: what is edited belongs to what was chosen when it was. */
+export function forgetEditsOnChange(): void {
+  let last = "";
+  effect(() => {
+    const key = keyOf(state.value);
+    if (last && key !== last) edited.value = null;
+    last = key;
+  });
+}

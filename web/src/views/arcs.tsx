@@ -1,0 +1,141 @@
+/** The moves of a step as arcs between the cells of the grid, and the way that a cell's content has come. */
+
+import type { JSX } from "preact";
+import { fraction } from "../player";
+import { lights } from "../picture";
+import type { Move, Replay } from "../replay";
+import { sentence } from "../words";
+import type { Grid } from "./grid";
+
+const SINGLE = 200; // up to so many moves, each is an element of its own that lights up
+const MOST = 1500;
+
+export function arcsFit(_: Replay, moves: number): boolean {
+  return moves <= MOST;
+}
+
+/** While a step is under way its moves are seen travelling; in a still, those that led to it are drawn whole. */
+export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.Element | null {
+  const { replay, grid, done } = props;
+  const under = fraction.value;
+  const moves = replay.moves(under > 0 ? done : done - 1);
+  if (!moves.length || moves.length > MOST) return null;
+  if (moves.length > SINGLE || grid.pitchX < 12) {
+    const path = (reduces: boolean): string =>
+      moves
+        .filter((move) => move.reduces === reduces)
+        .map((move) => curve(grid, move).path)
+        .join("");
+    return (
+      <g class="arcs many">
+        <path class="arc reduce" d={path(true)} />
+        <path class="arc copy" d={path(false)} />
+      </g>
+    );
+  }
+  return (
+    <g class="arcs">
+      {moves.map((move) => (
+        <Arc key={move.number} grid={grid} move={move} under={under} />
+      ))}
+    </g>
+  );
+}
+
+function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
+  const { grid, move, under } = props;
+  const { path, points } = curve(grid, move);
+  const kind = move.reduces ? "reduce" : "copy";
+  const eased = under < 0.5 ? 2 * under * under : 1 - (2 - 2 * under) ** 2 / 2;
+  const [x, y] = pointAt(points, eased);
+  const [endX, endY] = points[3];
+  const back = endX < points[2][0] ? 1 : -1; // the head points the way the arc comes in
+  const head = Math.min(5, Math.max(3, grid.gap * 0.3));
+  return (
+    <g {...lights({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+      <title>{sentence(move)}</title>
+      <path class={`arc ${kind}${under > 0 ? " coming" : ""}${move.chunk === move.into ? "" : " across"}`} d={path} />
+      {under > 0 ? (
+        <circle class={`traveller ${kind}`} cx={x} cy={y} r={Math.max(3, Math.min(5.5, grid.gap * 0.3))} />
+      ) : (
+        <path class={`head ${kind}`} d={`M${endX} ${endY}l${back * head * 1.5} ${-head}v${2 * head}z`} />
+      )}
+    </g>
+  );
+}
+
+type Point = [number, number];
+
+function curve(grid: Grid, move: Move): { path: string; points: [Point, Point, Point, Point] } {
+  const sourceX = grid.x(move.chunk);
+  const intoX = grid.x(move.into);
+  const sourceY = grid.y(move.source) + grid.cellY / 2;
+  const intoY = grid.y(move.destination) + grid.cellY / 2;
+  let points: [Point, Point, Point, Point];
+  if (move.chunk === move.into && move.source !== move.destination) {
+    // Within a column: out at the right edge and back in, wider the farther it goes; a lone column has all the room.
+    const edge = sourceX + grid.cellX;
+    const far = Math.abs(intoY - sourceY);
+    const bow = grid.lone
+      ? Math.min(24 + far * 0.55, (grid.width - edge - 8) * 1.3)
+      : Math.min(grid.gap * 1.1, 8 + far * 0.4);
+    points = [
+      [edge, sourceY],
+      [edge + bow, sourceY],
+      [edge + bow, intoY],
+      [edge + 1, intoY],
+    ];
+  } else if (intoX > sourceX) {
+    const reach = (intoX - sourceX - grid.cellX) / 2 + 6;
+    points = [
+      [sourceX + grid.cellX, sourceY],
+      [sourceX + grid.cellX + reach, sourceY],
+      [intoX - reach, intoY],
+      [intoX - 1, intoY],
+    ];
+  } else {
+    const reach = (sourceX - intoX - grid.cellX) / 2 + 6;
+    points = [
+      [sourceX, sourceY],
+      [sourceX - reach, sourceY],
+      [intoX + grid.cellX + reach, intoY],
+      [intoX + grid.cellX + 1, intoY],
+    ];
+  }
+  const [from, one, two, to] = points.map((point) => point.map((value) => Math.round(value * 10) / 10).join(" "));
+  return { path: `M${from}C${one} ${two} ${to}`, points };
+}
+
+function pointAt(points: [Point, Point, Point, Point], t: number): Point {
+  const weights = [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t ** 3];
+  return [0, 1].map((axis) => points.reduce((sum, point, i) => sum + weights[i] * point[axis], 0)) as Point;
+}
+
+/** How the content of one cell has come together: every move that carried some of it. */
+export function Paths(props: {
+  replay: Replay;
+  grid: Grid;
+  done: number;
+  of: { rank: number; chunk: number };
+}): JSX.Element | null {
+  const { replay, grid, done, of } = props;
+  if (of.rank >= replay.ranks || of.chunk >= replay.width) return null;
+  const moves = new Map<number, Move>();
+  for (const { path } of replay.provenance(done, of.rank, of.chunk))
+    for (const move of path) moves.set(move.number, move);
+  return (
+    <g class="paths">
+      {[...moves.values()].map((move) => (
+        <path key={move.number} class="came" d={curve(grid, move).path} />
+      ))}
+      <rect
+        class="asked"
+        x={grid.x(of.chunk) - 2}
+        y={grid.y(of.rank) - 2}
+        width={grid.cellX + 4}
+        height={grid.cellY + 4}
+        rx={6}
+      />
+    </g>
+  );
+}

@@ -1,0 +1,152 @@
+/** Where the ranks and links of networks without a tree of switches are drawn: tori and dragonflies. */
+
+import type { LinkJson, TopologyJson } from "../document";
+import type { Box, Drawing, Shape } from "./places";
+
+export const CABLE = /^node (\d+) (?:dimension|ring) (\d+) cable (\d+)$/;
+export const LOCAL = /^group (\d+) router (\d+) to router (\d+)$/;
+export const ABROAD = /^group (\d+) cable (\d+)$/;
+const PORT = /^rank (\d+) (out|in)$/;
+
+/** A torus: one dimension is a circle, two are a grid, three a stack of grids seen from the side. */
+export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
+  const given = topology.parameters?.shape;
+  const shape = Array.isArray(given) ? (given as number[]) : [topology.ranks];
+  const high = Math.min(460, Math.max(280, width * 0.5));
+  const at = shape.length === 1 ? onCircle(shape[0], width, high) : onGrid(shape, width, high);
+  const circles: Drawing["ranks"] = [];
+  for (let rank = 0; rank < Math.min(ranks, topology.ranks); rank++) circles.push({ rank, ...at(rank), r: 14 });
+  const lowest = Math.max(...Array.from({ length: topology.ranks }, (_, node) => at(node).y));
+  const strides = shape.map((_, d) => shape.slice(d + 1).reduce((product, one) => product * one, 1));
+  const shapes: Shape[] = [];
+  links.forEach((link, i) => {
+    const cable = link.name.match(CABLE);
+    if (!cable) return;
+    const [node, dimension, down] = cable.slice(1).map(Number);
+    const place = Math.floor(node / strides[dimension]) % shape[dimension];
+    const next = (place + (down ? shape[dimension] - 1 : 1)) % shape[dimension];
+    const other = node + (next - place) * strides[dimension];
+    if (other === node) return;
+    const [from, to] = [at(node), at(other)];
+    const around = Math.abs(next - place) > 1;
+    // The two directions of a cable lie beside each other; the way around the edge bows out.
+    const [dx, dy] = [to.x - from.x, to.y - from.y];
+    const far = Math.hypot(dx, dy) || 1;
+    const bow = shape.length === 1 ? 6 : around ? Math.min(0.28 * far, 24) : 5;
+    const middle = {
+      x: (from.x + to.x) / 2 + (-dy / far) * bow * 1.6,
+      y: (from.y + to.y) / 2 + (dx / far) * bow * 1.6,
+    };
+    shapes.push({
+      link: i,
+      path: `M${r1(from.x)} ${r1(from.y)}Q${r1(middle.x)} ${r1(middle.y)} ${r1(to.x)} ${r1(to.y)}`,
+      ranks: [node, other].filter((one) => one < ranks),
+    });
+  });
+  return { height: Math.min(high, lowest + 50), widest: 8, boxes: [], ranks: circles, shapes };
+}
+
+function onCircle(many: number, width: number, high: number): (node: number) => { x: number; y: number } {
+  const radius = Math.min(width / 2 - 30, high / 2 - 28);
+  return (node) => {
+    const angle = (2 * Math.PI * node) / many - Math.PI / 2;
+    return { x: width / 2 + radius * Math.cos(angle), y: high / 2 + radius * Math.sin(angle) };
+  };
+}
+
+function onGrid(shape: number[], width: number, high: number): (node: number) => { x: number; y: number } {
+  const columns = shape[shape.length - 1];
+  const rows = shape[shape.length - 2];
+  const layers = shape.slice(0, -2).reduce((product, one) => product * one, 1);
+  // Layers lie behind each other, each a bit further to the right and up, as a cube is drawn.
+  const [behindX, behindY] = [0.42, 0.34];
+  const pitchX = Math.min(170, (width - 110) / Math.max(1, columns - 1 + (layers - 1) * behindX));
+  const pitchY = Math.min(170, (high - 110) / Math.max(1, rows - 1 + (layers - 1) * behindY));
+  const wide = pitchX * (columns - 1 + (layers - 1) * behindX);
+  return (node) => {
+    const layer = Math.floor(node / (rows * columns));
+    const row = Math.floor(node / columns) % rows;
+    const column = node % columns;
+    const x = (width - wide) / 2 + (column + layer * behindX) * pitchX;
+    return { x, y: 55 + (row + (layers - 1 - layer) * behindY) * pitchY };
+  };
+}
+
+/** Groups as boxes, routers in them, ranks below; cables to other groups go up. */
+export function dragonfly(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
+  const local = links.map((link) => link.name.match(LOCAL));
+  const abroad = links.map((link) => link.name.match(ABROAD));
+  const routers = Math.max(1, ...local.map((match) => (match ? Math.max(Number(match[2]), Number(match[3])) + 1 : 0)));
+  const routerOf = (rank: number): number => topology.host[rank];
+  const groups = Math.floor(Math.max(...topology.host.slice(0, ranks)) / routers) + 1;
+  const gap = 24;
+  const wide = (width - 8 - gap * (groups - 1)) / groups;
+  const pitch = wide / routers;
+  const groupX = (group: number): number => 4 + group * (wide + gap);
+  const routerX = (router: number): number => groupX(Math.floor(router / routers)) + ((router % routers) + 0.5) * pitch;
+  const boxes: Box[] = [];
+  for (let group = 0; group < groups; group++) {
+    boxes.push({ kind: "group", x: groupX(group), y: 96, width: wide, height: 230, label: `group ${group}` });
+    for (let router = 0; router < routers; router++) {
+      boxes.push({
+        kind: "switch",
+        x: routerX(group * routers + router) - Math.min(30, pitch * 0.35),
+        y: 196,
+        width: Math.min(60, pitch * 0.7),
+        height: 26,
+        label: pitch > 50 ? `router ${router}` : String(router),
+      });
+    }
+  }
+  if (groups > 1)
+    boxes.push({
+      kind: "switch",
+      x: width / 2 - Math.min(220, width * 0.4),
+      y: 8,
+      width: Math.min(440, width * 0.8),
+      height: 26,
+      label: "between groups",
+    });
+  const circles: Drawing["ranks"] = [];
+  const shapes: Shape[] = [];
+  const seen = new Map<number, number>();
+  const perRouter = Math.max(
+    ...[...new Set(topology.host)].map((host) => topology.host.filter((one) => one === host).length),
+  );
+  for (let rank = 0; rank < ranks; rank++) {
+    const place = seen.get(routerOf(rank)) ?? 0;
+    seen.set(routerOf(rank), place + 1);
+    circles.push({
+      rank,
+      x: routerX(routerOf(rank)) + (place - (perRouter - 1) / 2) * Math.min(34, pitch / perRouter),
+      y: 294,
+      r: Math.min(13, (pitch / perRouter) * 0.4),
+    });
+  }
+  links.forEach((link, i) => {
+    const port = link.name.match(PORT);
+    if (port && Number(port[1]) < ranks) {
+      const at = circles[Number(port[1])];
+      const shift = port[2] === "out" ? -4.5 : 4.5;
+      shapes.push({ link: i, path: `M${r1(at.x + shift)} ${at.y - at.r}V222`, ranks: [Number(port[1])] });
+    }
+    const inside = local[i];
+    if (inside && inside[2] !== inside[3] && Number(inside[1]) < groups) {
+      const [from, to] = [2, 3].map((k) => routerX(Number(inside[1]) * routers + Number(inside[k])));
+      const rise = 20 + Math.abs(to - from) * 0.22 + (to > from ? 0 : 8);
+      shapes.push({
+        link: i,
+        path: `M${r1(from)} 196Q${r1((from + to) / 2)} ${r1(196 - rise)} ${r1(to)} 196`,
+        ranks: [],
+      });
+    }
+    const out = abroad[i];
+    if (out && Number(out[1]) < groups) {
+      const from = groupX(Number(out[1])) + wide / 2 + Number(out[2]) * 8;
+      shapes.push({ link: i, path: `M${r1(from)} 96L${r1(width / 2 + (from - width / 2) * 0.5)} 34`, ranks: [] });
+    }
+  });
+  return { height: 336, widest: 7, boxes, ranks: circles, shapes };
+}
+
+const r1 = (value: number): number => Math.round(value * 10) / 10;

@@ -1,0 +1,234 @@
+/** View 6, code and picture: the source beside the grid, the line that made the current moves lit; in the studio, editable. */
+
+import type { JSX } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import type { CodeFile, Entry } from "../document";
+import { jumpTo } from "../player";
+import { inLines } from "../python";
+import { edited, inStudio, proveEdited, Refusal, replayOf } from "../source";
+import { state } from "../state";
+import { Holds } from "./holds";
+
+/** What is being edited: it stays while other views are looked at, and until another algorithm is chosen. */
+const draft = signal<{ key: string; original: CodeFile; text: string } | null>(null);
+
+const PAUSE = 500; // milliseconds without a key before what was typed is proved
+
+export function Code(props: { entry: Entry; step: number }): JSX.Element {
+  const { entry, step } = props;
+  const replay = replayOf(entry);
+  const lit = litLines(entry, step);
+  const files = [entry.code, ...(entry.also ?? [])].filter((one): one is CodeFile => one !== null);
+  const made = [...lit.sites].join(", ");
+  return (
+    <div class="codeview">
+      <div class="codes">
+        {inStudio() && entry.code ? (
+          <Editor
+            key={`${state.value.collective}/${state.value.algorithm}`}
+            file={entry.code}
+            lit={lit.lines(entry.code.file)}
+          />
+        ) : (
+          files.map((file) => <Listing key={file.file} file={file} lit={lit.lines(file.file)} />)
+        )}
+        {!files.length && (
+          <p class="note">
+            The source of this schedule is not here: it came from a file, or its code is gone. Its moves were made at{" "}
+            {made || "no known line"}.
+          </p>
+        )}
+      </div>
+      <div class="beside">
+        <Holds entry={entry} step={step} compact />
+        <p class="note">
+          {step === 0 ? "No step has been made yet." : made ? `Step ${step - 1} was made at ${made}.` : ""}
+          {replay.steps > 0 && step === 0 && " Play, and the line that makes each step lights up."}
+        </p>
+        {!entry.proof.ok && (
+          <p class="alarm" role="alert">
+            {entry.proof.message}
+            {entry.proof.step !== undefined && entry.proof.step !== null && entry.proof.step + 1 !== step && (
+              <button type="button" onClick={() => jumpTo(entry.proof.step! + 1)}>
+                Show where
+              </button>
+            )}
+          </p>
+        )}
+        {entry.proof.ok && edited.value && <p class="good">{entry.proof.message}</p>}
+      </div>
+    </div>
+  );
+}
+
+/** The lines of the moves of this step; and where the algorithm itself stood, when they were made deeper down. */
+function litLines(entry: Entry, step: number): { sites: Set<string>; lines: (file: string) => Set<number> } {
+  const sites = new Set(
+    replayOf(entry)
+      .moves(step - 1)
+      .map((move) => entry.schedule.sites[move.site]),
+  );
+  const own = step > 0 ? entry.lines?.[step - 1] : undefined;
+  const lines = (file: string): Set<number> => {
+    const found = new Set<number>();
+    for (const source of entry.sources) if (source.file === file && sites.has(source.site)) found.add(source.line);
+    if (own !== undefined && entry.code?.file === file) found.add(own);
+    return found;
+  };
+  return { sites, lines };
+}
+
+function Listing(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
+  const { file, lit } = props;
+  const box = useRef<HTMLDivElement>(null);
+  useKeptInSight(box, lit, file.first);
+  return (
+    <figure class="listing">
+      <figcaption>{file.file}</figcaption>
+      <div class="scroll" ref={box} tabIndex={0} data-lines>
+        <Lines text={file.text} first={file.first} lit={lit} wrong={null} />
+      </div>
+    </figure>
+  );
+}
+
+function Lines(props: { text: string; first: number; lit: Set<number>; wrong: number | null }): JSX.Element {
+  const lines = useMemo(() => inLines(props.text.replace(/\n$/, "")), [props.text]);
+  return (
+    <pre class="lines">
+      {lines.map((words, i) => {
+        const number = props.first + i;
+        const kind = `${props.lit.has(number) ? "lit" : ""}${props.wrong === number ? " bad" : ""}`;
+        return (
+          <div key={i} class={kind} data-line={number} data-text={words.map((word) => word.text).join("")}>
+            <span class="number">{number}</span>
+            <code>
+              {words.length
+                ? words.map((word, j) =>
+                    word.kind === "plain" ? (
+                      word.text
+                    ) : (
+                      <span key={j} class={`py-${word.kind}`}>
+                        {word.text}
+                      </span>
+                    ),
+                  )
+                : " "}
+            </code>
+          </div>
+        );
+      })}
+    </pre>
+  );
+}
+
+/** Source that can be changed: the coloured lines lie under a text field with the same letters, in clear ink. */
+function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
+  const key = `${state.value.collective}/${state.value.algorithm}`;
+  if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text };
+  const { original, text } = draft.value;
+  const setText = (code: string): void => void (draft.value = { key, original, text: code });
+  const [refusal, setRefusal] = useState<{ message: string; line: number | null } | null>(null);
+  const [busy, setBusy] = useState(false);
+  const timer = useRef(0);
+  const asked = useRef(0);
+  const box = useRef<HTMLDivElement>(null);
+  useKeptInSight(box, props.lit, original.first);
+  const prove = async (code: string): Promise<void> => {
+    const number = ++asked.current;
+    setBusy(true);
+    try {
+      await proveEdited(code);
+      if (number === asked.current) setRefusal(null);
+    } catch (error) {
+      if (number !== asked.current) return; // an older text's trouble
+      const line = error instanceof Refusal ? error.line : null;
+      setRefusal({ message: error instanceof Error ? error.message : String(error), line });
+    } finally {
+      if (number === asked.current) setBusy(false);
+    }
+  };
+  const change = (code: string): void => {
+    setText(code);
+    clearTimeout(timer.current);
+    timer.current = window.setTimeout(() => void prove(code), PAUSE);
+  };
+  useEffect(() => () => clearTimeout(timer.current), []);
+  // What was changed is proved again for another number of ranks, another root or size.
+  const { ranks, root, topology, size } = state.value;
+  useEffect(() => {
+    if (draft.value!.text !== original.text && !edited.value) void prove(draft.value!.text);
+  }, [ranks, root, topology, size]);
+  return (
+    <figure class="listing">
+      <figcaption>
+        {original.file}
+        <span class="save">
+          {busy && <span class="soft">being proved …</span>}
+          <button
+            type="button"
+            class="quiet"
+            disabled={text === original.text && !edited.value}
+            onClick={() => {
+              clearTimeout(timer.current);
+              asked.current++;
+              setText(original.text);
+              setRefusal(null);
+              setBusy(false);
+              edited.value = null;
+            }}
+          >
+            undo all
+          </button>
+        </span>
+      </figcaption>
+      {refusal && (
+        <p class="alarm" role="alert">
+          {refusal.line !== null && `line ${refusal.line}: `}
+          {refusal.message}
+        </p>
+      )}
+      <div class="scroll" ref={box} data-lines>
+        <div class="editor">
+          <Lines text={text} first={original.first} lit={props.lit} wrong={refusal?.line ?? null} />
+          <textarea
+            spellcheck={false}
+            autocapitalize="off"
+            autocomplete="off"
+            aria-label="Source of the algorithm"
+            value={text}
+            onInput={(event) => change(event.currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key === "Tab" && !event.shiftKey) {
+                event.preventDefault();
+                event.currentTarget.setRangeText(
+                  "    ",
+                  event.currentTarget.selectionStart,
+                  event.currentTarget.selectionEnd,
+                  "end",
+                );
+                change(event.currentTarget.value);
+              } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+                clearTimeout(timer.current);
+                void prove(text);
+              }
+            }}
+          />
+        </div>
+      </div>
+    </figure>
+  );
+}
+
+/** Scroll the box, never the page, so that the lit lines can be read. */
+function useKeptInSight(box: { current: HTMLDivElement | null }, lit: Set<number>, first: number): void {
+  const line = Math.min(...lit);
+  useEffect(() => {
+    const row = box.current?.querySelector<HTMLElement>(`[data-line="${line}"]`);
+    if (!box.current || !row || !isFinite(line)) return;
+    const above = row.offsetTop - box.current.scrollTop;
+    if (above < 20 || above > box.current.clientHeight - 40)
+      box.current.scrollTop = row.offsetTop - box.current.clientHeight / 3;
+  }, [line, first]);
+}

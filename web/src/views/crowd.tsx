@@ -1,0 +1,102 @@
+/** Who holds what among more ranks than can be drawn one by one: squares that stand for many cells. */
+
+import type { ComponentChildren } from "preact";
+import { dark, type Drawn } from "../picture";
+import { fullness } from "../palette";
+import { NOTHING, type Replay, type State } from "../replay";
+import { plural } from "../words";
+import { every } from "./grid";
+
+export const MOST_ROWS = 64;
+
+/** The share of contributions that has arrived, block by block. */
+export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
+  const left = 76;
+  const top = 34;
+  const rows = Math.min(MOST_ROWS, replay.ranks);
+  const columns = Math.min(MOST_ROWS, replay.width);
+  const size = Math.max(3, Math.min(14, Math.floor((width - left - 8) / columns)));
+  const high = Math.max(size, Math.min(14, Math.floor(640 / rows)));
+  const wide = columns === 1 ? 120 : size;
+  const sums = new Float64Array(rows * columns);
+  const counts = new Float64Array(rows * columns);
+  const per = replay.reduces ? replay.ranks : 1;
+  const columnOf = Array.from({ length: replay.width }, (_, chunk) => Math.floor((chunk * columns) / replay.width));
+  for (let rank = 0, cell = 0; rank < replay.ranks; rank++) {
+    const row = Math.floor((rank * rows) / replay.ranks) * columns;
+    for (let chunk = 0; chunk < replay.width; chunk++, cell++) {
+      const block = row + columnOf[chunk];
+      counts[block]++;
+      if (state.datum[cell] !== NOTHING) sums[block] += Math.min(per, replay.count(state, cell)) / per;
+    }
+  }
+  const blocks: ComponentChildren[] = [];
+  for (let block = 0; block < sums.length; block++) {
+    const row = Math.floor(block / columns);
+    const column = block % columns;
+    blocks.push(
+      <rect
+        key={block}
+        x={left + column * wide}
+        y={top + row * high}
+        width={wide - 0.5}
+        height={high - 0.5}
+        fill={fullness(counts[block] ? sums[block] / counts[block] : 0, dark.value)}
+      />,
+    );
+  }
+  const firstOf = (row: number): number => Math.ceil((row * replay.ranks) / rows);
+  const step = Math.max(1, Math.ceil(16 / high));
+  const content = (
+    <>
+      <text class="axis" x={left} y={top - 14}>
+        {`${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; the darker, the more has arrived`}
+      </text>
+      {every(rows, step).map((row) => (
+        <text key={row} class="label" x={left - 10} y={top + row * high + high / 2 + 4} text-anchor="end">
+          {`rank ${firstOf(row)}`}
+        </text>
+      ))}
+      <g shape-rendering="crispEdges">{blocks}</g>
+    </>
+  );
+  return { width: Math.max(width, left + columns * wide + 8), height: top + rows * high + 12, content };
+}
+
+/** One chunk on very many ranks: a square of ranks, row by row. */
+export function drawSquare(replay: Replay, state: State, width: number): Drawn {
+  const across = 2 ** Math.ceil(Math.log2(replay.ranks) / 2);
+  const rows = Math.ceil(replay.ranks / across);
+  const side = Math.max(6, Math.min(20, Math.floor((width - 96) / across)));
+  const left = Math.max(64, (width - across * side) / 2);
+  const changed = new Set(replay.moves(state.done - 1).map((move) => move.destination));
+  const per = replay.reduces ? replay.ranks : 1;
+  const content = (
+    <>
+      <text class="axis" x={left} y={18}>
+        {`a square is a rank, ${across} a row; the darker, the more has arrived`}
+      </text>
+      {every(rows, 4).map((row) => (
+        <text key={row} class="label" x={left - 10} y={34 + row * side + side / 2 + 4} text-anchor="end">
+          {row * across}
+        </text>
+      ))}
+      {Array.from({ length: replay.ranks }, (_, rank) => (
+        <rect
+          key={rank}
+          class={changed.has(rank) ? "pair fresh" : "pair"}
+          data-r={rank}
+          x={left + (rank % across) * side}
+          y={34 + Math.floor(rank / across) * side}
+          width={side - 2}
+          height={side - 2}
+          rx={2}
+          fill={fullness(state.datum[rank] === NOTHING ? 0 : replay.count(state, rank) / per, dark.value)}
+        >
+          <title>{`rank ${rank}: ${replay.count(state, rank)} of ${per}`}</title>
+        </rect>
+      ))}
+    </>
+  );
+  return { width: Math.max(width, left + across * side), height: 34 + rows * side + 10, content };
+}

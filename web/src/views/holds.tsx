@@ -1,0 +1,270 @@
+/** View 1, who holds what: a row a rank, a column a chunk, a mark a contribution, an arc a move. */
+
+import type { ComponentChildren, JSX } from "preact";
+import type { Entry } from "../document";
+import { dark, lights, Picture, Twin, type Drawn } from "../picture";
+import { colourOf } from "../palette";
+import { NOTHING, type Replay, type State } from "../replay";
+import { asked, askFor } from "../state";
+import { replayOf } from "../source";
+import { plural, stepSentence } from "../words";
+import { Arcs, arcsFit, Paths } from "./arcs";
+import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
+import { Cross, DenseMarks } from "./dense";
+import { every, layOut, type Grid } from "./grid";
+import { Provenance } from "./provenance";
+import { Wrong, wrongLines } from "./wrong";
+
+const COLOURED = 16; // up to so many ranks every mark has its rank's colour and is an element of its own
+
+export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
+  const replay = replayOf(props.entry);
+  const state = replay.at(props.step);
+  const label = `Who holds what, ${props.step ? `after step ${props.step - 1}` : "at the start"}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
+  const crowd = replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
+  return (
+    <>
+      <Picture
+        name="holds"
+        label={label}
+        draw={(width) =>
+          !crowd
+            ? drawCells(props.entry, replay, state, width)
+            : replay.width === 1
+              ? drawSquare(replay, state, width)
+              : drawBlocks(replay, state, width)
+        }
+      />
+      {!props.compact && <Legend replay={replay} crowd={crowd} />}
+      <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
+      {!props.compact && asked.value && <Provenance replay={replay} done={props.step} />}
+    </>
+  );
+}
+
+function drawCells(entry: Entry, replay: Replay, state: State, width: number): Drawn {
+  const grid = layOut(replay, width, COLOURED);
+  const changed = new Set<number>();
+  const moves = replay.moves(state.done - 1);
+  for (const move of moves) changed.add(move.destination * replay.width + move.into);
+  const content = (
+    <>
+      <Labels replay={replay} grid={grid} />
+      {replay.ranks <= COLOURED ? (
+        <Marks replay={replay} state={state} grid={grid} changed={changed} />
+      ) : (
+        <DenseMarks replay={replay} state={state} grid={grid} changed={changed} />
+      )}
+      {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
+      <Arcs replay={replay} grid={grid} done={state.done} />
+      {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
+      <Wrong entry={entry} replay={replay} state={state} grid={grid} />
+    </>
+  );
+  return { width: grid.width, height: grid.height, content };
+}
+
+function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
+  const { replay, grid } = props;
+  const { chunks, scratch } = replay.schedule;
+  const everyRow = Math.ceil(13 / grid.pitchY);
+  const everyColumn = Math.ceil(18 / grid.pitchX);
+  return (
+    <g class="labels">
+      <text class="axis" x={grid.left - 12} y={grid.top - 12} text-anchor="end">
+        {grid.narrow ? "" : "chunk"}
+      </text>
+      {every(replay.width, everyColumn).map((chunk) => (
+        <text
+          key={`c${chunk}`}
+          class="label hot"
+          x={grid.x(chunk) + grid.cellX / 2}
+          y={grid.top - 12}
+          text-anchor="middle"
+          {...lights({ chunk })}
+        >
+          {chunk < chunks ? chunk : `s${chunk - chunks}`}
+        </text>
+      ))}
+      {scratch > 0 && grid.pitchX > 14 && (
+        <line
+          class="hair"
+          x1={grid.x(chunks) - grid.gap / 2}
+          x2={grid.x(chunks) - grid.gap / 2}
+          y1={grid.top - 22}
+          y2={grid.height - 8}
+        />
+      )}
+      {every(replay.ranks, everyRow).map((rank) => (
+        <g key={`r${rank}`} class="hot" {...lights({ ranks: [rank] })}>
+          <text class="label" x={grid.left - 12} y={grid.y(rank) + grid.cellY / 2 + 4} text-anchor="end">
+            {grid.narrow || grid.pitchY < 16 ? rank : `rank ${rank}`}
+          </text>
+          {replay.ranks <= COLOURED && (
+            <rect
+              x={grid.left - 7}
+              y={grid.y(rank) + grid.cellY / 2 - 7}
+              width={3}
+              height={14}
+              rx={1.5}
+              fill={colourOf(rank, replay.ranks, dark.value)}
+            />
+          )}
+        </g>
+      ))}
+    </g>
+  );
+}
+
+function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<number> }): JSX.Element {
+  const { replay, state, grid, changed } = props;
+  const cells: ComponentChildren[] = [];
+  for (let cell = 0; cell < state.datum.length; cell++) {
+    const { rank, chunk } = replay.place(cell);
+    const [x, y] = [grid.x(chunk), grid.y(rank)];
+    const right = replay.asPromised(state, cell);
+    const kind = `cell${right ? " right" : ""}${changed.has(cell) ? " changed" : ""}`;
+    cells.push(
+      <g
+        key={cell}
+        class="hot"
+        {...lights({ ranks: [rank], chunk }, () => askFor(rank, chunk))}
+        data-cell={`${rank} ${chunk}`}
+        data-right={replay.ends[cell] === NOTHING ? undefined : String(right)}
+      >
+        <rect class={kind} x={x} y={y} width={grid.cellX} height={grid.cellY} rx={Math.min(6, grid.cellX / 6)} />
+        {replay.reduces ? contributions(replay, state, grid, cell, x, y) : piece(replay, state, grid, cell, x, y)}
+      </g>,
+    );
+  }
+  return <g>{cells}</g>;
+}
+
+/** One mark a rank, in its own place: full when that rank's contribution is there. */
+function contributions(
+  replay: Replay,
+  state: State,
+  grid: Grid,
+  cell: number,
+  x: number,
+  y: number,
+): ComponentChildren {
+  const { marks } = grid;
+  const doubled = replay.doubled(state, cell);
+  const empty = state.datum[cell] === NOTHING;
+  const all: ComponentChildren[] = [];
+  for (let rank = 0; rank < replay.ranks; rank++) {
+    const here = !empty && replay.has(state, cell, rank);
+    const left = x + marks.left + (rank % marks.across) * marks.pitch;
+    const top = y + marks.top + Math.floor(rank / marks.across) * marks.pitch;
+    all.push(
+      <rect
+        key={rank}
+        class={here ? "mark" : "mark empty"}
+        x={left}
+        y={top}
+        width={marks.size}
+        height={marks.size}
+        rx={marks.size / 4}
+        fill={here ? colourOf(rank, replay.ranks, dark.value) : undefined}
+      />,
+    );
+    const times = doubled.get(rank);
+    if (times) {
+      all.push(
+        <text
+          key={`t${rank}`}
+          class="times"
+          x={left + marks.size / 2}
+          y={top + marks.size / 2}
+          font-size={Math.max(7, marks.size * 0.75)}
+        >
+          {times}
+        </text>,
+      );
+    }
+  }
+  const datum = state.datum[cell];
+  if (!empty && datum !== cell % replay.width && grid.cellX > 40) {
+    all.push(
+      <text key="d" class="tiny" x={x + grid.cellX - 4} y={y + grid.cellY - 4} text-anchor="end">
+        {`of ${datum}`}
+      </text>,
+    );
+  }
+  return all;
+}
+
+/** Where nothing is combined: one block in the colour of the rank where the piece began, with its name. */
+function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
+  const datum = state.datum[cell];
+  if (datum === NOTHING) return null;
+  const inset = Math.min(5, grid.cellX / 7);
+  const from = replay.contributors(state, cell)[0];
+  return (
+    <>
+      <rect
+        class="mark"
+        x={x + inset}
+        y={y + inset}
+        width={grid.cellX - 2 * inset}
+        height={grid.cellY - 2 * inset}
+        rx={Math.min(4, inset)}
+        fill={colourOf(from, replay.ranks, dark.value)}
+      />
+      {grid.cellX >= 18 && (
+        <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
+          {shortName(replay, datum)}
+        </text>
+      )}
+    </>
+  );
+}
+
+export function shortName(replay: Replay, datum: number): string {
+  const { chunks, collective } = replay.schedule;
+  if (collective !== "all_to_all") return String(datum);
+  const part = Math.max(1, Math.floor(chunks / replay.ranks));
+  return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
+}
+
+function Legend(props: { replay: Replay; crowd: boolean }): JSX.Element {
+  const { replay, crowd } = props;
+  return (
+    <p class="legend">
+      {!crowd && replay.reduces && (
+        <span>
+          <i class="swatch filled" /> a rank's contribution, in its own place
+        </span>
+      )}
+      {!crowd && !replay.reduces && (
+        <span>
+          <i class="swatch filled" /> a piece, in the colour of the rank it came from
+        </span>
+      )}
+      {!crowd && (
+        <span>
+          <i class="swatch right" /> as {replay.schedule.collective} promises
+        </span>
+      )}
+      {!crowd && (
+        <span>
+          <i class="swatch changed" /> changed in this step
+        </span>
+      )}
+      {!crowd && replay.kinds.reduce && (
+        <span>
+          <i class="line reduce" /> combined on arrival
+        </span>
+      )}
+      {!crowd && replay.kinds.copy && (
+        <span>
+          <i class="line copy" /> copied
+        </span>
+      )}
+      {!crowd && !arcsFit(replay, replay.moves(0).length) && (
+        <span>too many moves a step for arcs; the cells they change are outlined</span>
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,283 @@
+/** The drawing of space and time: lifelines, messages between them, and rows of many ranks where there are more. */
+
+import type { ComponentChildren, JSX } from "preact";
+import { scaleLinear } from "d3-scale";
+import { dark, lights, openStep, type Drawn } from "../picture";
+import { fullness } from "../palette";
+import { fraction } from "../player";
+import { seconds } from "../words";
+import type { Happening, Transfer } from "./transfers";
+
+const SINGLE = 1200; // up to so many messages each is an element of its own
+export const LIFELINES = 64;
+
+interface Frame {
+  left: number;
+  top: number;
+  bottom: number;
+  x: (time: number) => number;
+  y: (rank: number) => number;
+  band: number;
+}
+
+function frameOf(what: Happening, ranks: number, width: number): Frame {
+  const narrow = width < 560;
+  const left = narrow ? 30 : 76;
+  const pitch = ranks <= 8 ? 52 : ranks <= 16 ? 36 : ranks <= 32 ? 20 : 13;
+  const top = 16;
+  const x = scaleLinear([0, what.duration || 1], [left, width - 16]);
+  return {
+    left,
+    top,
+    bottom: top + ranks * pitch,
+    x: (time) => x(time),
+    y: (rank) => top + (rank + 0.5) * pitch,
+    band: ranks <= 16 ? 9 : 5,
+  };
+}
+
+/** A row a rank, and time from left to right. */
+export function drawLifelines(what: Happening, ranks: number, done: number, width: number): Drawn {
+  const frame = frameOf(what, ranks, width);
+  const { left, bottom, x, y, band } = frame;
+  const every = ranks <= 32 ? 1 : 2;
+  const content = (
+    <>
+      <defs>
+        <pattern id="idle" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+          <rect class="hatch" width="1.2" height="5" />
+        </pattern>
+      </defs>
+      <Axis what={what} frame={frame} width={width} />
+      {Array.from({ length: ranks }, (_, rank) => (
+        <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
+          {rank % every === 0 && (
+            <text class="label" x={left - 12} y={y(rank) + 4} text-anchor="end">
+              {width < 560 || ranks > 16 ? rank : `rank ${rank}`}
+            </text>
+          )}
+          <rect class="band" x={x(0)} y={y(rank) - band / 2} width={x(what.duration) - x(0)} height={band} />
+        </g>
+      ))}
+      {what.idle.map((one, i) => (
+        <rect
+          key={i}
+          class="idle"
+          fill="url(#idle)"
+          data-r={one.rank}
+          x={x(one.start)}
+          y={y(one.rank) - band / 2}
+          width={Math.max(0, x(one.end) - x(one.start))}
+          height={band}
+        />
+      ))}
+      {what.transfers.length > SINGLE ? (
+        <ManyTransfers what={what} frame={frame} done={done} />
+      ) : (
+        <Transfers what={what} frame={frame} done={done} />
+      )}
+      <Work what={what} frame={frame} done={done} />
+      <Now what={what} frame={frame} done={done} />
+    </>
+  );
+  return { width, height: bottom + 34, content };
+}
+
+function Axis(props: { what: Happening; frame: Frame; width: number }): JSX.Element {
+  const { what, frame, width } = props;
+  const inSteps = what.clock === "steps";
+  const ticks = scaleLinear([0, what.duration || 1], [0, 1]).ticks(
+    Math.max(2, Math.min(inSteps ? what.duration : 8, Math.floor(width / 110))),
+  );
+  return (
+    <g class="ruler">
+      {ticks.map((tick) => (
+        <g key={tick}>
+          <line class="hair" x1={frame.x(tick)} x2={frame.x(tick)} y1={frame.top} y2={frame.bottom} />
+          <text class="axis" x={frame.x(tick)} y={frame.bottom + 18} text-anchor="middle">
+            {inSteps ? (Number.isInteger(tick) ? tick : "") : seconds(tick)}
+          </text>
+        </g>
+      ))}
+    </g>
+  );
+}
+
+function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
+  const { what, frame, done } = props;
+  // What the end waited for is drawn last, on top.
+  const order = [...what.transfers].sort((a, b) => Number(a.critical) - Number(b.critical));
+  return (
+    <g>
+      {order.map((one, i) => (
+        <g
+          key={i}
+          class={`transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}`}
+          {...lights({ chunk: one.chunk, ranks: [one.source, one.destination] }, () => openStep(one.step + 1))}
+        >
+          <title>{saying(one, what)}</title>
+          <path class={one.reduces ? "reduce" : "copy"} d={shape(one, frame)} />
+          {one.end > one.landed && (
+            <rect
+              class="combine"
+              x={frame.x(one.landed)}
+              y={frame.y(one.destination) - frame.band / 2}
+              width={Math.max(1, frame.x(one.end) - frame.x(one.landed))}
+              height={frame.band}
+            />
+          )}
+        </g>
+      ))}
+    </g>
+  );
+}
+
+/** Thousands of messages: a path for each kind of them. */
+function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
+  const { what, frame, done } = props;
+  const paths = new Map<string, string>();
+  const add = (kind: string, d: string): void => void paths.set(kind, (paths.get(kind) ?? "") + d);
+  for (const one of what.transfers) {
+    const group = `transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}`;
+    add(`${group}|${one.reduces ? "reduce" : "copy"}`, shape(one, frame));
+    if (one.end > one.landed) {
+      const [from, to] = [frame.x(one.landed), frame.x(one.end)];
+      add(
+        `${group}|combine`,
+        `M${from.toFixed(1)} ${frame.y(one.destination) - frame.band / 2}H${to.toFixed(1)}v${frame.band}H${from.toFixed(1)}z`,
+      );
+    }
+  }
+  const order = [...paths].sort(([a], [b]) => Number(a.includes("critical")) - Number(b.includes("critical")));
+  return (
+    <g>
+      {order.map(([kind, d]) => (
+        <g key={kind} class={`${kind.split("|")[0]} many`}>
+          <path class={kind.split("|")[1]} d={d} />
+        </g>
+      ))}
+    </g>
+  );
+}
+
+/** The slope is the latency, the width the time that the bytes take. */
+function shape(one: Transfer, frame: Frame): string {
+  if (one.source === one.destination) return "";
+  const side = one.destination > one.source ? frame.band / 2 : -frame.band / 2;
+  const [top, bottom] = [frame.y(one.source) + side, frame.y(one.destination) - side];
+  const at = (time: number): string => frame.x(time).toFixed(1);
+  return `M${at(one.start)} ${top}L${at(one.sent)} ${top}L${at(one.arrived)} ${bottom}L${at(one.first)} ${bottom}z`;
+}
+
+function phase(step: number, done: number): string {
+  if (done === 0) return "plain";
+  return step === done - 1 ? "now" : step < done ? "past" : "future";
+}
+
+function saying(one: Transfer, what: Happening): string {
+  const carries = one.moves === 1 ? `chunk ${one.chunk}` : `chunk ${one.chunk} and ${one.moves - 1} more`;
+  const when = what.clock === "steps" ? "" : `, ${seconds(one.start)} to ${seconds(one.end)}`;
+  return `step ${one.step}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
+}
+
+/** What a real run did: blocks of work, and from whose memory it took. */
+function Work(props: { what: Happening; frame: Frame; done: number }): JSX.Element | null {
+  const { what, frame, done } = props;
+  if (!what.work.length) return null;
+  const tall = Math.min(18, frame.band * 2);
+  const shapes: ComponentChildren[] = what.work.map((one, i) => (
+    <g
+      key={i}
+      class={`work ${phase(one.step, done)}`}
+      {...lights({ ranks: [one.rank, ...one.peers] }, () => openStep(one.step + 1))}
+    >
+      <title>{`rank ${one.rank}, step ${one.step}: ${one.what}, ${seconds(one.end - one.start)}`}</title>
+      {what.work.length < SINGLE &&
+        one.peers.map((peer) => (
+          <line
+            key={peer}
+            class="pull"
+            x1={frame.x(one.start)}
+            y1={frame.y(peer)}
+            x2={frame.x(one.start)}
+            y2={frame.y(one.rank)}
+          />
+        ))}
+      <rect
+        class={one.reduces ? "combine" : "copying"}
+        x={frame.x(one.start)}
+        y={frame.y(one.rank) - tall / 2}
+        width={Math.max(1, frame.x(one.end) - frame.x(one.start))}
+        height={tall}
+        rx={1.5}
+      />
+    </g>
+  ));
+  return <g>{shapes}</g>;
+}
+
+/** Where the player stands. */
+function Now(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
+  const { what, frame, done } = props;
+  const here = what.doneAt[done] ?? 0;
+  const next = what.doneAt[Math.min(done + 1, what.doneAt.length - 1)] ?? here;
+  const x = frame.x(here + (next - here) * fraction.value);
+  return (
+    <g class="playhead">
+      <line x1={x} x2={x} y1={frame.top - 6} y2={frame.bottom} />
+      <path d={`M${x - 5} ${frame.top - 12}h10l-5 7z`} />
+    </g>
+  );
+}
+
+/** More ranks than lifelines: how busy blocks of ranks are, over time. */
+export function drawCrowd(what: Happening, ranks: number, done: number, width: number): Drawn {
+  const frame = { ...frameOf(what, LIFELINES, width), left: 76 };
+  const buckets = Math.max(40, Math.floor((width - 92) / 8));
+  const busy = new Float64Array(LIFELINES * buckets).fill(1);
+  const per = (ranks / LIFELINES) * (what.duration / buckets || 1);
+  for (const one of what.idle) {
+    const row = Math.floor((one.rank * LIFELINES) / ranks);
+    const first = Math.floor((one.start / what.duration) * buckets);
+    const last = Math.min(buckets - 1, Math.floor((one.end / what.duration) * buckets));
+    for (let bucket = first; bucket <= last; bucket++) {
+      const from = Math.max(one.start, (bucket * what.duration) / buckets);
+      const to = Math.min(one.end, ((bucket + 1) * what.duration) / buckets);
+      busy[row * buckets + bucket] -= Math.max(0, to - from) / per;
+    }
+  }
+  const wide = (frame.x(what.duration) - frame.x(0)) / buckets;
+  const cells: ComponentChildren[] = [];
+  busy.forEach((share, i) => {
+    const [row, bucket] = [Math.floor(i / buckets), i % buckets];
+    const x = frame.x(0) + bucket * wide;
+    const ahead = done > 0 && (bucket * what.duration) / buckets >= what.doneAt[done];
+    cells.push(
+      <rect
+        key={i}
+        x={x}
+        y={frame.y(row) - 6}
+        width={wide + 0.2}
+        height={12}
+        fill={fullness(share, dark.value)}
+        opacity={ahead ? 0.35 : 1}
+      />,
+    );
+  });
+  const content = (
+    <>
+      <text class="axis" x={frame.x(0)} y={frame.bottom + 44}>
+        {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; the darker, the more of them send, receive or combine`}
+      </text>
+      <g shape-rendering="crispEdges">{cells}</g>
+      {Array.from({ length: LIFELINES / 4 }, (_, i) => (
+        <text key={i} class="label" x={64} y={frame.y(i * 4) + 4} text-anchor="end">
+          {`rank ${Math.ceil((i * 4 * ranks) / LIFELINES)}`}
+        </text>
+      ))}
+      <Axis what={what} frame={frame} width={width} />
+      <Now what={what} frame={frame} done={done} />
+    </>
+  );
+  return { width, height: frame.bottom + 54, content };
+}

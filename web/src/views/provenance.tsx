@@ -1,0 +1,41 @@
+/** How the content of one cell has come together, contribution by contribution. */
+
+import type { JSX } from "preact";
+import { dark } from "../picture";
+import { colourOf } from "../palette";
+import { NOTHING, word, type Move, type Replay } from "../replay";
+import { asked } from "../state";
+import { sentence } from "../words";
+
+export function Provenance(props: { replay: Replay; done: number }): JSX.Element | null {
+  const { replay, done } = props;
+  const { rank, chunk } = asked.value!;
+  if (rank >= replay.ranks || chunk >= replay.width) return null;
+  const paths = replay.provenance(done, rank, chunk);
+  const state = replay.at(done);
+  const cell = rank * replay.width + chunk;
+  const what = state.datum[cell] === NOTHING ? "holds nothing" : `holds ${replay.nameOf(state.datum[cell])}`;
+  return (
+    <div class="provenance">
+      <h3>
+        Rank {rank}, chunk {chunk} {what}
+        <button type="button" class="quiet" onClick={() => (asked.value = null)} aria-label="Close">
+          ×
+        </button>
+      </h3>
+      <ul>
+        {paths.slice(0, 64).map((one, i) => (
+          <li key={i}>
+            <i class="dot" style={{ background: colourOf(one.rank, replay.ranks, dark.value) }} />
+            <span>rank {one.rank}</span>
+            <span class="path" title={one.path.map(sentence).join("; ")}>
+              {one.path.length
+                ? one.path.map((move: Move) => `${word(move)} in step ${move.step}`).join(", then ")
+                : "was here from the start"}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}

@@ -1,0 +1,267 @@
+/** View 4, race: two or three algorithms on one clock, with counters, and the lower bound as a line. */
+
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import { scaleLinear } from "d3-scale";
+import type { Entry } from "../document";
+import { dark, Picture, Twin, type Drawn } from "../picture";
+import { colourOf } from "../palette";
+import { raceAt } from "../player";
+import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
+import { NOTHING } from "../replay";
+import { choices, find, replayOf } from "../source";
+import { go, state } from "../state";
+import { percent, seconds, timesS } from "../words";
+import { happeningOf } from "./time";
+
+const known = new WeakMap<Entry, Map<string, Runner>>();
+
+export function Race(props: { entry: Entry; step: number }): JSX.Element {
+  const found = state.value.rivals.map((name) => find(state.value, name));
+  const entries = [props.entry, ...found.flatMap((one) => (one.entry ? [one.entry] : []))];
+  const modelled = entries.every((entry) => entry.timeline);
+  const clock = modelled ? "modelled" : "steps";
+  const runners = entries.map((entry) => runnerOf(entry, clock));
+  const longest = Math.max(...runners.map((one) => one.what.duration), 1e-12);
+  const shortest = Math.min(...runners.map((one) => one.what.duration));
+  // Until somebody moves the clock it stands where the first one is through: that still says most.
+  useEffect(() => {
+    raceAt.value ??= shortest / longest;
+  });
+  const now = (raceAt.value ?? shortest / longest) * longest;
+  const least = modelled ? props.entry.modelled?.least : props.entry.bounds.rounds;
+  const say = (time: number): string => (modelled ? seconds(time) : `${Math.round(time)} steps`);
+  const lines = [
+    `After ${say(now)}:`,
+    ...runners.map(
+      (one) =>
+        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${one.replay.steps} steps, ${percent(shareAt(one, now))} has arrived; in the end it takes ${say(one.what.duration)}.`,
+    ),
+    ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
+  ];
+  return (
+    <>
+      <Rivals />
+      {found.some((one) => one.waiting) && <p class="soft">A rival is being computed …</p>}
+      {found.map(
+        (one, i) =>
+          one.error && (
+            <p key={i} class="alarm">
+              {one.error}
+            </p>
+          ),
+      )}
+      <div class="lanes">
+        {runners.map((one, i) => (
+          <Lane
+            key={one.replay.schedule.algorithm}
+            one={one}
+            index={i}
+            now={now}
+            say={say}
+            longest={longest}
+            modelled={modelled}
+          />
+        ))}
+      </div>
+      <Picture
+        name="race"
+        label={lines.join(" ")}
+        draw={(width) => drawCurves(runners, now, longest, least, say, width)}
+      />
+      <p class="note">
+        {modelled
+          ? `Simulated on ${props.entry.topology?.name ?? "the topology"}, message by message.`
+          : "On the clock of steps, since not all of them were simulated."}{" "}
+        The curve of an algorithm is the share of what must arrive that has arrived.
+      </p>
+      <Twin lines={lines} />
+    </>
+  );
+}
+
+function runnerOf(entry: Entry, clock: "modelled" | "steps"): Runner {
+  let mine = known.get(entry);
+  if (!mine) known.set(entry, (mine = new Map()));
+  let one = mine.get(clock);
+  if (!one) mine.set(clock, (one = runner(entry, replayOf(entry), happeningOf(entry, clock))));
+  return one;
+}
+
+/** Who runs: the chosen algorithm, and up to two others. */
+function Rivals(): JSX.Element {
+  const { algorithm, rivals } = state.value;
+  const others = choices(state.value).algorithms.filter((name) => name !== algorithm);
+  const toggle = (name: string): void => {
+    raceAt.value = null;
+    go({ rivals: rivals.includes(name) ? rivals.filter((one) => one !== name) : [...rivals, name].slice(-2) });
+  };
+  return (
+    <div class="chips" role="group" aria-label="Rivals">
+      <span class="soft">{algorithm} against</span>
+      {others.map((name) => (
+        <button key={name} type="button" aria-pressed={rivals.includes(name)} onClick={() => toggle(name)}>
+          {name}
+        </button>
+      ))}
+      {!others.length && <span class="soft">nobody: this file holds no other algorithm</span>}
+    </div>
+  );
+}
+
+const hue = (index: number): string => colourOf(index, 3, dark.value);
+
+function Lane(props: {
+  one: Runner;
+  index: number;
+  now: number;
+  longest: number;
+  modelled: boolean;
+  say: (time: number) => string;
+}): JSX.Element {
+  const { one, index, now, say } = props;
+  const done = stepsDone(one, now);
+  const finished = now >= one.what.duration * (1 - 1e-9);
+  return (
+    <article class="lane">
+      <h3>
+        <i class="dot" style={{ background: hue(index) }} />
+        {one.replay.schedule.algorithm}
+        {finished && <small>{say(one.what.duration)}</small>}
+      </h3>
+      <Picture
+        name={`lane-${index}`}
+        caption={one.replay.schedule.algorithm}
+        label={`${one.replay.schedule.algorithm}: who holds how much after ${done} steps`}
+        draw={(width) => drawSmall(one, done, hue(index), width)}
+      />
+      <dl>
+        <div>
+          <dt>steps</dt>
+          <dd>
+            {done}
+            <small> of {one.replay.steps}</small>
+          </dd>
+        </div>
+        <div>
+          <dt>busiest port</dt>
+          <dd>
+            {timesS(busiestPort(one, now))}
+            <small> of {timesS(one.entry.counts.busiest_port_bytes)}</small>
+          </dd>
+        </div>
+        <div>
+          <dt>links in use</dt>
+          <dd>{percent(linksInUse(one, now))}</dd>
+        </div>
+        <div>
+          <dt>arrived</dt>
+          <dd>{percent(shareAt(one, now))}</dd>
+        </div>
+      </dl>
+    </article>
+  );
+}
+
+/** The grid in small: a cell is as dark as it is full. */
+function drawSmall(one: Runner, done: number, colour: string, width: number): Drawn {
+  const { replay } = one;
+  const state = replay.at(done);
+  const rows = Math.min(32, replay.ranks);
+  const columns = Math.min(32, replay.width);
+  const high = Math.max(3, Math.min(14, Math.floor(150 / rows)));
+  const wide = width / columns;
+  const sums = new Float64Array(rows * columns);
+  const counts = new Float64Array(rows * columns);
+  const per = replay.reduces ? replay.ranks : 1;
+  for (let cell = 0; cell < state.datum.length; cell++) {
+    const { rank, chunk } = replay.place(cell);
+    const block = Math.floor((rank * rows) / replay.ranks) * columns + Math.floor((chunk * columns) / replay.width);
+    counts[block]++;
+    if (state.datum[cell] !== NOTHING) sums[block] += Math.min(per, replay.count(state, cell)) / per;
+  }
+  const cells: ComponentChildren[] = [];
+  sums.forEach((sum, block) => {
+    const [row, column] = [Math.floor(block / columns), block % columns];
+    cells.push(
+      <rect
+        key={block}
+        data-r={rows === replay.ranks ? row : undefined}
+        x={column * wide}
+        y={row * high}
+        width={Math.max(1, wide - 1)}
+        height={Math.max(1, high - 1)}
+        rx={1}
+        fill={colour}
+        fill-opacity={0.1 + 0.9 * (counts[block] ? sum / counts[block] : 0)}
+      />,
+    );
+  });
+  return { width, height: rows * high, content: cells };
+}
+
+function drawCurves(
+  runners: Runner[],
+  now: number,
+  longest: number,
+  least: number | undefined,
+  say: (time: number) => string,
+  width: number,
+): Drawn {
+  const [left, right, top, high] = [50, 24, 30, 220];
+  const x = scaleLinear([0, Math.max(longest, least ?? 0)], [left, width - right]);
+  const y = scaleLinear([0, 1], [top + high, top]);
+  const ticks = x.ticks(Math.max(2, Math.floor(width / 140)));
+  const points = (one: Runner): string =>
+    one.curve.map(({ time, share }, i) => `${i ? "L" : "M"}${x(time).toFixed(1)} ${y(share).toFixed(1)}`).join("");
+  const content = (
+    <>
+      <defs>
+        <clipPath id="sofar">
+          <rect x={0} y={0} width={x(now)} height={top + high + 10} />
+        </clipPath>
+      </defs>
+      {[0, 0.5, 1].map((share) => (
+        <g key={share}>
+          <line class="hair" x1={left} x2={width - right} y1={y(share)} y2={y(share)} />
+          <text class="axis" x={left - 8} y={y(share) + 4} text-anchor="end">
+            {percent(share)}
+          </text>
+        </g>
+      ))}
+      {ticks.map((tick) => (
+        <text key={tick} class="axis" x={x(tick)} y={top + high + 20} text-anchor="middle">
+          {say(tick)}
+        </text>
+      ))}
+      {runners.map((one, i) => (
+        <g key={i} fill="none" stroke={hue(i)}>
+          <path class="curve ghost" d={points(one)} />
+          <path class="curve" d={points(one)} clip-path="url(#sofar)" />
+          <circle
+            cx={x(one.what.duration)}
+            cy={y(1)}
+            r={4}
+            fill={now >= one.what.duration * (1 - 1e-9) ? hue(i) : "none"}
+          />
+        </g>
+      ))}
+      {least !== undefined && (
+        <g class="least">
+          <line x1={x(least)} x2={x(least)} y1={top - 8} y2={top + high} />
+          <text
+            x={x(least) + (x(least) > width - 190 ? -6 : 6)}
+            y={top - 12}
+            text-anchor={x(least) > width - 190 ? "end" : "start"}
+          >
+            {`lower bound ${say(least)}`}
+          </text>
+        </g>
+      )}
+      <g class="playhead">
+        <line x1={x(now)} x2={x(now)} y1={top - 2} y2={top + high} />
+      </g>
+    </>
+  );
+  return { width, height: top + high + 32, content };
+}

@@ -1,0 +1,60 @@
+/** What is wrong with a schedule, shown at the very cell. */
+
+import type { JSX } from "preact";
+import type { Entry } from "../document";
+import type { Replay, State } from "../replay";
+import type { Grid } from "./grid";
+
+/** The cells that are wrong by now; the one that the proof names says what is wrong with it. */
+export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid: Grid }): JSX.Element | null {
+  const { entry, replay, state, grid } = props;
+  if (entry.proof.ok) return null;
+  const faults = replay.faults().filter((fault) => fault.step < state.done);
+  const blamed = blame(entry);
+  const cells = new Map(faults.map((fault) => [fault.rank * replay.width + fault.chunk, fault]));
+  const named = blamed && state.done > (entry.proof.step ?? 0) ? blamed : null;
+  if (!cells.size && !named) return null;
+  const at = named ?? { rank: faults[0].rank, chunk: faults[0].chunk };
+  const cell = at.rank * replay.width + at.chunk;
+  const says = replay.complaint(state, cell) || cells.get(cell)?.sentence || "";
+  const [x, y] = [grid.x(at.chunk), grid.y(at.rank)];
+  // The label stands below its cell, or above in the last row, and never beyond the edges of the picture.
+  const below = at.rank < replay.ranks - 1 || grid.height - y - grid.cellY > 24;
+  const middle = Math.max(grid.left + 4, Math.min(grid.width - 8 - says.length * 7.8, x));
+  return (
+    <g class="wrong" data-blamed={`${at.rank} ${at.chunk}`}>
+      {[...cells.keys()].map((one) => {
+        const place = replay.place(one);
+        return (
+          <rect
+            key={one}
+            class="others"
+            x={grid.x(place.chunk)}
+            y={grid.y(place.rank)}
+            width={grid.cellX}
+            height={grid.cellY}
+            rx={4}
+          />
+        );
+      })}
+      <rect class="blamed" x={x - 2} y={y - 2} width={grid.cellX + 4} height={grid.cellY + 4} rx={6} />
+      {says && (
+        <text class="says" x={middle} y={below ? y + grid.cellY + 17 : y - 9}>
+          {says}
+        </text>
+      )}
+    </g>
+  );
+}
+
+function blame(entry: Entry): { rank: number; chunk: number } | null {
+  const { rank, chunk } = entry.proof;
+  return rank !== undefined && rank !== null && chunk !== undefined && chunk !== null ? { rank, chunk } : null;
+}
+
+export function wrongLines(replay: Replay, entry: Entry, done: number): string[] {
+  if (entry.proof.ok) return [];
+  const wrong = replay.faults().filter((fault) => fault.step < done);
+  const lines = wrong.slice(0, 8).map((fault) => `Wrong: rank ${fault.rank} chunk ${fault.chunk} ${fault.sentence}.`);
+  return wrong.length > 8 ? [...lines, `${wrong.length - 8} more cells are wrong.`] : lines;
+}

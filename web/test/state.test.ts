@@ -1,0 +1,45 @@
+import { expect, test } from "vitest";
+import type { PageState } from "../src/document";
+import { besideFromHash, fromHash, toHash } from "../src/state";
+
+const state: PageState = {
+  collective: "reduce",
+  algorithm: "tree",
+  ranks: 6,
+  root: 2,
+  topology: "hosts:ranks_per_host=4,bandwidth=400Gb/s",
+  size: 65536,
+  step: 3,
+  view: "time",
+  clock: "modelled",
+  rivals: ["driver", "chain"],
+};
+const other: PageState = {
+  ...state,
+  collective: "all_reduce",
+  algorithm: "ring",
+  ranks: 2,
+  root: null,
+  topology: "",
+  size: 1,
+  step: 0,
+  view: "holds",
+  clock: "steps",
+  rivals: [],
+};
+
+test("a hash holds the whole state", () => {
+  expect(fromHash(toHash(state), other)).toEqual(state);
+  expect(fromHash(toHash(other), state)).toEqual({ ...other, topology: state.topology, rivals: state.rivals });
+  expect(besideFromHash(toHash(state, "code"))).toBe("code");
+});
+
+test("what makes no sense in a hash is left as it was", () => {
+  expect(fromHash("#view=upside&ranks=-4&step=1.5&size=many&clock=sundial", state)).toEqual(state);
+  expect(fromHash("", state)).toEqual(state);
+  expect(besideFromHash("#beside=nothing")).toBeNull();
+});
+
+test("at most two rivals race", () => {
+  expect(fromHash("#rivals=a,b,c,d", state).rivals).toEqual(["a", "b"]);
+});
