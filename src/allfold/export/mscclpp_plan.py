@@ -66,8 +66,20 @@ def check_plan(plan: Any) -> None:
             len(gpu["semaphores"]) <= MOST_SEMAPHORES,
             f"gpu {rank} needs {len(gpu['semaphores'])} semaphores, and there are {MOST_SEMAPHORES}",
         )
+    # Blocks name chunks of all gpus, so these come after them.
+    for rank, gpu in enumerate(plan["gpus"]):
         for number, block in enumerate(gpu["threadblocks"]):
-            _check_block(plan, rank, number, block)
+            try:
+                _check_block(plan, rank, number, block)
+            except (
+                AttributeError,
+                IndexError,
+                KeyError,
+                TypeError,
+            ) as error:  # something of another kind than it must be
+                raise UsageError(
+                    f"this is not an MSCCL++ plan: thread block {number} of gpu {rank}: {error!r}"
+                ) from None
 
 
 def _check_block(plan: dict[str, Any], rank: int, number: int, block: Any) -> None:
@@ -180,7 +192,7 @@ class _View:
         for rank, buffer, index in [*((self.rank, *place) for place in sources + local), *remote]:
             key = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}.get(buffer, "")
             _need(
-                _is_count(index, 0) and _is_count(self.gpus[rank].get(key), 0) and index < self.gpus[rank][key],
+                _is_count(index, 0) and key != "" and index < self.gpus[rank][key],
                 f"{where} names chunk {index} of buffer {buffer} of gpu {rank}",
             )
         many = len(self.gpus[self.rank]["semaphores"])
