@@ -206,6 +206,25 @@ def check_train_digits(out: str, ranks: int) -> None:
         assert "matplotlib is not installed" in out
 
 
+def check_train_on(out: str, ranks: int) -> None:
+    example = module("train_on")
+    (inputs, targets), weights = example["data"](), np.zeros(example["FEATURES"])
+    losses = []
+    for _ in range(example["STEPS"] + 1):
+        *gradient, loss = example["sums"](inputs, targets, weights)
+        losses.append(loss / example["SAMPLES"])
+        weights -= example["RATE"] * np.array(gradient) / example["SAMPLES"]
+    assert losses == sorted(losses, reverse=True)
+    victim, killed = ranks // 2, example["KILLED_AT"]
+    left = [rank for rank in range(ranks) if rank != victim]
+    assert f"step {killed}: rank {victim} is lost, {len(left)} go on: {left}," in out
+    table = rows(out, r"^step +(\d+): loss +(\S+) by (\d+) ranks?$")
+    assert [int(step) for step, *_ in table] == [*range(0, example["STEPS"], 10)]
+    assert all(loss == f"{losses[int(step)]:.6f}" for step, loss, _ in table)
+    assert [int(by) for *_, by in table] == [ranks if int(step) < killed else ranks - 1 for step, *_ in table]
+    assert f"step {example['STEPS']}: loss {losses[-1]:12.6f}; the weights are those of one process" in out
+
+
 def check_reduce_scatter_by_hand(out: str, ranks: int) -> None:
     assert ranks == 2 and "step 0  +0:1→0  +1:0→1" in out
     assert "rank 0 had [[-1, 5], [2, 2]] and gets [2, 2]" in out
@@ -232,7 +251,8 @@ def test_plainly(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_with_allfold_run(name: str, tmp_path: Path) -> None:
     options = ["--picture", str(tmp_path / "curve.png"), "--data-parallel"] if name == "train_digits" else []
-    out = printed(start("-m", "allfold", "run", "-n", "2", str(EXAMPLES / f"{name}.py"), *options))
+    survive = ["--survive"] if name == "train_on" else []
+    out = printed(start("-m", "allfold", "run", "-n", "2", *survive, str(EXAMPLES / f"{name}.py"), *options))
     CHECKS[name](out, 2)
 
 
@@ -248,7 +268,10 @@ def test_with_torchrun(name: str) -> None:
 def test_all_have_the_same_ending(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     ending = re.sub(
-        r", (args=)?\(?options\.picture.*?\)+$", ")", text.split('if __name__ == "__main__":\n')[1], flags=re.M
+        r", ((args=)?\(?options\.picture.*?|survive=True)\)+$",
+        ")",
+        text.split('if __name__ == "__main__":\n')[1],
+        flags=re.M,
     )
     lines = [line.strip() for line in ending.splitlines()]
     assert lines[-6:] == [

@@ -1,12 +1,19 @@
-"""The engine's protocols, tried in every order in which they can happen: nobody sleeps for ever, nobody reads what was overwritten,
-nobody decides differently. And what leaves out a part of a protocol is caught, so the models can tell."""
+"""The engine's protocols, tried in every order in which they can happen: nobody sleeps for ever, reads what was overwritten, or
+decides differently. And a protocol with a part left out is caught: the models can tell."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import protocol_calls
+import protocol_shrink
 import pytest
 from protocol import Broken, Rules, try_everything
+from protocol_calls import Call, try_calls
+from protocol_shrink import try_agreement
+
+import allfold
+from allfold.collectives import COLLECTIVES
 
 # Waiting and waking: native/wait.hpp ----------------------------------------------------------------------------------
 
@@ -71,3 +78,81 @@ def test_what_is_not_ordered_is_read_too_early(change: str) -> None:
 def test_what_is_done_twice_can_be_left_out(rules: Rules) -> None:
     """Why each of these is there all the same: for the other order of memory, to save a call, for the other way to fence."""
     assert try_everything("one", 3, rules) > 100
+
+
+# A row of calls: native/communicator.cpp ------------------------------------------------------------------------------
+
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_calls_follow_each_other_without_harm(collective: str, ranks: int) -> None:
+    for algorithm in allfold.algorithms(collective):
+        roots = range(ranks) if collective in ROOTED else [None]
+        for memory in ("private", "shared"):
+            calls = [Call(collective, algorithm, root, memory=memory) for root in roots] * 4
+            assert try_calls(ranks, calls[:4]) > 10
+        long = [Call(collective, algorithm, roots[0], segments=count) for count in (3, 1, 2)]
+        assert try_calls(ranks, long) > 10
+
+
+def test_different_calls_follow_each_other_without_harm() -> None:
+    row = [BROADCAST, Call("all_reduce", "naive"), Call("reduce", "driver", 1), SHARED, Call("gather", "driver", 2)]
+    for shift in range(len(row)):
+        assert try_calls(3, row[shift:] + row[:shift]) > 100
+
+
+BROADCAST = Call("broadcast", "driver", 0)
+REDUCE = Call("reduce", "direct", 0)  # where the last instruction of some is awaited
+LONG = Call("broadcast", "driver", 0, segments=4)
+SHARED = Call("all_reduce", "direct", memory="shared")
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "what"),
+    [
+        ({"keeps_its_end": "always"}, [BROADCAST] * 4, "nobody can go on"),
+        ({"keeps_its_end": "awaited"}, [REDUCE] * 4, "nobody can go on"),
+        ({"calls_behind": 2}, [BROADCAST] * 4, "finds"),
+        ({"areas": 1}, [BROADCAST] * 3, "finds"),
+        ({"areas": 1}, [Call("all_reduce", "naive")] * 3, "finds"),
+        ({"chains_kept": 2}, [BROADCAST] * 4, "chain"),
+        ({"settles_with_segments": False}, [LONG, LONG], "finds"),
+        ({"waits_in_second_segment": False}, [LONG, LONG], "finds"),
+        ({"waits_for_reuse": False}, [LONG], "finds"),
+        ({"waits_to_leave": False}, [SHARED] * 2, "finds"),
+    ],
+)
+def test_calls_that_do_not_wait_as_they_should_are_caught(
+    changed: dict[str, object], calls: list[Call], what: str
+) -> None:
+    assert try_calls(3, calls) > 10
+    with pytest.raises(Broken, match=what):
+        try_calls(3, calls, protocol_calls.Rules(**changed))  # type: ignore[arg-type]
+
+
+# Going on with the survivors: run/shrink.py ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "crashes", "lost"), [(2, 1, 0), (3, 1, 0), (3, 2, 0), (4, 1, 0), (4, 2, 1)])
+def test_survivors_agree_whoever_crashes_when(ranks: int, crashes: int, lost: int) -> None:
+    assert try_agreement(ranks, crashes, lost=lost) > 50
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"waits_for_equal_views": False}, "ranks decide on 011 and on 111"),
+        ({"heeds_the_dead": False}, "ranks decide on"),
+        ({"looks_first": False}, "they do not come to an end"),
+    ],
+)
+def test_survivors_that_are_hasty_are_caught(changed: dict[str, bool], what: str) -> None:
+    with pytest.raises(Broken, match=what):
+        try_agreement(3, 2, protocol_shrink.Rules(**changed))
+
+
+def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
+    """Whoever writes a smaller view looks for decisions again before it could decide on it."""
+    assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000

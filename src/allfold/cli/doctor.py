@@ -12,11 +12,14 @@ from typing import Any
 
 from .. import _native
 from ..errors import UsageError
+from ..run.flight import read
+from .doctor_flight import FORMATS, export_calls, write_calls
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
 What the ranks of a live run are doing, seen from outside: their groups, how many calls each has made, which call it is in,
-for whom it waits, and where it stands in its program. Nothing is stopped or changed by looking."""
+for whom it waits, and where it stands in its program. Nothing is stopped or changed by looking. Of a run that has failed,
+--read shows the last calls of all ranks, from the files that ranks left in the folder ALLFOLD_FLIGHT_DIR."""
 
 _EPILOG = """\
 example:
@@ -31,7 +34,18 @@ example:
   $ allfold doctor --all                   every run of yours on this machine
   $ allfold doctor 4711 --dump flight.json the last 256 calls of every rank, as JSON
 
-exit status: 0 good, 1 a rank is lost or stuck behind another, 2 no such run."""
+  $ allfold doctor --read flights/*.json --last 2
+  the world: 3 ranks
+  call  ranks  what                                        begun              took
+  20    0–2    all_reduce of float32[1024] sum    0 µs … 56.3 µs  1.67 µs … 116 µs
+  21    0–1    all_reduce of float32[1024] max  64.6 µs … 125 µs         not ended
+  21    2      did not come
+  call 21: rank 2 did not come, ranks 0–1 waited
+  …
+  $ allfold doctor --read flights/*.json --to perfetto --output flight.json
+  $ allfold doctor --read flights/*.json --to torch --output flights_of_torch
+
+exit status: 0 good, 1 a rank is lost or stuck behind another, or the calls read part; 2 no such run, or no such file."""
 
 _ANSWER_SECONDS = 0.5
 _LONG = 1.0  # seconds in one call after which somebody is waited for rather than on the way
@@ -45,11 +59,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="every run of this user")
     parser.add_argument("--stacks", action="store_true", help="the stacks of all threads of all ranks")
     parser.add_argument("--dump", type=Path, metavar="FILE", help="write everything, the flight recorders too, as JSON")
+    parser.add_argument(
+        "--read", type=Path, nargs="+", metavar="FILE", help="what ranks left when a call failed, or --dump"
+    )
+    parser.add_argument("--last", type=int, default=12, metavar="N", help="with --read, how many calls to show (12)")
+    forms = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    parser.add_argument("--to", choices=[*FORMATS], help=f"the calls of all ranks in another format. {forms}")
+    parser.add_argument("--output", type=Path, metavar="PATH", help="where to write what --to makes")
     add_json(parser)
     add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if (arguments.to is None) != (arguments.output is None):
+        raise UsageError("--to and --output belong together: what to make, and where to write it")
+    if arguments.read is not None:
+        return _read(arguments)
     if (arguments.process is None) != arguments.all:
         raise UsageError("expected the number of a process, or --all")
     processes = None if arguments.all else _family(arguments.process)
@@ -64,13 +89,30 @@ def run(arguments: argparse.Namespace) -> int:
             member["stacks"] = _stacks(member.pop("descriptor"))
     if arguments.dump is not None:
         arguments.dump.write_text(json.dumps(groups, indent=1, ensure_ascii=False), encoding="utf-8")
+    if arguments.to is not None:
+        write_lines([export_calls(groups, arguments.to, arguments.output)], arguments.color)
     if arguments.json:
         write_json(groups)
-    elif arguments.dump is None:
+    elif arguments.dump is None and arguments.to is None:
         for number, group in enumerate(groups):
             write_lines([""] if number else [], arguments.color)
             _write(group, arguments)
     return int(any(_is_in_trouble(group) for group in groups))
+
+
+def _read(arguments: argparse.Namespace) -> int:
+    if arguments.process is not None or arguments.all:
+        raise UsageError("--read shows files; leave out the process and --all")
+    if arguments.last < 1:
+        raise UsageError(f"--last {arguments.last}: expected at least 1")
+    groups = read(arguments.read)
+    if arguments.to is not None:
+        write_lines([export_calls(groups, arguments.to, arguments.output)], arguments.color)
+        return 0
+    if arguments.json:
+        write_json(groups)
+        return 0
+    return int(write_calls(groups, arguments.last, arguments.color))
 
 
 # Looking --------------------------------------------------------------------------------------------------------------
@@ -114,7 +156,10 @@ def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
             except OSError:
                 continue
             facts = os.fstat(descriptor)
-            if (facts.st_dev, facts.st_ino) in seen:
+            foreign = (
+                processes is None and facts.st_uid != os.geteuid()
+            )  # root is let in everywhere, and was not asked to
+            if foreign or (facts.st_dev, facts.st_ino) in seen:
                 os.close(descriptor)
                 continue
             seen.add((facts.st_dev, facts.st_ino))
@@ -130,9 +175,10 @@ def _groups(arenas: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[int, dict[str, Any]] = {}
     for arena in arenas:
         for member in arena["communicators"]:
-            label = member.pop("label").decode(errors="replace")
-            group = groups.setdefault(member.pop("group"), {"label": label, "size": member.pop("size"), "members": []})
-            member.pop("size", None)
+            # It may be another user's, whom root looks at: nothing in it may steer the terminal.
+            label = "".join(c if c.isprintable() else "?" for c in member.pop("label").decode(errors="replace"))
+            number, size = member.pop("group"), member.pop("size")
+            group = groups.setdefault(number, {"label": label, "group": number, "size": size, "members": []})
             alive = Path(f"/proc/{member['process']}").exists()
             group["members"].append({**member, "alive": alive, "descriptor": arena["descriptor"]})
     for group in groups.values():

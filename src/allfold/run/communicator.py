@@ -29,6 +29,7 @@ from ..ops import Op, find_op
 from ..registry import Steps
 from .arrays import contiguous, is_writable, put_back
 from .choice import Choice, choices, fetched
+from .flight import FAILURES, keep
 from .handle import Handle
 from .native import MEMORIES, facts, keeps_rank_order, programs_of
 from .point_to_point import PointToPoint
@@ -103,7 +104,8 @@ def _arena_bytes(room: int) -> int:
     text = os.environ.get("ALLFOLD_ARENA_BYTES")
     if text is None:
         return min(room, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if not text.isdecimal() or not 2**23 <= int(text) <= 2**46:
+    # Fifteen digits at most: more are out of range, and a number of thousands of them is refused elsewhere, untyped.
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15) or not 2**23 <= int(text) <= 2**46:
         raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a number of bytes from {2**23} to {2**46}")
     return int(text)
 
@@ -137,6 +139,7 @@ class Communicator(PointToPoint):
         self._tuning = tuning
         self._functions: dict[str, Callable[..., Steps]] = {}
         self._groups = 0
+        self._flight_is_kept = False
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
 
@@ -395,6 +398,9 @@ class Communicator(PointToPoint):
             algorithm = self._named(algorithm)
         try:
             ticket = self._engine.run(code, source, target, number, root, algorithm, timeout, dtype, async_op)
+        except FAILURES as error:
+            self._failed(error)
+            raise
         except (BufferError, TypeError, ValueError) as error:
             # What comes from deeper than the engine was raised by the user's own operation or algorithm: it stays.
             if isinstance(error, AllfoldError) or _comes_from_python(error):
@@ -403,6 +409,12 @@ class Communicator(PointToPoint):
                 return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
             raise UsageError(f"{collective}: {error}") from None
         return Handle(self._engine, ticket, (source, target)) if async_op else None
+
+    def _failed(self, error: BaseException) -> None:
+        """An error is about to leave a call: what the flight recorders hold goes with it, with the first one."""
+        if isinstance(error, FAILURES) and not self._flight_is_kept:
+            self._flight_is_kept = True
+            keep(error, self.rank, self._label, self._number, self._members)
 
     def _compile(self, code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
         collective = _native.COLLECTIVES[code]

@@ -1,0 +1,124 @@
+"""What `allfold doctor` says of flight records: the last calls of all ranks side by side, and where they part."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from .terminal import write_lines, write_table
+
+FORMATS = {"torch": "a folder of files for torchfrtrace, one a rank", "perfetto": "a Chrome trace, one track a rank"}
+
+
+def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None) -> bool:
+    """Print every group's last calls; whether its ranks part."""
+    parted = False
+    for position, group in enumerate(groups):
+        rows, sentences = compare_calls(group, last)
+        write_lines([*([""] if position else []), f"{group['label']}: {group['size']} ranks"], color)
+        write_table(("call", "ranks", "what", "begun", "took"), rows, color, left=3)
+        errors = [f"rank {rank} raised {said}" for rank, said in sorted(group.get("errors", {}).items())]
+        write_lines([*sentences, *errors], color)
+        parted |= bool(sentences)
+    return parted
+
+
+def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], list[str]]:
+    """Rows of call, ranks, what they came with, when and how long; and sentences about calls in which they part."""
+    from .doctor import describe_call
+
+    calls = {member["rank"]: {call["call"]: call for call in member["calls"]} for member in group["members"]}
+    done = {member["rank"]: member["last_done"] for member in group["members"]}
+    came = {member["rank"]: member["last_call"] for member in group["members"]}
+    newest = max(came.values(), default=0)
+    begin = min(
+        (
+            call["begun"]
+            for held in calls.values()
+            for number, call in held.items()
+            if number > newest - last and call["begun"] is not None
+        ),
+        default=0.0,
+    )
+    rows, sentences = [], []
+    for number in range(max(1, newest - last + 1), newest + 1):
+        alike: dict[tuple[str, bool], list[int]] = {}
+        for rank, held in calls.items():
+            if number in held:
+                alike.setdefault((describe_call(held[number]), number <= done[rank]), []).append(rank)
+        for (what, ended), ranks in alike.items():
+            begun = [calls[rank][number]["begun"] for rank in ranks]
+            took = [_length(calls[rank][number]) for rank in ranks] if ended else []
+            rows.append([str(number), _ranks(ranks), what, _span(begun, begin), _span(took) if ended else "not ended"])
+        absent = [rank for rank in calls if came[rank] < number]
+        whats: dict[str, list[int]] = {}
+        for (what, _), ranks in alike.items():
+            whats.setdefault(what, []).extend(ranks)
+        if absent:
+            rows.append([str(number), _ranks(absent), "did not come", "", ""])
+        if len(whats) > 1:
+            who = [f"{_who(ranks)} came with {what}" for what, ranks in whats.items()]
+            sentences.append(f"call {number}: {', '.join(who)}")
+        stuck = [rank for (_, ended), ranks in alike.items() if not ended for rank in ranks]
+        if absent and stuck:
+            sentences.append(f"call {number}: {_who(absent)} did not come, {_who(stuck)} waited")
+        elif stuck and len(whats) == 1:
+            through = sorted(set(calls) - set(stuck))
+            others = f", {_who(through)} did" if through else ""
+            sentences.append(f"call {number}: {_who(stuck)} did not come to its end{others}")
+    return rows, sentences
+
+
+def export_calls(groups: list[dict[str, Any]], form: str, target: Path) -> str:
+    """Write the groups' calls in another format; a sentence that says what was written."""
+    from ..export.flight import to_chrome, to_torch
+
+    try:
+        if form == "perfetto":
+            target.write_text(json.dumps(to_chrome(groups), ensure_ascii=False), encoding="utf-8")
+            return f"{target}: open it in ui.perfetto.dev or chrome://tracing"
+        target.mkdir(parents=True, exist_ok=True)
+        files = to_torch(groups)
+        for rank, content in files.items():
+            (target / f"flight_{rank}").write_bytes(content)
+        return f"{len(files)} files in {target}: torchfrtrace --prefix flight_ {target}{os.sep}"
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}") from None
+
+
+def _length(call: dict[str, Any]) -> float | None:
+    return None if call["begun"] is None or call["ended"] is None else float(max(0.0, call["ended"] - call["begun"]))
+
+
+def _span(moments: Sequence[float | None], begin: float = 0.0) -> str:
+    known = [moment - begin for moment in moments if moment is not None]
+    if not known:
+        return "?"
+    low, high = (_seconds(moment) for moment in (min(known), max(known)))
+    return low if low == high else f"{low} … {high}"
+
+
+def _seconds(value: float) -> str:
+    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
+        if value * factor < 1000:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value:.4g} s"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`0–3, 5`"""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(ranks)}"
