@@ -6,10 +6,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from fault_plans import MESSAGES, Plan
+from fault_plans import Plan
 from fault_ranks import STATUS
 
-MARGIN = 5.0  # seconds: a machine that is shared may well keep a process from running for a second or two
+TYPED = (None, "RankLost", "CollectiveTimeout", "MismatchError", "SharedMemoryError")
+MARGIN = (
+    5.0  # seconds in which the process could run: a machine that is shared may keep it waiting for a core for longer
+)
 
 Line = dict[str, Any]
 
@@ -35,6 +38,7 @@ class Verdict:
 
     complaints: list[str] = field(default_factory=list)
     heard: list[float] = field(default_factory=list)
+    able: list[float] = field(default_factory=list)  # the same, without the time in which they had to wait for a core
     happened: bool = True  # a blow that was timed may come when the victim is through with everything
 
 
@@ -49,7 +53,7 @@ def judge(plan: Plan, told: list[Told]) -> Verdict:
     for rank, end in ends.items():
         if end is None:
             verdict.complaints.append(f"rank {rank} never said how it ended (status {told[rank].status})")
-        elif end["error"] in ("WrongResult", "UsageError"):
+        elif end["error"] not in TYPED:
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
         elif told[rank].status != 0:
             verdict.complaints.append(f"rank {rank} ended with status {told[rank].status}")
@@ -79,30 +83,30 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
         if end["error"] == "CollectiveTimeout" and end["text"].startswith("rendezvous:"):
             # Nobody can know of a process that died before it said a word.
             _must_name(plan, rank, end, verdict)
-            if victim.last("met"):
-                verdict.complaints.append(f"rank {rank} says that nobody came, and the victim had: {end['text']}")
-            if end["time"] - _entered(told[rank]) > plan.timeout + MARGIN:
-                verdict.complaints.append(f"rank {rank} waited {end['time'] - _entered(told[rank]):.1f} s for its timeout")
+            if victim.last("met") or "did not come" not in end["text"]:
+                verdict.complaints.append(f"rank {rank} ran out of time, and the victim had come: {end['text']}")
+            if end["time"] - _entered(told[rank]) - _queued(told[rank], end) > plan.timeout + MARGIN:
+                verdict.complaints.append(
+                    f"rank {rank} waited {end['time'] - _entered(told[rank]):.1f} s for its timeout"
+                )
             continue
         if end["error"] != "RankLost":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
             continue
         verdict.heard.append(max(0.0, later))
-        if later > MARGIN:
+        verdict.able.append(max(0.0, later - _queued(told[rank], end)))
+        if verdict.able[-1] > MARGIN:
             verdict.complaints.append(f"rank {rank} heard of it after {later:.1f} s: {end['text']}")
         _must_name(plan, rank, end, verdict)
-    said = " ".join(end["text"] for end in ends.values() if end["error"] == "RankLost" and "is gone" in end["text"])
-    if f"rank {plan.victim} (process" in said and f"(process {victim.process})" not in said:
-        verdict.complaints.append(f"the victim's process {victim.process} is not named: {said}")
+    # Sends and receives do not say how a rank died.
+    said = [end["text"] for end in ends.values() if end["error"] == "RankLost" and not _is_of_a_message(end)]
+    gone = [text for text in said if f"rank {plan.victim} (process" in text and _label(text) == 0]
+    if gone and not any(f"(process {victim.process})" in text for text in gone):
+        verdict.complaints.append(f"the victim's process {victim.process} is not named: {gone[0]}")
     how = {"kill": "killed by signal 9", "segfault": "killed by signal 11", "exit": f"status {STATUS}"}.get(plan.fault)
-    first_hand = f"(process {victim.process}) is gone" in said and plan.calls and not _only_messages(said)
-    if how and not plan.buried and first_hand and how not in said:
-        verdict.complaints.append(f"how it died is not said, though that could be seen: {said}")
-
-
-def _only_messages(said: str) -> bool:
-    """Sends and receives do not say how a rank died, and a fetch may see it die before anything is known."""
-    return all(word in ("send", "recv", "isend", "irecv") for word in re.findall(r"(\w+): rank \d+ \(process", said))
+    seen = [text for text in gone if f"(process {victim.process}) is gone" in text]
+    if how and not plan.buried and seen and not any(how in text for text in seen):
+        verdict.complaints.append(f"how it died is not said, though that could be seen: {seen[0]}")
 
 
 def _stuck(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
@@ -115,31 +119,39 @@ def _stuck(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
                 verdict.complaints.append(f"rank {rank} heard nothing, and came to a good end")
             continue
         waited = end["time"] - _entered(told[rank])
-        follows = end["error"] == "RankLost" and _is_second_hand(plan, end)
+        follows = end["error"] == "RankLost" and (_follows(plan, told, end) or _is_of_a_message(end))
         if end["error"] != "CollectiveTimeout" and not follows:
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
             continue
-        if waited > plan.timeout + MARGIN:
+        if waited - _queued(told[rank], end) > plan.timeout + MARGIN:
             verdict.complaints.append(f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s")
         verdict.heard.append(max(0.0, waited))
-        if not follows:
+        if not follows and not _is_of_a_message(end):  # a message names whom it waited for, who may wait for others
             _must_name(plan, rank, end, verdict)
         described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
         if described and _communicator(plan, end["text"]) == tuple(range(plan.ranks)):
-            words = {"stop": "it is stopped", "sleep": "it is at ", "hold the interpreter": "it does not say where it is"}
+            words = {
+                "stop": "it is stopped",
+                "sleep": "it is at ",
+                "hold the interpreter": "it does not say where it is",
+            }
             if words[plan.fault] not in described[1]:
                 verdict.complaints.append(f"rank {rank} is not told what the victim does: {end['text']}")
 
 
 def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
-    members = plan.members(plan.calls[plan.at].where)
-    end = victim.last("end")
-    if end is None:
+    where = plan.calls[plan.at].where
+    members = plan.members(where)
+    own = victim.last("end")
+    if own is None:
         verdict.complaints.append("the rank that differed never said how it ended")
         return
-    for rank, end in {**ends, plan.victim: end}.items():
-        if end["error"] == "RankLost" and (rank not in members or _is_second_hand(plan, end)):
+    everyone = {**ends, plan.victim: own}
+    for rank, end in everyone.items():
+        if rank not in members and end["error"] in (None, "RankLost"):
             continue
+        if end["error"] == "RankLost" and (_label(end["text"]) != where or _is_of_a_message(end)):
+            continue  # second hand: of somebody who has given up there
         if end["error"] != "MismatchError":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
             continue
@@ -149,8 +161,8 @@ def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line],
             verdict.complaints.append(f"rank {rank} is not told of every rank: {end['text']}")
         if plan.victim not in named:
             verdict.complaints.append(f"rank {rank} is not told of rank {plan.victim}: {end['text']}")
-    if not any(end["error"] == "MismatchError" for end in ends.values()):
-        verdict.complaints.append("nobody but the rank that differed heard of the mismatch")
+    if not any(one["error"] == "MismatchError" for one in everyone.values()):
+        verdict.complaints.append("nobody heard of the mismatch")
 
 
 def _memory(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
@@ -199,17 +211,25 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
 def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
     communicator = _communicator(plan, end["text"])
     named = {communicator[number] for number in _ranks_in(end["text"]) if number < len(communicator)}
+    if "every other rank" in end["text"]:
+        named = set(communicator)
     if plan.victim in communicator and plan.victim not in named:
         verdict.complaints.append(f"rank {rank} is told of somebody else than rank {plan.victim}: {end['text']}")
     elif not named - {rank}:
         verdict.complaints.append(f"rank {rank} is told of nobody: {end['text']}")
 
 
-def _is_second_hand(plan: Plan, end: Line) -> bool:
-    """Of a communicator that the victim is not in, or in a message: there one hears of those who have given up."""
-    return plan.victim not in _communicator(plan, end["text"]) or bool(
-        re.match(r"(send|recv|isend|irecv): ", end["text"])
-    )
+def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
+    """Whether this is of somebody who, for his part, had heard of the trouble before, in another place than this."""
+    for number in _ranks_in(end["text"]):
+        other = told[plan.members(_label(end["text"]))[number]].last("end")
+        if other and other["error"] and other["time"] < end["time"]:
+            return _label(other["text"]) != _label(end["text"]) or _is_of_a_message(other)
+    return False
+
+
+def _is_of_a_message(end: Line) -> bool:
+    return bool(re.match(r"(send|recv|isend|irecv): ", end["text"]))
 
 
 def _ranks_in(text: str) -> set[int]:
@@ -220,8 +240,12 @@ def _ranks_in(text: str) -> set[int]:
 
 
 def _communicator(plan: Plan, text: str) -> tuple[int, ...]:
-    label = re.search(r"group (\d+) of the world", text)
-    return plan.groups[int(label[1]) - 1] if label else tuple(range(plan.ranks))
+    return plan.members(_label(text))
+
+
+def _label(text: str) -> int:
+    group = re.search(r"group (\d+) of the world", text)
+    return int(group[1]) if group else 0
 
 
 def _entered(told: Told) -> float:
@@ -229,9 +253,12 @@ def _entered(told: Told) -> float:
     return float(line["time"]) if line else 0.0
 
 
+def _queued(told: Told, end: Line) -> float:
+    """For how long a rank had to wait for a core in its last call, as its busiest thread tells."""
+    line = told.last("calls") or told.last("meets")
+    return float(end.get("queued", 0.0) - line.get("queued", 0.0)) if line else 0.0
+
+
 def _is_in_its_last_call(plan: Plan, victim: Told) -> bool:
     line = victim.last("calls")
     return line is not None and line["call"] == len(plan.calls) - 1
-
-
-__all__ = ["MARGIN", "MESSAGES", "Told", "Verdict", "judge"]

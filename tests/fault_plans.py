@@ -33,7 +33,7 @@ MISMATCHES = ("collective", "dtype", "count", "op", "root", "algorithm", "one ca
 MEMORY = ("address space", "file size", "descriptors", "arena")
 SLOW = ("slow", "stop and go on")
 
-PATIENT, IMPATIENT = 30.0, 0.6  # seconds: where nobody should ever run out of time, and where somebody must
+PATIENT, IMPATIENT = 30.0, 1.5  # seconds: where nobody should ever run out of time, and where somebody must
 MEETING = 2.0  # of ranks that wait for one that never comes
 
 
@@ -104,6 +104,9 @@ def plan(seed: int) -> Plan:
     groups = [tuple(dice.sample(range(ranks), dice.randint(1, ranks))) for _ in range(dice.choice((0, 0, 1, 2)))]
     calls = [Call("group", salt=number) for number in range(len(groups))]
     calls += [_call(dice, ranks, groups) for _ in range(dice.randint(2, 9))]
+    if fault == "arena":  # it has room for nothing but the engine's own
+        groups, calls = [], [replace(call, where=0, shared=False) for call in calls if call.kind != "group"]
+        calls = [replace(call, root=call.root % ranks) for call in calls]
     victim = dice.randrange(ranks)
     at = dice.randrange(len(groups), len(calls))
     if family == "mismatch":
@@ -173,7 +176,13 @@ def _with_a_place_to_differ(
         groups = [tuple(range(ranks))]  # one for all, and the victim names another
         return [Call("group"), *(replace(call, where=0) for call in calls if call.kind != "group")], 0, groups
     groups = [group if len(group) > 1 else tuple(range(ranks)) for group in groups]  # one alone differs from nobody
-    kinds = {"op": REDUCING, "root": ROOTED, "collective": COLLECTIVES, "one call more": COLLECTIVES, "order": COLLECTIVES}
+    kinds = {
+        "op": REDUCING,
+        "root": ROOTED,
+        "collective": COLLECTIVES,
+        "one call more": COLLECTIVES,
+        "order": COLLECTIVES,
+    }
     kind = dice.choice(kinds.get(fault, COLLECTIVES[:-1]))
     where = dice.randrange(len(groups) + 1)
     root = dice.randrange(len(groups[where - 1]) if where else ranks)

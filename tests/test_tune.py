@@ -22,10 +22,11 @@ import allfold as af
 from allfold.cli import main
 from allfold.collectives import COLLECTIVES
 from allfold.price import tune as tuning
-from allfold.price.engine import TERMS, Item, Setting, amounts, paths, predict
+from allfold.price.engine import TERMS, Item, amounts, paths, predict
 from allfold.price.engine import _walk as walk
 from allfold.price.fit import Judgement, Model, _not_negative, fit, held_out, judge, usual_terms
 from allfold.price.measured import measured
+from allfold.price.touches import Setting
 from allfold.price.tune import choose, conclude
 from allfold.price.tuning_file import Run, read_runs, runs_of, write_runs
 from allfold.run.choice import ALWAYS, _expressions, choices, fetched, folds_from_left
@@ -148,10 +149,40 @@ def test_the_least_of_a_call_is_what_must_be_on_its_path() -> None:
     on_path = dict(zip(TERMS, row, strict=True))
     assert on_path["call"] == 1 and on_path["instruction"] == 1
     assert on_path["fold"] == 2048  # half of the buffer, with one further operand
-    assert on_path["near read, own cache"] + on_path["far read, own cache"] == 4096
-    assert on_path["near write, own cache"] + on_path["far write, own cache"] == 4096
-    assert on_path["far read, own cache"] == 0  # both were written by this rank in the call before
+    # Both were written by this rank in the call before, and what it writes it has just read.
+    assert on_path["read, own cache"] == on_path["write, own cache"] == 4096
+    assert on_path["read, peer's cache"] == on_path["write, peer's cache"] == on_path["first byte"] == 0
     assert on_path["switch"] == on_path["fetch"] == 0
+
+
+def places_of(item: Item, setting: Setting) -> dict[str, float]:
+    return dict(zip(TERMS, amounts([item], paths([item], setting, usual_terms()), setting)[0], strict=True))
+
+
+def test_what_counts_is_what_a_rank_touches_and_not_how_large_the_arrays_are() -> None:
+    """Each of four ranks folds its quarter of everybody's array: 1 MiB in all, of arrays of 4 MiB together."""
+    small_caches = replace(SETTING, own_cache=2.0**21, last_cache=2.0**21)
+    here = places_of(Item("all_reduce", "direct", 4, True, 2**20), small_caches)
+    assert here["read, own cache"] == 2**20 and here["read, memory"] == here["read, last-level cache"] == 0
+    # Eight times as much no longer fits; but what is written in place has just been read.
+    away = places_of(Item("all_reduce", "direct", 4, True, 2**23), small_caches)
+    assert away["read, own cache"] == 0 and away["read, memory"] == 2**23 and away["write, own cache"] == 2**23
+
+
+def test_what_a_peer_wrote_is_read_from_its_cache_until_that_is_full() -> None:
+    item = Item("all_reduce", "ring", 2, False, 2**18)
+    near, full = (places_of(item, replace(SETTING, own_cache=size)) for size in (2.0**23, 2.0**12))
+    assert near["read, peer's cache"] > 0 == near["read, last-level cache"]
+    assert full["read, last-level cache"] > 0 and full["read, peer's cache"] < near["read, peer's cache"]
+
+
+def test_ranks_that_read_the_same_at_once_are_counted() -> None:
+    four, two = (places_of(Item("broadcast", "driver", ranks, False, 2**16), SETTING) for ranks in (4, 2))
+    assert four["contended byte"] == 2 * four["read, peer's cache"] > 0 == two["contended byte"]
+    fetching = Item("scatter", "driver", 4, False, 2**21)
+    assert fetching.memory(SETTING) == "readable"
+    assert places_of(fetching, SETTING)["crowded byte"] == 2 * 2**19  # two others fetch their quarter from the root too
+    assert places_of(replace(fetching, size=2**24), SETTING)["crowded byte"] == 0  # in huge pages
 
 
 def test_with_fewer_cores_than_ranks_they_take_turns() -> None:
@@ -172,11 +203,11 @@ def test_known_numbers_are_found_again(ranks: int, setting: Setting) -> None:
     assert judge(items, predict(items, setting, usual_terms()), times).error > 0.1  # it begins far from them
     model = fit(items, times, setting, knees=False)
     assert judge(items, model.predict(items), times, least=0).error < 0.03
-    # Reads and writes come in pairs, so it is a copy, near or far, whose price is determined best.
+    # Reads and writes come in pairs, so it is a copy whose price is determined best.
     known, found = (dict(zip(TERMS, terms, strict=True)) for terms in (true, model.terms))
-    for where in ("near", "far"):
-        copy = [sum(one[f"{where} {what}, own cache"] for what in ("read", "write")) for one in (known, found)]
-        assert copy[1] == pytest.approx(copy[0], rel=0.15), where
+    for place in ("own cache", "last-level cache", "memory"):
+        copy = [sum(one[f"{what}, {place}"] for what in ("read", "write")) for one in (known, found)]
+        assert copy[1] == pytest.approx(copy[0], rel=0.15), place
     assert found["call"] == pytest.approx(known["call"], rel=0.2)
 
 
@@ -191,8 +222,9 @@ def test_noise_does_not_lead_the_fit_astray() -> None:
 
 def test_the_end_of_a_cache_is_found_where_the_system_names_another() -> None:
     items = every_item(2, tuple(2**power for power in range(14, 25)), ("all_gather", "broadcast"))
-    times = predict(items, replace(SETTING, last_cache=2.0**22), usual_terms())
-    model = fit(items, times, SETTING)
+    full = replace(SETTING, cores=2)  # both ranks have all of it
+    times = predict(items, replace(full, last_cache=2.0**22), usual_terms())
+    model = fit(items, times, full)
     assert model.setting.last_cache == 2.0**22
     assert judge(items, model.predict(items), times).error < 0.03
 
@@ -323,6 +355,14 @@ def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
         judgement=Judgement(2, 0.1, 1, 1),
         held_out=Judgement(0, 0.0, 0, 0),
     )
+
+
+def test_measurements_outlive_the_model_that_was_fitted_to_them() -> None:
+    document = a_document()
+    document["runs"]["2"]["terms"] = {"near read, own cache": 1e-11}
+    run = runs_of(document)[2]
+    assert run.model.named().keys() == set(TERMS) and run.seconds.tolist() == a_run().seconds.tolist()
+    assert run.judgement == judge(run.items, run.model.predict(run.items), run.seconds)
 
 
 @pytest.fixture

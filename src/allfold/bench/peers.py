@@ -103,9 +103,7 @@ def _environment(ranks: int) -> dict[str, str]:
     # A rank of another launcher's run may have started us; a rank of ours must not take itself for one of that run.
     others = ("ALLFOLD_", "OMPI_", "PMIX_", "PMI_", "MPIR_", "SLURM_", "TORCHELASTIC_")
     kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name == "ALLFOLD_TUNING" or not name.startswith(others)
+        name: value for name, value in os.environ.items() if name == "ALLFOLD_TUNING" or not name.startswith(others)
     }
     # One thread pool as large as the machine in every rank would have them all fight for the same cores.
     return {"OMP_NUM_THREADS": str(max(1, cores() // ranks)), **kept}

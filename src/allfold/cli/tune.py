@@ -17,9 +17,10 @@ from rich.progress import Progress as Bar
 from ..bench.sizes import format_size, parse_size, size_row
 from ..collectives import COLLECTIVES, find_collective
 from ..errors import UsageError
-from ..price.engine import ACCESSES, LEVELS, amounts, paths
+from ..price.engine import ACCESSES, amounts, paths
 from ..price.fit import AS_GOOD, JUDGED_FROM
 from ..price.plan import duration
+from ..price.touches import PLACES
 from ..price.tune import SECONDS, SIZES, Progress, conclude, tune
 from ..price.tuning_file import Run, default_path, read_runs, write_runs
 from ..run.choice import ALWAYS, choices
@@ -200,13 +201,19 @@ def _figures(found: Run) -> Iterator[str]:
     ]
     starts += [("switch", "a change of ranks on a core"), ("fetch", "a fetch by the kernel")]
     yield "α   " + ", ".join(f"{words} {duration(terms[name])}" for name, words in starts if name in known)
-    for where, what in ACCESSES:
-        names = [(f"{where} {what}, {level}", level) for level in LEVELS]
-        speeds = [f"{_speed(terms[name])} in {level}" for name, level in names if name in known]
+    for what in ACCESSES:
+        speeds = [f"{_speed(terms[name])} in {place}" for place in PLACES if (name := f"{what}, {place}") in known]
         if speeds:
-            yield f"β   {where} {what}, GB/s: " + ", ".join(speeds)
-    if "fetched byte" in known:
-        yield f"β   fetched by the kernel, besides, GB/s: {_speed(terms['fetched byte'])}"
+            yield f"β   {what}, GB/s: " + ", ".join(speeds)
+    besides = [
+        ("first byte", "on the first page in a peer's cache"),
+        ("contended byte", "for every other rank that reads there too"),
+        ("fetched byte", "fetched by the kernel"),
+        ("crowded byte", "for every other rank that fetches there too"),
+    ]
+    speeds = [f"{_speed(terms[name])} {words}" for name, words in besides if name in known]
+    if speeds:
+        yield "β   besides, GB/s: " + ", ".join(speeds)
     if "fold" in known:
         yield f"γ   a further operand of a fold, GB/s: {_speed(terms['fold'])}"
     for what, figures in (("all of it", found.judgement), ("held out", found.held_out)):

@@ -1,22 +1,20 @@
 """What a compiled program costs on a machine: the engine's own waits and copies, walked through with a few fitted numbers.
 
 A schedule's price on a topology (`cost`) knows messages and links. On shared memory there are none: ranks wait for each
-other's progress and read each other's memory, and what a byte costs depends on whose cache it is in. So this model walks
+other's progress and read each other's memory. So this model walks
 the programs as the engine does (`native/communicator.cpp`: calls one after the other, segments, waits, work areas used in
 turns) and adds up, along the path that takes longest, what is in `TERMS`. That is linear in the terms, so they can be fitted.
 
-A byte is *near* for a rank that touched it last, *far* where another rank wrote it since (a read) or has a copy of it
-(a write): whose array it belongs to says nothing about where it is. Near and far cost more once what a rank touches in a
-call no longer fits its second-level cache, and again once all of it no longer fits the last-level cache.
+What a byte costs depends on where it lies when it is touched, which `touches` finds out; whose array it belongs to says
+nothing about that.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +24,9 @@ from ..run.choice import fetched
 from ..run.native import programs_of
 from ..run.program import WORK, Memory, Programs
 from .course import Course
+from .touches import PLACES, Floats, Setting, Touches
 
-Floats = NDArray[np.float64]
-
-LEVELS = ("own cache", "last-level cache", "memory")
-ACCESSES = tuple(product(("near", "far"), ("read", "write")))
+ACCESSES = ("read", "write")
 TERMS: tuple[str, ...] = (
     "call",  # seconds to come to a call and to leave it
     "instruction",  # to find arrays and begin
@@ -40,9 +36,12 @@ TERMS: tuple[str, ...] = (
     "fold",  # seconds a byte and further operand: γ
     "fetch",  # of the kernel, out of another process: a call
     "fetched byte",  # and what a byte of it costs besides being read and written
-    *(f"{where} {what}, {level}" for where, what in ACCESSES for level in LEVELS),  # seconds a byte: β
+    "crowded byte",  # and for every other rank that fetches from the same process at once, out of small pages
+    "first byte",  # of the first page that an instruction finds in a peer's cache: nothing has been read ahead yet
+    "contended byte",  # in a peer's cache, for every other rank that reads it at once
+    *(f"{what}, {place}" for what in ACCESSES for place in PLACES),  # seconds a byte: β
 )
-_CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _ACCESS = range(9)
+_CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _CROWDED, _FIRST, _CONTENDED, _ACCESS = range(12)
 
 # What the engine does, from native/communicator.cpp: these must be the same there.
 _SEGMENT_BYTES = 1 << 19
@@ -51,19 +50,8 @@ _FETCHED_BYTES = 1 << 19
 
 _WALKED = 6  # segments that are walked through; what follows them repeats the last two
 _LINE = 64
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the model must know of a machine besides the terms."""
-
-    cores: int
-    own_cache: float
-    """Bytes that one rank keeps at hand: of the second-level cache."""
-    last_cache: float
-    """Bytes that all ranks together keep before they go to memory."""
-    fetches: bool
-    """Whether processes may read each other's memory (see `Communicator.can_fetch`)."""
+_PAGE = 4096.0
+_HUGE_PAGES_FROM = 1 << 22  # bytes of an array; NumPy asks for them from here on
 
 
 @dataclass(frozen=True)
@@ -127,6 +115,7 @@ class _Walk:
         self.slots = int(programs.work_slots.max(initial=0))
         self.carries = programs.schedule.promise.carries_data
         self._courses: dict[tuple[int, int], Course] = {}
+        self._rows: dict[int, tuple[Setting, Floats]] = {}
 
     def segments(self, size: int) -> tuple[int, float]:
         """How many segments the engine makes of the chunks of a buffer, and the bytes of each."""
@@ -161,32 +150,49 @@ class _Walk:
 
     def rows(self, size: int, setting: Setting) -> Floats:
         """The terms of every instruction for one segment; then of coming, agreeing, leaving, of news and of a switch."""
+        if self._rows.get(size, (None,))[0] == setting:
+            return self._rows[size][1]
         segments, bytes = self.segments(size)
-        fixed, touched = self._fixed, self._touched
-        rows = np.zeros((len(self.rank) + 5, len(TERMS)))
+        rows = self._no_rows()
         at = slice(0, len(self.rank))
         rows[at, _INSTRUCTION] = 1.0
         rows[at, _LOOK] = np.diff(self.programs.waits.starts)
         if self.carries:
-            rows[at, _FOLD] = fixed["fold"] * bytes
-            rows[at, _FETCHED] = fixed["far sources"] * bytes
-            tiles = np.where(fixed["operands"] > 1, np.ceil(bytes * fixed["far sources"] / _FETCHED_BYTES), 1.0)
-            rows[at, _FETCH] = fixed["far sources"] * tiles
-            # How far what a rank touches, and what all touch, outgrows the caches.
-            chunk = size / self.chunks
-            work = 2 * self.slots * bytes if segments > 1 else self.slots * bytes
-            out = _ramp(touched[self.rank] * chunk + work, setting.own_cache)
-            away = out * _ramp(np.full(len(out), self._everything * chunk), setting.last_cache)
-            shares = np.stack([1 - out, out - away, away], axis=1)
-            for number, access in enumerate(ACCESSES):
-                first = _ACCESS + number * len(LEVELS)
-                rows[at, first : first + len(LEVELS)] = (fixed["array", *access] * bytes)[:, None] * shares
-                rows[at, first] += fixed["work", *access] * bytes
+            rows += self._of_fetching(size, bytes) + self._of_touching(size, bytes, segments, setting)
         comes, agrees, leaves = len(self.rank) + np.arange(3)
         rows[comes, _CALL] = 1.0
         rows[[comes, agrees], _LOOK] = self.ranks - 1
         rows[leaves, _LOOK] = self._awaited_at_the_end
         rows[-2, _NEWS] = rows[-1, _SWITCH] = 1.0
+        self._rows[size] = (setting, rows)
+        return rows
+
+    def _no_rows(self) -> Floats:
+        return np.zeros((len(self.rank) + 5, len(TERMS)))
+
+    def _of_touching(self, size: int, bytes: float, segments: int, setting: Setting) -> Floats:
+        touches, rows, many = self._touches, self._no_rows(), len(self.rank)
+        shares = touches.shares(size / self.chunks, bytes, segments, setting)
+        first = touches.row * len(TERMS) + _ACCESS + touches.writes * len(PLACES)
+        columns = np.concatenate([first + number for number in range(len(PLACES))])
+        rows += np.bincount(columns, np.concatenate(shares) * bytes, rows.size).reshape(rows.shape)
+        peers = shares[PLACES.index("peer's cache")]
+        # Several streams begin side by side.
+        rows[:many, _FIRST] = np.minimum(np.bincount(touches.row, peers, many), 1.0) * min(bytes, _PAGE)
+        rows[:many, _CONTENDED] = np.bincount(touches.row, peers * touches.readers, many) * bytes
+        return rows
+
+    def _of_fetching(self, size: int, bytes: float) -> Floats:
+        """Of the kernel's fetches out of other processes, and of folding what was fetched or not."""
+        rows, many = self._no_rows(), len(self.rank)
+        operands = np.diff(self.programs.sources.starts)
+        row, crowd, chunks = self._fetches
+        fetches = np.bincount(row, minlength=many)
+        rows[:many, _FOLD] = np.maximum(operands - 1, 0) * bytes
+        rows[:many, _FETCH] = fetches * np.where(operands > 1, np.ceil(bytes * fetches / _FETCHED_BYTES), 1.0)
+        rows[:many, _FETCHED] = fetches * bytes
+        small = chunks * size / self.chunks < _HUGE_PAGES_FROM
+        rows[:many, _CROWDED] = np.bincount(row, crowd * small, many) * bytes
         return rows
 
     @cached_property
@@ -194,64 +200,34 @@ class _Walk:
         return float(np.diff(self.programs.leave.starts).mean())
 
     @cached_property
-    def _touched(self) -> Floats:
-        """How many different chunks of arrays each rank touches."""
-        rank, _, code, is_work, _ = self._accesses
-        pairs = np.unique(np.stack([rank[~is_work], code[~is_work]]), axis=1)
-        return np.bincount(pairs[0], minlength=self.ranks).astype(float)
+    def _touches(self) -> Touches:
+        return Touches(self.programs)
 
     @cached_property
-    def _everything(self) -> int:
-        _, _, code, is_work, _ = self._accesses
-        return len(np.unique(code[~is_work]))
+    def _fetches(self) -> tuple[NDArray[np.int64], ...]:
+        """For every fetch: its row, how many other ranks fetch from the same process at once, how many chunks that has.
 
-    @cached_property
-    def _accesses(self) -> tuple[NDArray[Any], ...]:
-        """(rank, row, slot, whether it is in the work area, whether it writes), reads before writes in every row."""
-        programs = self.programs
-        width = 4 * programs.width
-        lists = (programs.sources, programs.destinations)
-        row = np.concatenate([part.row for part in lists])
-        code = np.concatenate([part.rank * width + part.value for part in lists])
-        is_work = np.concatenate([part.value >= WORK * programs.width for part in lists])
-        writes = np.repeat([False, True], [len(part.rank) for part in lists])
-        order = np.lexsort((writes, row, programs.step[row]))
-        row = row[order]
-        return self.rank[row], row, code[order], is_work[order], writes[order]
-
-    @cached_property
-    def _fixed(self) -> dict[Any, Floats]:
-        """For every instruction, how many of its bytes are touched how: what does not depend on the size."""
-        total = len(self.rank)
-        fixed: dict[Any, Floats] = {
-            (space, *access): np.zeros(total) for space in ("array", "work") for access in ACCESSES
-        }
-        holders: dict[int, set[int]] = {}  # who has a slot in its cache as it is now
-        for turn in range(2):  # once to see who had it last in the call before
-            for rank, row, code, is_work, writes in zip(*(part.tolist() for part in self._accesses), strict=True):
-                held = holders.get(code)
-                near = held is not None and rank in held and (not writes or len(held) == 1)
-                if turn:
-                    access = ("near" if near else "far", "write" if writes else "read")
-                    fixed["work" if is_work else "array", *access][row] += 1
-                if writes or held is None:
-                    holders[code] = {rank}
-                else:
-                    held.add(rank)
+        At once: in the same step, as the same number of all that a rank fetches in it.
+        """
         sources = self.programs.sources
-        fixed["operands"] = np.diff(sources.starts).astype(float)
-        fixed["fold"] = np.maximum(fixed["operands"] - 1, 0)
         far = (sources.rank != self.rank[sources.row]) & (sources.value < WORK * self.programs.width)
         far &= self.programs.memory == "readable"
-        fixed["far sources"] = np.bincount(sources.row[far], minlength=total).astype(float)
-        return fixed
+        row, process, slot = (part[far].tolist() for part in (sources.row, sources.rank, sources.value))
+        number: Counter[tuple[int, int]] = Counter()
+        keys = []
+        for at, peer in zip(row, process, strict=True):
+            turn = (int(self.rank[at]), int(self.programs.step[at]))
+            keys.append((turn[1], number[turn], peer))
+            number[turn] += 1
+        at_once = Counter(keys)
+        chunks = Counter(peer for peer, _ in set(zip(process, slot, strict=True)))
+        return (
+            np.array(row, int),
+            np.array([at_once[key] - 1 for key in keys]),
+            np.array([chunks[peer] for peer in process]),
+        )
 
     def _course(self, calls: int, segments: int) -> Course:
         if (calls, segments) not in self._courses:
             self._courses[calls, segments] = Course(self.programs, calls, segments)
         return self._courses[calls, segments]
-
-
-def _ramp(bytes: Floats, cache: float) -> Floats:
-    """0 where it fits well, 1 where it does not fit at all, between half of the cache and twice as much."""
-    return np.clip(np.log2(np.maximum(bytes, 1.0) / (cache / 2)) / 2, 0.0, 1.0)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-from .engine import LEVELS, TERMS, Floats, Item, Setting, amounts, paths, predict
+from .engine import ACCESSES, TERMS, Item, amounts, paths, predict
+from .touches import PLACES, Floats, Setting
 
 JUDGED_FROM = 64 * 1024
 """The least size that the figures speak of; below, a call is mostly Python's and the kernel's."""
@@ -30,8 +31,8 @@ _INNER_TURNS = 6
 _PULL = 0.02  # of what is usual, on each term: decides only those of which the measurements say nothing
 _SMALLEST_RESIDUAL = 0.03
 _LARGEST_STEP = 1.5  # in the logarithm, of one turn
-_KNEES = {"last_cache": (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 8.0), "own_cache": (1 / 2, 2.0)}
-_WORTH_MOVING = 0.98  # of the error: a cache that ends elsewhere than the system says must explain something
+_KNEES = {"last_cache": (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0, 16.0), "own_cache": (1 / 2, 2.0)}
+_WORTH_MOVING = 0.96  # of the error: a cache that ends elsewhere than the system says must explain something
 
 USUAL = {
     "call": 6e-7,
@@ -42,15 +43,13 @@ USUAL = {
     "fold": 1.5e-11,
     "fetch": 1e-6,
     "fetched byte": 4e-11,
+    "crowded byte": 2e-11,
+    "first byte": 1e-10,
+    "contended byte": 1e-11,
     **{
-        f"{where} {what}, {level}": seconds * times
-        for where, what, seconds in (
-            ("near", "read", 1.5e-11),
-            ("near", "write", 1.5e-11),
-            ("far", "read", 6e-11),
-            ("far", "write", 6e-11),
-        )
-        for level, times in zip(LEVELS, (1.0, 2.0, 4.0), strict=True)
+        f"{what}, {place}": seconds
+        for what in ACCESSES
+        for place, seconds in zip(PLACES, (1.5e-11, 3e-11, 6e-11, 6e-11), strict=True)
     },
 }
 """Where the search begins: figures of servers of the 2020s, to one digit."""
@@ -147,9 +146,14 @@ def _right(group: Sequence[int], predicted: Floats, measured: Floats) -> bool:
 
 
 def held_out(items: Sequence[Item], seconds: Floats, setting: Setting) -> Judgement:
-    """The judgement on the half of the sizes that a fit has not seen: every second size of every algorithm."""
-    places: dict[int, int] = {size: place for place, size in enumerate(sorted({item.size // 64 for item in items}))}
-    seen = np.array([places[item.size // 64] % 2 == 0 for item in items])
+    """The judgement on the sizes that a fit has not seen: every second one, from the second smallest on.
+
+    With an odd number of sizes the largest is seen: nothing else says what memory costs.
+    """
+    places: dict[int, int] = {
+        size: place for place, size in enumerate(sorted({item.size // 64 for item in items if item.size}))
+    }
+    seen = np.array([not item.size or places[item.size // 64] % 2 == 0 for item in items])
     if seen.all() or not seen.any():
         return Judgement(0, 0.0, 0, 0)
     known, hidden = np.flatnonzero(seen).tolist(), np.flatnonzero(~seen).tolist()

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from .engine import Floats, Item
+from .engine import Item
 from .fit import AS_GOOD, JUDGED_FROM, Judgement, judge
+from .touches import Floats
 from .tuning_file import Run, default_path, read_runs
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..bench.case import Case, case_of_size, lengths
-from ..bench.measure import Rules, Subject, measure
+from ..bench.measure import Rules, Subject, Timing, measure
 from ..bench.peers import start_ours
 from ..bench.sizes import format_size
 from ..collectives import COLLECTIVES
@@ -25,9 +25,10 @@ from ..run.choice import ALWAYS, Choice, choices, folds_from_left
 from ..run.launch import spawn
 from ..run.native import MEMORIES, programs_of
 from ..run.tuning import machine
-from .engine import Floats, Item, Setting
+from .engine import Item
 from .fit import fit, held_out, judge
 from .this_machine import read_machine
+from .touches import Floats, Setting
 from .tuning_file import Run
 
 SIZES = tuple(256 * 4**power for power in range(9))  # 256 bytes to 16 MiB
@@ -118,7 +119,7 @@ def measure_all(
             def tell(what: str, name: str = name, done: float = done) -> None:
                 progress(f"{name}: {what}", done)
 
-            found = {}
+            found: dict[str, Timing] = {}
             for some in _at_once(case, subjects[case]):
                 found |= measure(case, some, {"allfold": crew}, rules, tell)
             for subject in subjects[case]:

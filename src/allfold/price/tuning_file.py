@@ -25,8 +25,9 @@ from ..errors import UsageError
 from ..registry import algorithms
 from ..run.choice import ALWAYS, Choice
 from ..run.tuning import FORMAT, VARIABLE, VERSION, TuningError, choices_of, machine, read_document, tuning_path
-from .engine import TERMS, Floats, Item, Setting
-from .fit import Judgement, Model
+from .engine import TERMS, Item
+from .fit import Judgement, Model, fit, held_out, judge
+from .touches import Floats, Setting
 
 _MOST_MEASUREMENTS = 100_000
 
@@ -150,14 +151,12 @@ def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choi
             raise ValueError("a size")
         items.append(Item(collective, algorithm, ranks, shared, size))
         seconds.append(_positive(value))
-    terms = np.array([_not_negative(run["terms"][name]) for name in TERMS])
-    if not terms.any():
-        raise ValueError("terms")
     setting = run["setting"]
     cores, fetches = setting["cores"], setting["fetches"]
     if type(cores) is not int or not 1 <= cores < 2**20 or type(fetches) is not bool:
         raise ValueError("setting")
     caches = (_positive(setting["own_cache"]), _positive(setting["last_cache"]))
+    model, judgement, unseen = _model(run, items, np.array(seconds), Setting(cores, *caches, fetches))
     return Run(
         ranks=ranks,
         machine={"processor": str(of["processor"])[:200], "cores": int(of["cores"])},
@@ -167,10 +166,23 @@ def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choi
         choices=choices,
         items=tuple(items),
         seconds=np.array(seconds),
-        model=Model(Setting(cores, *caches, fetches), terms),
-        judgement=_judgement(run["judgement"]),
-        held_out=_judgement(run["held_out"]),
+        model=model,
+        judgement=judgement,
+        held_out=unseen,
     )
+
+
+def _model(
+    run: Mapping[str, Any], items: Sequence[Item], seconds: Floats, setting: Setting
+) -> tuple[Model, Judgement, Judgement]:
+    """What was fitted, and how good it is. Measurements outlive models: where the terms are those of another, anew."""
+    if run["terms"].keys() != set(TERMS):
+        model = fit(items, seconds, setting)
+        return model, judge(items, model.predict(items), seconds), held_out(items, seconds, setting)
+    terms = np.array([_not_negative(run["terms"][name]) for name in TERMS])
+    if not terms.any():
+        raise ValueError("terms")
+    return Model(setting, terms), _judgement(run["judgement"]), _judgement(run["held_out"])
 
 
 def _judgement(facts: Mapping[str, Any]) -> Judgement:

@@ -57,6 +57,7 @@ _CODES = {name: number for number, name in enumerate(_native.COLLECTIVES)}
 ) = range(len(_native.COLLECTIVES))
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _ADDRESS_SPACE = 2**44  # every rank maps every rank's arena, and a process has 2**47 bytes of addresses
+_DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 
@@ -139,6 +140,8 @@ class Communicator(PointToPoint):
         self._tuning = tuning
         self._functions: dict[str, Callable[..., Steps]] = {}
         self._groups = 0
+        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and what of the arena it has
+        self._dropped: list[int] = []  # groups that nobody holds any more on this rank
         self._flight_is_kept = False
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
@@ -309,12 +312,18 @@ class Communicator(PointToPoint):
         arena = self._members[self.rank][0]
         inside = self.rank in chosen
         needs = (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(len(chosen)))
-        own = np.full(self.size + 3, -1, np.int64)
-        own[: len(chosen)], own[-3:] = chosen, [arena.allocate(bytes) if inside else 0 for bytes in needs]
+        # A row: the ranks, where the parts of the new group lie, and which earlier groups are no more on this rank.
+        own = np.full(self.size + len(needs) + _DROPPED_AT_ONCE, -1, np.int64)
+        own[: len(chosen)] = chosen
+        places, dropped = slice(self.size, self.size + len(needs)), slice(self.size + len(needs), None)
+        own[places] = [arena.allocate(bytes) if inside else 0 for bytes in needs]
+        gone = list(self._dropped)[:_DROPPED_AT_ONCE]
+        own[dropped][: len(gone)] = gone
         table = np.empty((self.size, len(own)), np.int64)
         self.all_gather(own, table, timeout=timeout)
         self._groups += 1
-        named = [[int(rank) for rank in row[:-3] if rank >= 0] for row in table]
+        self._release({rank: set(table[rank, dropped].tolist()) for rank in range(self.size)})
+        named = [[int(rank) for rank in row[: self.size] if rank >= 0] for row in table]
         for rank, group in enumerate(named):
             for other in group:
                 if named[other] != group:
@@ -323,11 +332,24 @@ class Communicator(PointToPoint):
             return None
         members = []
         for rank in chosen:
-            post, work, inbox = (int(offset) for offset in table[rank, -3:])
+            post, work, inbox = (int(offset) for offset in table[rank, places])
             members.append((self._members[rank][0], post, work, inbox))
         label = f"group {self._groups} of {self._label}: ranks {', '.join(map(str, chosen))}"
         number = _number_of(self._number, self._groups, chosen)
-        return Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
+        group = Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
+        self._lent[self._groups] = (chosen, [int(offset) for offset in own[places]])
+        weakref.finalize(group, self._dropped.append, self._groups).atexit = False
+        return group
+
+    def _release(self, dropped: dict[int, set[int]]) -> None:
+        """Give back the memory of groups that are no more on any of their ranks: until then peers may look at it."""
+        for number in sorted(dropped[self.rank] & self._lent.keys()):
+            ranks, offsets = self._lent[number]
+            if all(number in dropped[rank] for rank in ranks):
+                for offset in offsets:
+                    self._members[self.rank][0].release(offset)
+                del self._lent[number]
+                self._dropped.remove(number)
 
     @contextmanager
     def trace(self) -> Iterator[Trace]:

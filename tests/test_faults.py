@@ -1,0 +1,141 @@
+"""A short form of `make faults` and `make soak`, and the judge on trials that went wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_judge import Told, judge
+from fault_plans import DEATHS, MEMORY, MISMATCHES, SLOW, STUCK, Plan, plan
+from soak import Course, Sample
+
+HERE = Path(__file__).parent
+TRIALS = 30
+PATIENCE = 280.0  # a hanging trial says so by itself, after a minute
+
+
+def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / script), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_some_trials_go_as_they_should() -> None:
+    ended = run("faults.py", "--trials", TRIALS, "--seed", 10_000, "--jobs", 3)
+    assert ended.returncode == 0, ended.stderr
+    assert f"{TRIALS} of {TRIALS} trials went as they should" in ended.stdout
+
+
+def test_a_short_soak_finds_every_result_right_and_nothing_growing() -> None:
+    ended = run("soak.py", "--seconds", 5, "--calls", 20_000)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "small: 20000 calls of each of 2 ranks" in ended.stdout and "mixed: " in ended.stdout
+
+
+def test_growth_is_seen() -> None:
+    def course(last: Sample) -> Course:
+        return Course(10, 100.0, [Sample(0, 10**8, 4096, 7, 3)] * 6 + [last] * 2)
+
+    assert course(Sample(1, 10**8 + 2**20, 4096, 7, 3)).growth() == []
+    grown = course(Sample(1, 2 * 10**8, 4097, 8, 4)).growth()
+    assert [word.split()[0] for word in grown] == ["resident", "arena", "descriptors", "threads"]
+
+
+# The plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
+    plans = [plan(seed) for seed in range(1000)]
+    assert plans[:50] == [plan(seed) for seed in range(50)]
+    assert {one.fault for one in plans} == {*DEATHS, *STUCK, *MISMATCHES, *MEMORY, *SLOW}
+    assert {one.ranks for one in plans} == set(range(2, 9))
+    assert {one.moment for one in plans if one.family == "death"} == {"before", "during", "inside", "between"}
+    for one in plans:
+        assert one.calls[-1].kind == "barrier" and one.calls[-1].where == 0, "everybody waits for everybody in the end"
+        meant, given = dict(enumerate(one.calls)), one.calls_of(one.victim)
+        if one.family == "mismatch":
+            assert given != [(number, call) for number, call in meant.items() if one.victim in one.members(call.where)]
+
+
+# The judge ----------------------------------------------------------------------------------------------------------------
+
+
+def a_plan(**wanted: Any) -> Plan:
+    return next(
+        one
+        for one in map(plan, range(100_000))
+        if all(getattr(one, name) == value for name, value in wanted.items()) and not one.groups
+    )
+
+
+def told(one: Plan, **ends: Any) -> list[Told]:
+    """What the ranks of a trial said, if all survivors said the same."""
+    lines = [{"event": "met", "time": 0.0}, {"event": "calls", "call": 0, "time": 1.0}]
+    ranks = []
+    for rank in range(one.ranks):
+        is_victim = rank == one.victim
+        end = [] if is_victim else [{"event": "end", "time": 2.5, **ends}]
+        ranks.append(Told(100 + rank, [*lines, *end], died=2.0, status=0 if not is_victim else -9))
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("ends", "complaint"),
+    [
+        (
+            {
+                "error": "RankLost",
+                "text": "barrier: rank {v} (process {p}) is gone: killed by signal 9 (call 1 of the world)",
+            },
+            None,
+        ),
+        ({"error": "RankLost", "text": "barrier: rank {o} gave up (call 1 of the world)"}, "somebody else"),
+        (
+            {"error": "RankLost", "text": "barrier: this communicator was aborted (call 1 of the world)"},
+            "somebody else",
+        ),
+        (
+            {"error": "CollectiveTimeout", "text": "barrier: rank {v} did not come (call 1 of the world)"},
+            "CollectiveTimeout",
+        ),
+        ({"error": "RankLost", "text": "barrier: rank {v} (process {p}) is gone (call 1 of the world)"}, "how it died"),
+        ({"error": "RankLost", "text": "barrier: rank {v} (process 7) is gone (call 1 of the world)"}, "process"),
+        ({"error": None}, "came to a good end"),
+        ({"error": "WrongResult", "text": "3 and not 4"}, "WrongResult"),
+        ({"error": "OSError", "text": "no"}, "OSError"),
+    ],
+)
+def test_the_judge_of_a_death(ends: dict[str, Any], complaint: str | None) -> None:
+    one = a_plan(fault="kill", moment="between", ranks=3, victim=1, buried=False, afterwards="exit")
+    ends = {name: text and text.format(v=1, p=101, o=2) for name, text in ends.items()}
+    found = judge(one, told(one, **ends)).complaints
+    assert found == [] if complaint is None else found and complaint in found[0], found
+
+
+def test_the_judge_of_late_news() -> None:
+    one = a_plan(fault="kill", moment="between", ranks=3, victim=1, buried=True, afterwards="exit")
+    ranks = told(one, error="RankLost", text="barrier: rank 1 (process 101) is gone (call 1 of the world)")
+    assert judge(one, ranks).heard == [0.5, 0.5]
+    ranks[0].lines[-1]["time"] = 9.0
+    assert "after 7.0 s" in judge(one, ranks).complaints[0]
+
+
+def test_the_judge_of_a_mismatch() -> None:
+    one = a_plan(fault="count", ranks=3, victim=1, afterwards="exit")
+    everyone = "all_reduce: ranks 0 and 2 came with int16[6] sum, rank 1 with int16[7] sum (call 1 of the world)"
+    for text, right in ((everyone, True), ("all_reduce: rank 1 came with int16[7] sum (call 1 of the world)", False)):
+        ranks = told(one, error="MismatchError", text=text)
+        ranks[1].lines.append({"event": "end", "time": 2.5, "error": "MismatchError", "text": text})
+        assert (judge(one, ranks).complaints == []) is right
+
+
+def test_the_judge_of_those_that_were_only_slow() -> None:
+    one = a_plan(fault="slow", ranks=2, victim=0)
+    ranks = told(one, error=None)
+    ranks[0].lines.append({"event": "end", "time": 2.5, "error": None})
+    ranks[0].status = 0
+    assert judge(one, ranks).complaints == []
+    ranks[1].lines[-1] |= {"error": "CollectiveTimeout", "text": "barrier: rank 0 did not come"}
+    assert "CollectiveTimeout" in judge(one, ranks).complaints[0]
