@@ -336,10 +336,10 @@ class Communicator(PointToPoint):
             members.append((self._members[rank][0], post, work, inbox))
         label = f"group {self._groups} of {self._label}: ranks {', '.join(map(str, chosen))}"
         number = _number_of(self._number, self._groups, chosen)
-        group = Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
+        made = Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
         self._lent[self._groups] = (chosen, [int(offset) for offset in own[places]])
-        weakref.finalize(group, self._dropped.append, self._groups).atexit = False
-        return group
+        weakref.finalize(made, self._dropped.append, self._groups).atexit = False
+        return made
 
     def _release(self, dropped: dict[int, set[int]]) -> None:
         """Give back the memory of groups that are no more on any of their ranks: until then peers may look at it."""
