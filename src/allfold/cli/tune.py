@@ -169,7 +169,7 @@ def _report(found: Run, path: Path, seconds: float, color: bool | None) -> None:
         "shows every row.",
     ]
     for note in notes:
-        write_lines(textwrap.wrap(note, min(width(), 110)), color)
+        write_lines(textwrap.wrap(note, min(width(), 110), break_long_words=False, break_on_hyphens=False), color)
 
 
 def _row(row: Sequence[tuple[int, str, bool]]) -> str:

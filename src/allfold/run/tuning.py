@@ -79,9 +79,9 @@ def find_tuning() -> Tuning:
         return choices_of(read_document(path))
     except FileNotFoundError:
         if is_named:
-            log.warning("%s=%s: there is no such file; the built-in rule chooses algorithms", VARIABLE, path)
+            log.warning("%s=%r: there is no such file; the built-in rule chooses algorithms", VARIABLE, str(path))
     except (TuningError, OSError) as error:
-        log.warning("the tuning file %s is ignored: %s; `allfold tune` writes a new one", path, _reason(error))
+        log.warning("the tuning file %r is ignored: %s; `allfold tune` writes a new one", str(path), _reason(error))
     return Tuning()
 
 
