@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fault_judge import Told, judge
 from fault_plans import DEATHS, MEMORY, MISMATCHES, SLOW, STUCK, Plan, plan
-from soak import Course, Sample
+from soak import A_GROUP, Course, Sample
 
 HERE = Path(__file__).parent
 TRIALS = 30
@@ -39,7 +39,7 @@ def test_growth_is_seen() -> None:
         return Course(10, 100.0, [Sample(0, 10**8, 4096, 7, 3)] * 6 + [last] * 2)
 
     assert course(Sample(1, 10**8 + 2**20, 4096, 7, 3)).growth() == []
-    grown = course(Sample(1, 2 * 10**8, 4097, 8, 4)).growth()
+    grown = course(Sample(1, 2 * 10**8, 4097 + A_GROUP, 8, 6)).growth()
     assert [word.split()[0] for word in grown] == ["resident", "arena", "descriptors", "threads"]
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -608,12 +609,16 @@ def open_and_close(rank: int) -> tuple[int, int, int]:
         dist.all_reduce(torch.ones(1000), group=group, async_op=True).wait()
         dist.destroy_process_group(group)
     del group
-    return tuple(now - then for now, then in zip(used(), before, strict=True))  # type: ignore[return-value]
+    deadline = time.monotonic() + 30
+    while True:  # the last threads may just be on their way out, and hold what they worked on
+        more = tuple(now - then for now, then in zip(used(), before, strict=True))
+        if max(more) <= 0 or time.monotonic() > deadline:
+            return more  # type: ignore[return-value]
 
 
 def test_groups_leave_nothing_behind() -> None:
     for descriptors, mappings, threads in run_ranks(open_and_close, 2):
-        assert descriptors <= 0 and mappings <= 0 and threads <= 1  # the last thread may just be on its way out
+        assert descriptors <= 0 and mappings <= 0 and threads <= 0
 
 
 def groups_of_all_kinds(rank: int) -> None:
