@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,6 +29,8 @@ constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
 Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, directory_bytes + page)) {
     descriptor_ = memfd_create("allfold", MFD_CLOEXEC);
     if (descriptor_ < 0) fail("memfd_create failed");
+    // The kernel makes it 0777. That nobody else reaches it is seen to by /proc; this holds even where that is not.
+    fchmod(descriptor_, 0600);
     if (ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
         int error = errno;
         close(descriptor_);

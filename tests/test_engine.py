@@ -235,7 +235,8 @@ def test_nothing_is_left_behind() -> None:
     def work(comm: Communicator) -> tuple[int, int]:
         array = comm.empty(10**6)
         comm.all_reduce(array)
-        assert any("allfold" in os.readlink(f"/proc/self/fd/{name}") for name in _descriptors())
+        own = [name for name in _descriptors() if "memfd:allfold" in os.readlink(f"/proc/self/fd/{name}")]
+        assert own and all(os.stat(f"/proc/self/fd/{name}").st_mode & 0o777 == 0o600 for name in own)
         return os.getpid(), array.nbytes
 
     def bad(comm: Communicator) -> None:
