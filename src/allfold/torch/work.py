@@ -57,7 +57,17 @@ class Done(dist._Work):
         return future
 
 
-class Task(dist._Work):
+class _Awaited(dist._Work):
+    """What follows from `wait`, `is_completed` and `exception`, which those below have each in its own way."""
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
+class Task(_Awaited):
     """A call that stands in line. Its tensors belong to it until it is over."""
 
     def __init__(self, action: Callable[[], None], results: Any) -> None:
@@ -79,14 +89,8 @@ class Task(dist._Work):
     def is_completed(self) -> bool:
         return self._over.is_set()
 
-    def is_success(self) -> bool:
-        return self._over.is_set() and self._error is None
-
     def exception(self) -> BaseException | None:
         return self._error
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def result(self) -> Any:
         self.wait()
@@ -127,7 +131,7 @@ class Task(dist._Work):
             future.set_result(self._results)
 
 
-class Posted(dist._Work):
+class Posted(_Awaited):
     """A call that the engine makes in the background by itself."""
 
     def __init__(self, handle: Handle, results: Any, line: Line) -> None:
@@ -147,14 +151,8 @@ class Posted(dist._Work):
     def is_completed(self) -> bool:
         return self._handle.done()
 
-    def is_success(self) -> bool:
-        return self._handle.done() and self.exception() is None
-
     def exception(self) -> BaseException | None:
         return _error_of(self) if self._handle.done() else None
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def result(self) -> Any:
         self.wait()
@@ -168,7 +166,7 @@ class Posted(dist._Work):
         return self._follower.get_future()
 
 
-class Message(dist._Work):
+class Message(_Awaited):
     """A message on its way. The engine moves it; nobody here has to."""
 
     def __init__(self, pending: Pending, tensor: torch.Tensor, bring_home: Callable[[], None] | None) -> None:
@@ -196,14 +194,8 @@ class Message(dist._Work):
     def is_completed(self) -> bool:
         return self._pending.done()
 
-    def is_success(self) -> bool:
-        return self._pending.done() and self.exception() is None
-
     def exception(self) -> BaseException | None:
         return _error_of(self) if self._pending.done() else None
-
-    def synchronize(self) -> None:
-        self.wait()
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
