@@ -21,6 +21,7 @@ import allfold
 from allfold.errors import CollectiveTimeout, RankFailed, RankLost, UsageError
 from allfold.run.environment import Place, place_from_environment
 from allfold.run.launch import launch, run_everywhere
+from allfold.run.supervise import Supervisor
 
 # However the test runner imported this module, the ranks need not be able to import it too.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -533,6 +534,14 @@ def test_a_signal_to_the_launcher_ends_everything(number: signal.Signals, status
         assert launcher.wait(PATIENCE) == status
     assert len(ranks) == 6
     wait_for_end_of(ranks, 5)
+
+
+def test_the_launcher_never_sleeps_for_good() -> None:
+    # A signal may come just before the kernel puts the launcher to sleep; nobody wakes it then but the clock.
+    supervisor = Supervisor(prefix_output=False)
+    for deadline in (None, time.monotonic() + 1000):
+        assert 0 < supervisor._patience(deadline) <= 1
+    supervisor.selector.close()
 
 
 def test_a_second_signal_does_not_wait_for_anybody() -> None:

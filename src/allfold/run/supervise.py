@@ -27,6 +27,9 @@ _LONGEST_LINE = 1024 * 1024
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 # Without pidfds (an old kernel, a strict sandbox) the ends of processes have to be looked for.
 _LOOK_AGAIN_SECONDS = 0.02
+# Python runs its signal handlers between two instructions. A signal that comes after the last of them and before the
+# kernel has put us to sleep wakes nobody: without an end to the sleep it would go unheard for good.
+_LONGEST_SLEEP_SECONDS = 0.5
 
 
 @dataclass
@@ -198,7 +201,7 @@ class Supervisor:
     def _running(self) -> list[Child]:
         return [child for child in self.children if child.status is None]
 
-    def _patience(self, deadline: float | None) -> float | None:
+    def _patience(self, deadline: float | None) -> float:
         """How long nothing has to be done unless something happens."""
         moments = [when for when, _ in self.signals_due[:1]]
         if deadline is not None and not self.late:
@@ -206,7 +209,7 @@ class Supervisor:
         waits = [max(0.0, moment - time.monotonic()) for moment in moments]
         if any(child.end_descriptor is None for child in self._running()):
             waits.append(_LOOK_AGAIN_SECONDS)
-        return min(waits, default=None)
+        return min([_LONGEST_SLEEP_SECONDS, *waits])
 
     def _send_due_signals(self, now: float) -> None:
         while self.signals_due and self.signals_due[0][0] <= now:
