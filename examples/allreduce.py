@@ -7,7 +7,6 @@ message costs next to nothing and moving bytes is what takes time. On a network 
 """
 
 import argparse
-import os
 import time
 from fractions import Fraction
 
@@ -97,9 +96,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
     options = parser.parse_args()
-    if "RANK" in os.environ:  # torchrun or `allfold run` started this file once for every rank
-        main(af.init())
-    elif options.ranks >= 1:
-        af.spawn(main, options.ranks)
-    else:
+    if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")
+    af.start(main, options.ranks)

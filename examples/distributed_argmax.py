@@ -11,7 +11,6 @@ larger than anything, as it does there.
 """
 
 import argparse
-import os
 
 import numpy as np
 
@@ -85,9 +84,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
     options = parser.parse_args()
-    if "RANK" in os.environ:  # torchrun or `allfold run` started this file once for every rank
-        main(af.init())
-    elif options.ranks >= 1:
-        af.spawn(main, options.ranks)
-    else:
+    if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")
+    af.start(main, options.ranks)

@@ -9,7 +9,6 @@ Needs torch and scikit-learn; with matplotlib the loss curve is also drawn into 
 """
 
 import argparse
-import os
 import tempfile
 import time
 from importlib.util import find_spec
@@ -189,9 +188,6 @@ if __name__ == "__main__":
             parser.error(f"{package} is not installed: pip install {package}")
     if options.picture.suffix != ".png" or not options.picture.resolve().parent.is_dir():
         parser.error(f"--picture {options.picture}: expected a .png file in a folder that exists")
-    if "RANK" in os.environ:  # torchrun or `allfold run` started this file once for every rank
-        main(af.init(), options.picture, options.data_parallel)
-    elif options.ranks >= 1:
-        af.spawn(main, options.ranks, args=(options.picture, options.data_parallel))
-    else:
+    if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")
+    af.start(main, options.ranks, args=(options.picture, options.data_parallel))

@@ -267,21 +267,12 @@ def test_with_torchrun(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_have_the_same_ending(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    ending = re.sub(
-        r", ((args=)?\(?options\.picture.*?|survive=True)\)+$",
-        ")",
-        text.split('if __name__ == "__main__":\n')[1],
-        flags=re.M,
+    more = {"train_digits": ", args=(options.picture, options.data_parallel)", "train_on": ", survive=True"}
+    assert text.endswith(
+        "    if options.ranks < 1:\n"
+        '        parser.error(f"--ranks {options.ranks}: expected at least 1")\n'
+        f"    af.start(main, options.ranks{more.get(name, '')})\n"
     )
-    lines = [line.strip() for line in ending.splitlines()]
-    assert lines[-6:] == [
-        'if "RANK" in os.environ:  # torchrun or `allfold run` started this file once for every rank',
-        "main(af.init())",
-        "elif options.ranks >= 1:",
-        "af.spawn(main, options.ranks)",
-        "else:",
-        'parser.error(f"--ranks {options.ranks}: expected at least 1")',
-    ]
 
 
 # When something is wrong ----------------------------------------------------------------------------------------------
@@ -307,7 +298,6 @@ def call(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int | 
     """Start an example in this process, for as long as it starts no others; its exit status."""
     path = str(EXAMPLES / f"{name}.py")
     monkeypatch.setattr(sys, "argv", [path, *words])
-    monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit) as left:
         runpy.run_path(path, run_name="__main__")
     return left.value.code

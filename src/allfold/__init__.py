@@ -15,7 +15,7 @@ from .errors import (
 )
 from .ops import Op, op
 from .registry import algorithm, algorithms, schedule
-from .run.launch import init, spawn
+from .run.launch import init, spawn, start
 from .run.point_to_point import ANY_TAG, Message
 from .run.reference import Replay, replay
 from .schedule import Move, Schedule, copy, reduce
@@ -48,5 +48,6 @@ __all__ = [
     "replay",
     "schedule",
     "spawn",
+    "start",
     "verify",
 ]

@@ -22,7 +22,12 @@ class Place:
 
 
 def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place:
-    """The place that the launcher gave this process; rank 0 of 1 where nothing speaks of a launcher.
+    """The place that the launcher gave this process; rank 0 of 1 where nothing speaks of a launcher."""
+    return launched_place(environ) or Place(rank=0, size=1, local_rank=0, key=f"alone {os.getpid()}")
+
+
+def launched_place(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """The place that the launcher gave this process; None where nothing speaks of a launcher.
 
     The launchers are asked from the innermost outwards: torchrun is often started by srun, and then RANK is the rank.
     """
@@ -37,7 +42,7 @@ def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place:
     # Inside `salloc` SLURM_NTASKS stands alone: it describes the allocation, not this process.
     if "SLURM_PROCID" in environ:
         return _from_slurm(environ)
-    return Place(rank=0, size=1, local_rank=0, key=f"alone {os.getpid()}")
+    return None
 
 
 def _from_allfold(environ: Mapping[str, str]) -> Place:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
-from allfold.run.environment import Place, place_from_environment
+from allfold.run.environment import Place, launched_place, place_from_environment
 from allfold.run.supervise import Child, Supervisor
 
 if TYPE_CHECKING:
@@ -67,13 +67,40 @@ def spawn(
     )
 
 
+def start(
+    work: Callable[..., Result],
+    ranks: int,
+    *,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+    prefix_output: bool = False,
+    survive: bool = False,
+) -> Result:
+    """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
+
+    A script that ends with this can be started plainly, by `allfold run`, torchrun, mpirun and srun. A launcher says how
+    many ranks there are, be it one, and has options of its own: `ranks` and all options but `args` are for spawned ranks.
+    What the work raises under a launcher comes out of here as it is.
+
+    The result is what the work returned on this rank. A process that spawned the ranks stands for rank 0 and gets that
+    one's result, or None if `survive` let it be lost. For the results of all ranks there is `spawn`.
+    """
+    _check_ranks(ranks)
+    place = launched_place()
+    if place is None:
+        return spawn(work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive)[0]
+    with _connected(place) as communicator:
+        return work(communicator, *args)
+
+
 @contextlib.contextmanager
 def _connected(place: Place) -> Iterator[Communicator]:
     from allfold.run.communicator import connect
 
     communicator = connect(place.rank, place.size, place.key, DEFAULT_TIMEOUT)
     yield communicator
-    # Not after an error: its report must be on its way before the others notice that this rank is gone.
+    # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others notice
+    # that this rank is gone.
     communicator.close()
 
 
