@@ -40,6 +40,9 @@ Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, di
     map();
     free_[directory_bytes] = size_ - directory_bytes;
     directory().process.store(getpid(), std::memory_order_relaxed);
+    struct stat facts{};
+    fstat(descriptor_, &facts);
+    directory().identity.store(facts.st_ino, std::memory_order_relaxed);
     directory().magic.store(directory_magic, std::memory_order_release);
 }
 

@@ -9,7 +9,7 @@
 namespace allfold {
 
 Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label)
-    : rank_(rank), label_(std::move(label)), members_(std::move(members)),
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_),
       patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
       ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))),
       piece_bytes_(std::clamp<uint64_t>(ring_bytes_ / 16, 1 << 10, 16 << 10)) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "blame.hpp"
 #include "dtypes.hpp"
 #include "errors.hpp"
 #include "layout.hpp"
@@ -138,6 +139,7 @@ class Channel {
     uint32_t rank_;
     std::string label_;
     std::vector<Member> members_;
+    Blame blame_;
     std::vector<Post*> posts_;
     std::vector<Counter*> bells_;
     Patience patience_;

@@ -188,10 +188,14 @@ std::vector<Channel::State> Channel::look_around(const Operation* operation) con
 std::optional<EngineError> Channel::find_loss(const Operation& operation, const std::vector<State>& states) const {
     const std::string name = name_of(operation) + ": ";
     auto lost = [&](const std::string& text) { return EngineError(Fault::rank_lost, name + text + where()); };
+    auto blame = [&](uint32_t peer) {
+        blame_.lost(peer);
+        return lost(blame_.sentence({peer}));
+    };
     if (states[rank_] == State::left) return lost("this communicator was closed");
     if (states[rank_] == State::gave_up) {
-        uint32_t first = first_lost(posts_, rank_);
-        return lost("this communicator was aborted" + (first == rank_ ? "" : ": " + named(first, *members_[first].arena) + " is gone"));
+        uint32_t first = blame_.first(rank_);
+        return lost("this communicator was aborted" + (first == rank_ ? "" : ": " + blame_.fate(first)));
     }
     bool alone = states.size() > 1;
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
@@ -199,16 +203,12 @@ std::optional<EngineError> Channel::find_loss(const Operation& operation, const 
         alone = alone && states[peer] != State::present;
         // From any rank: one that died may be the one that the message should have come from. One that left has said
         // all that it had to say.
-        if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source))
-            return lost(named(peer, *members_[peer].arena) + " is gone");
-        if (states[peer] == State::left && operation.peer == peer)
-            return lost(rank_named(peer) + " has left: it closed its communicator");
+        if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source)) return blame(peer);
+        if (states[peer] == State::left && operation.peer == peer) return blame(peer);
     }
     // Last: whoever gives up does so for somebody, and that one should be named.
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
-        if (peer == rank_ || states[peer] != State::gave_up) continue;
-        uint32_t first = first_lost(posts_, peer);
-        return lost(gave_up(posts_, peer, *members_[first].arena, first));
+        if (peer != rank_ && states[peer] == State::gave_up) return blame(peer);
     }
     if (alone && operation.peer == any_source)
         return lost("every other rank has left");

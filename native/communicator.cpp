@@ -1,20 +1,16 @@
-#include "communicator.hpp"
-
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "asking.hpp"
 #include "blame.hpp"
+#include "communicator_parts.hpp"
 #include "fetch.hpp"
 #include "peers.hpp"
 #include "ticks.hpp"
 
 namespace allfold {
-
-using namespace std::chrono_literals;
 
 namespace {
 
@@ -25,61 +21,14 @@ constexpr size_t segment_bytes = size_t{1} << 19;
 // What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
 constexpr size_t fetched_bytes = size_t{1} << 19;
 
-constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
-
-uint64_t mix(uint64_t value, uint64_t next) {
-    value = (value ^ next) * 0x9E3779B97F4A7C15u;
-    return value ^ value >> 29;
-}
-
-// What must be the same on all ranks. Where the arrays lie need not be.
-uint64_t signature(const CallRecord& record) {
-    uint64_t value = mix(record.call, record.elements);
-    value = mix(value, static_cast<uint32_t>(record.root));
-    value = mix(value, record.collective | record.dtype << 8 | record.op << 16);
-    for (size_t i = 0; i < sizeof record.algorithm; i += sizeof(uint64_t)) {
-        uint64_t word;
-        std::memcpy(&word, record.algorithm + i, sizeof word);
-        value = mix(value, word);
-    }
-    return value;
-}
-
-std::string list_of(const std::vector<uint32_t>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (size_t i = 0; i < ranks.size(); ++i) {
-        if (i) text += i + 1 == ranks.size() ? " and " : ", ";
-        text += std::to_string(ranks[i]);
-    }
-    return text;
-}
-
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
-// The state of one call.
-struct Communicator::Running {
-    const std::function<void()>& let_go;
-    const std::function<void()>& interrupted;
-    CallRecord record;
-    Clock::duration timeout;
-    Clock::time_point deadline{};  // set when waiting first takes long: most calls never look at a clock
-    // By rank; they belong to the communicator, so that a call allocates nothing.
-    std::vector<uint8_t>& met;           // peers that were seen to be in the same call
-    std::vector<const char*>& inputs;    // where arrays lie: one's own, and those of peers that may be reached
-    std::vector<char*>& outputs;
-    std::vector<uint8_t>& far;           // those are addresses in the peer's own process
-    const Program* program = nullptr;
-    uint32_t segments = 1;
-    size_t slot_bytes = 0;
-    bool is_tiny = false;  // everything fits the inline work areas
-};
-
 Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
                            uint64_t group)
     : rank_(rank), label_(std::move(label)), members_(std::move(members)),
-      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+      blame_(rank, members_), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
       fetching_(fetches ? Fetching::untried : Fetching::fails) {
     for (const Member& member : members_) {
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
@@ -397,9 +346,9 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
     int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
-    std::string how;
-    bool gone = error == ESRCH || life_of(process_of(peer), &how) == Life::dead;
-    fail_lost(running, peer, gone ? "is gone" + how : std::string("does not let its arrays be read any more (") + std::strerror(error) + ")");
+    if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
+    blame_.lost(peer);
+    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) + " does not let its arrays be read any more (" + std::strerror(error) + ") " + where(call_));
 }
 
 // Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
@@ -418,7 +367,7 @@ char* Communicator::locate(const Running& running, const Program& program, const
     return const_cast<char*>(base) + (skip + start) * element;
 }
 
-// Waiting, and what can go wrong meanwhile -----------------------------------------------------------------------------
+// Waiting; communicator_wait.cpp has what can go wrong meanwhile.
 
 void Communicator::publish_progress(uint64_t value) {
     publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
@@ -444,170 +393,6 @@ void Communicator::meet(Running& running, uint32_t peer) {
     running.met[peer] = 1;
     if (posts_[peer]->chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_) [[unlikely]]
         fail_mismatch(running);
-}
-
-Clock::duration Communicator::bother(Running& running, uint32_t peer) {
-    auto time = Clock::now();
-    if (running.deadline == Clock::time_point{}) {
-        running.deadline = time + running.timeout;
-        return std::min<Clock::duration>(1ms, running.timeout);
-    }
-    if (running.interrupted) running.interrupted();
-    look_around(running);
-    if (time >= running.deadline) fail_timeout(running, peer);
-    return std::min<Clock::duration>(nap, running.deadline - time);
-}
-
-// Is everybody still there, and in the same call?
-void Communicator::look_around(Running& running) {
-    std::string name = collective_names[running.record.collective];
-    int64_t gave_up_peer = -1;
-    for (uint32_t peer = 0; peer < size(); ++peer) {
-        Post& post = *posts_[peer];
-        // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
-        auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
-        // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
-        if (peer == rank_ && standing == Standing::aborted)
-            throw EngineError(Fault::rank_lost, name + ": this communicator was aborted " + where(call_));
-        // Ranks in different calls may wait for each other in programs that do not fit together, and never meet there.
-        if (post.last_call.load(std::memory_order_acquire) >= call_ &&
-            post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)
-            fail_mismatch(running);
-        // A peer that has done its part of this call: whatever befell it since is not our concern.
-        if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
-        if (standing == Standing::mismatch) fail_mismatch(running);
-        if (standing == Standing::late) fail_timeout(running, peer);
-        if (standing == Standing::aborted) {  // dead or alive: most give up because of somebody else
-            if (gave_up_peer < 0) gave_up_peer = peer;
-            continue;
-        }
-        if (standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_)
-            fail_lost(running, peer, "has left: it closed its communicator after call " + std::to_string(post.last_call.load()) + ", this is");
-        std::string how;
-        if (life_of(process_of(peer), &how) == Life::dead) fail_lost(running, peer, "is gone" + how);
-    }
-    // Last, so that whoever is seen to be lost is named.
-    if (gave_up_peer < 0) return;
-    auto peer = static_cast<uint32_t>(gave_up_peer);
-    uint32_t first = first_lost(posts_, peer);
-    posts_[rank_]->lost.store(first == peer ? 0 : first + 1, std::memory_order_relaxed);
-    throw EngineError(Fault::rank_lost, name + ": " + gave_up(posts_, peer, *members_[first].arena, first) + " " + where(call_));
-}
-
-void Communicator::fail_lost(Running& running, uint32_t peer, const std::string& what) {
-    // Before this rank's standing changes, which is what others look at first.
-    posts_[rank_]->lost.store(peer + 1, std::memory_order_relaxed);
-    std::string who = what.starts_with("has left") ? "rank " + std::to_string(peer) : named(peer, *members_[peer].arena);
-    throw EngineError(Fault::rank_lost, std::string(collective_names[running.record.collective]) + ": " + who + " " + what + " " + where(call_));
-}
-
-void Communicator::fail_mismatch(Running& running) {
-    stand(Standing::mismatch);
-    if (running.let_go) running.let_go();  // they may be threads of this process
-    // Give those who are still on their way a moment to arrive, so that everybody can be named.
-    auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
-    auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };
-    for (uint32_t peer = 0; peer < size(); ++peer)
-        while (!arrived(peer) && Clock::now() < limit) {
-            timespec pause{0, 1000000};
-            nanosleep(&pause, nullptr);
-        }
-    // A rank that needed nobody may have left the call that differed, and notice in a later one: name the first.
-    std::vector<CallRecord> records(size());
-    bool same_call = true, same_collective = true;
-    uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
-    while (same_call && call < call_) {
-        ++call;
-        const CallRecord own = posts_[rank_]->records[call % records_kept].load();
-        for (uint32_t peer = 0; peer < size(); ++peer) {
-            records[peer] = posts_[peer]->records[call % records_kept].load();
-            if (records[peer].call != call) continue;
-            same_call &= signature(records[peer]) == signature(own);
-            same_collective &= records[peer].collective == own.collective;
-        }
-    }
-    std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
-    text += ": ";
-    std::vector<uint32_t> absent;
-    std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
-    for (uint32_t peer = 0; peer < size(); ++peer) {
-        if (records[peer].call != call) {
-            absent.push_back(peer);
-            continue;
-        }
-        std::string what = describe(records[peer], !same_collective);
-        auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
-        if (known == groups.end()) groups.push_back({what, {peer}});
-        else known->second.push_back(peer);
-    }
-    for (size_t i = 0; i < groups.size(); ++i)
-        text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
-    if (groups.size() < 2) text += ", but an earlier call differed";
-    if (!absent.empty()) text += ", " + list_of(absent) + " did not come";
-    throw EngineError(Fault::mismatch, text + " " + where(call));
-}
-
-void Communicator::fail_timeout(Running& running, uint32_t peer) {
-    stand(Standing::late);
-    std::vector<uint32_t> absent;
-    for (uint32_t other = 0; other < size(); ++other)
-        if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
-    double seconds = std::chrono::duration<double>(running.timeout).count();
-    char within[48];
-    std::snprintf(within, sizeof within, " within %g s ", seconds);
-    std::string text = std::string(collective_names[running.record.collective]) + ": ";
-    if (absent.empty()) text += "rank " + std::to_string(peer) + " came but did not do its part";
-    else text += list_of(absent) + " did not come";
-    text += within + where(call_);
-    // What is known of those that are waited for: of a few, since all of a thousand would be no help.
-    constexpr size_t most_described = 4;
-    if (absent.empty()) absent.push_back(peer);
-    for (size_t i = 0; i < std::min(absent.size(), most_described); ++i) text += last_seen(absent[i]);
-    throw EngineError(Fault::timeout, text);
-}
-
-// What a rank was last seen doing, and where it stands in its program if it can still say so.
-std::string Communicator::last_seen(uint32_t peer) const {
-    const Post& post = *posts_[peer];
-    int32_t process = process_of(peer);
-    std::string text = "; " + named(peer, *members_[peer].arena) + " ";
-    uint64_t call = post.last_call.load(std::memory_order_acquire);
-    CallRecord record = post.records[call % records_kept].load();
-    if (call == 0) {
-        text += "has made no call yet";
-    } else {
-        bool done = post.last_done.load(std::memory_order_acquire) >= call;
-        text += (done ? "has done call " : "is in call ") + std::to_string(call);
-        if (record.call == call) text += ", " + describe(record, true);
-        uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
-        if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
-    }
-    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
-    // The first line is for sentences like this one, the rest for `allfold doctor`.
-    Directory& directory = members_[peer].arena->directory();
-    if (directory.answers.load(std::memory_order_relaxed) == 0) return text;
-    std::string answer = ask(directory, 300ms);
-    if (answer.empty()) return text + "; it does not say where it is: its interpreter is busy, or stuck";
-    return text + "; it is at " + answer.substr(0, answer.find('\n'));
-}
-
-std::string Communicator::where(uint64_t call) const {
-    return "(call " + std::to_string(call) + " of " + label_ + ")";
-}
-
-std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
-    auto collective = static_cast<Collective>(record.collective);
-    std::string text;
-    if (with_collective) text += std::string(collective_names[record.collective]) + " of ";
-    if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
-    text += std::string(name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
-    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
-    if (reduces) text += record.op == custom_op ? " custom operation" : std::string(" ") + name_of(static_cast<Op>(record.op));
-    bool rooted = collective == Collective::reduce || collective == Collective::broadcast ||
-                  collective == Collective::gather || collective == Collective::scatter;
-    if (rooted) text += " root " + std::to_string(record.root);
-    if (record.algorithm[0]) text += std::string(" by ") + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
-    return text;
 }
 
 }  // namespace allfold

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "arena.hpp"
-#include "directory.hpp"
+#include "blame.hpp"
 #include "errors.hpp"
 #include "kernels.hpp"
 #include "layout.hpp"
@@ -80,6 +80,10 @@ class Communicator {
     // ends the call by throwing.
     void run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted);
 
+    // Before this rank leaves: did all come with the same to the last call? A rank that needed nobody in it has not heard
+    // yet. Waits a moment for those who are still on their way, and throws if somebody differs.
+    void compare_last_call(const std::function<void()>& interrupted);
+
     // Ends this rank's part for good: no further call works, here or, as soon as they notice, on the other ranks.
     void stand(Standing standing);
 
@@ -113,13 +117,16 @@ class Communicator {
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void meet(Running& running, uint32_t peer);
     Clock::duration bother(Running& running, uint32_t peer);
-    void look_around(Running& running);
-    [[noreturn]] void fail_lost(Running& running, uint32_t peer, const std::string& what);
+    void look_around(Running& running, uint32_t awaited);
+    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
     void publish_progress(uint64_t value);
     int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    bool is_here(uint32_t peer) const;
+    uint32_t held_up_by(uint32_t peer) const;
+    static std::string name_of(const Running& running);
     std::string describe(const CallRecord& record, bool with_collective) const;
     std::string where(uint64_t call) const;
     std::string last_seen(uint32_t peer) const;
@@ -127,6 +134,7 @@ class Communicator {
     uint32_t rank_;
     std::string label_;
     std::vector<Member> members_;
+    Blame blame_;
     std::vector<Post*> posts_;
     std::vector<char*> work_;
     std::vector<uint64_t> seen_;  // by rank: the progress that was last seen

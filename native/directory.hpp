@@ -22,6 +22,8 @@ struct Entry {
 struct Directory {
     std::atomic<uint64_t> magic;
     std::atomic<int32_t> process;
+    std::atomic<uint64_t> identity;  // of this arena and no other
+    std::atomic<uint64_t> lost;      // the identity of whom its owner lost last, in any communicator: see blame.hpp
     // Where do you stand in your program? Whoever wants to know adds one to the question; a thread of the owner then
     // writes the answer, and gives it the question's number.
     std::atomic<uint32_t> answers;  // there is such a thread

@@ -82,7 +82,6 @@ struct Post {
     alignas(line_bytes) std::atomic<uint32_t> standing;
     std::atomic<uint64_t> last_call;  // the call that the rank has come to
     std::atomic<uint64_t> last_done;  // the call that it has done its part of
-    std::atomic<uint32_t> lost;  // the rank, plus one, for whose loss this one gave up: see blame.hpp
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
     // A number, and where it lies in the process's own memory: whoever can fetch it from there can fetch arrays.
     std::atomic<uint64_t> witness, witness_address;

@@ -79,7 +79,7 @@ def test_what_is_written_is_read_again(flights: list[Path]) -> None:
     assert sorted(world["errors"]) == [0, 1] and world["errors"][0].startswith("CollectiveTimeout: all_reduce: rank 2")
     assert [member["calls"][-1]["elements"] for member in pair["members"]] == [3, 5]
     one = next(path for path in flights if '"label": "the world"' in path.read_text())
-    assert read([one])[0]["members"][2] == world["members"][2]
+    assert read([one])[0]["members"][2]["calls"] == world["members"][2]["calls"]
 
 
 def test_people_see_where_ranks_part(flights: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +179,30 @@ def test_the_calls_of_a_rank_that_was_killed_are_kept() -> None:
     assert not has_notes and not again
     dead = flight["groups"][0]["members"][1]
     assert [call["collective"] for call in dead["calls"]] == ["broadcast"] and flight["error"]["type"] == "RankLost"
+
+
+@pytest.mark.parametrize("way", ["plain", "in the background", "message", "message in the background"])
+def test_the_recorders_are_kept_whichever_way_a_call_fails(way: str) -> None:
+    def work(comm: Communicator) -> Any:
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(af.RankLost) as lost:
+            if way == "plain":
+                comm.all_reduce(np.ones(7))
+            elif way == "in the background":
+                handle = comm.all_reduce(np.ones(7), async_op=True)
+                assert handle is not None
+                handle.wait()
+            elif way == "message":
+                comm.recv(np.ones(7), 1)
+            else:
+                comm.irecv(np.ones(7), 1).wait()
+        return lost.value.flight  # type: ignore[attr-defined]
+
+    flight = af.spawn(work, 2, timeout=PATIENCE, survive=True)[0]
+    assert flight["error"]["type"] == "RankLost" and "rank 1 (process " in flight["error"]["message"]
+    assert [call["collective"] for call in flight["groups"][0]["members"][1]["calls"]] == ["barrier"]
 
 
 def test_what_cannot_be_written_is_a_note_and_the_error_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

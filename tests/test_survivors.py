@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import allfold
-from allfold import CollectiveTimeout, MismatchError, RankLost, UsageError, _native
+from allfold import CollectiveTimeout, MismatchError, RankFailed, RankLost, UsageError, _native
 from allfold.cli import main
 from allfold.run import communicator
 from allfold.run.communicator import Communicator
@@ -307,3 +307,121 @@ def test_a_rank_that_dies_before_it_is_ready_is_named_at_once() -> None:
 
     for said in filter(None, run_everywhere(enter, work, 3, timeout=PATIENCE, survive=True)):
         assert re.search(r"barrier: rank 1 \(process [1-9]\d*\) is gone", said)
+
+
+def test_whoever_hears_in_a_message_or_another_group_and_ends_is_not_named_for_the_first() -> None:
+    def work(comm: Communicator) -> list[str]:
+        pair = comm.group([1, 3])
+        other = comm.group([2, 3])
+        comm.barrier()
+        if comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if pair is not None:
+            fails(RankLost, pair.recv, np.ones(1), 1)
+            os._exit(1)  # without a word to the others
+        if other is not None:
+            fails(RankLost, other.barrier)
+            comm.close()
+            return []
+        deadline = time.monotonic() + PATIENCE
+        while _native.is_alive(comm._members[1][0]) or _native.flight(*comm._members[2][:2])["standing"] == "open":
+            assert time.monotonic() < deadline
+        return [fails(RankLost, comm.recv, np.ones(1), 1), fails(RankLost, comm.barrier)]
+
+    in_message, in_call = allfold.spawn(work, 4, timeout=PATIENCE, survive=True)[0]
+    assert re.search(r"recv: rank 3 \(process \d+\) is gone.*; rank 1 gave up because of it \(the world\)", in_message)
+    assert re.search(r"barrier: rank 3 \(process \d+\) is gone.*; ranks 1 and 2 gave up because of it \(call", in_call)
+
+
+def test_all_who_are_gone_are_named_where_nobody_was_first() -> None:
+    def work(comm: Communicator) -> str:
+        comm.barrier()
+        if comm.rank != 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE
+        while any(_native.is_alive(comm._members[rank][0]) for rank in (0, 2)):
+            assert time.monotonic() < deadline
+        return fails(RankLost, comm.barrier)
+
+    said = allfold.spawn(work, 3, timeout=PATIENCE, survive=True)[1]
+    assert re.search(r"barrier: rank 0 \(process \d+\) is gone.*; rank 2 \(process \d+\) is gone", said)
+
+
+def test_who_left_another_communicator_is_not_blamed_in_this_one() -> None:
+    def work(comm: Communicator) -> str | None:
+        pair = comm.group([0, 1])
+        comm.barrier()
+        if comm.rank == 0:
+            assert pair is not None
+            pair.close()
+        if comm.rank == 1:
+            assert pair is not None and "rank 0 has left" in fails(RankLost, pair.barrier)
+            comm.close()
+            return None
+        said = fails(RankLost, comm.barrier)
+        comm.abort()
+        return said
+
+    for said in filter(None, allfold.spawn(work, 3, timeout=PATIENCE)):
+        assert said.startswith("barrier: rank 1 has left: it closed its communicator after call")
+        assert "rank 0" not in said
+
+
+def test_the_one_that_holds_up_all_is_named_and_not_those_who_wait_for_it() -> None:
+    def work(comm: Communicator) -> str:
+        def fold(one: Any, other: Any) -> Any:
+            if comm.rank == 1:
+                over.wait(PATIENCE)
+            return one + other
+
+        op = allfold.op(fold, commutative=True)
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), op, algorithm="ring", timeout=0.5)
+        if comm.rank != 1 and all_know.wait(PATIENCE) == 0:
+            over.set()
+        return said
+
+    over, all_know = threading.Event(), threading.Barrier(3)
+    for rank, said in enumerate(run_threads(work, 4)):
+        if rank != 1:
+            assert "rank 1 came but did not do its part" in said
+
+
+# The last call ----------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_needed_nobody_in_their_last_call_hear_of_a_mismatch_when_they_leave() -> None:
+    def work(comm: Communicator) -> str:
+        comm.barrier()
+        comm.broadcast(np.ones(3), root=comm.rank)  # each its own
+        return fails(MismatchError, comm.close)
+
+    for run in (run_threads, allfold.spawn):
+        for said in run(work, 2):
+            assert said.startswith(
+                "broadcast: rank 0 came with float64[3] root 0, rank 1 with float64[3] root 1 (call 2"
+            )
+
+
+def test_leaving_waits_for_nobody_who_does_not_come() -> None:
+    def work(comm: Communicator) -> float:
+        if comm.rank == 1:
+            over.wait(PATIENCE)
+            return 0.0
+        comm.broadcast(np.ones(3))
+        began = time.monotonic()
+        comm.close()
+        over.set()
+        return time.monotonic() - began
+
+    over = threading.Event()
+    assert 0.9 < run_threads(work, 2)[0] < 10
+
+
+def test_an_error_inside_with_is_not_hidden_by_one_of_leaving() -> None:
+    def work(comm: Communicator) -> None:
+        with comm:
+            comm.broadcast(np.ones(3), root=comm.rank)
+            raise LookupError("mine")
+
+    with pytest.raises(RankFailed, match="raised LookupError: mine"):
+        run_threads(work, 2)

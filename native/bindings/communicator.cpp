@@ -91,8 +91,8 @@ class PyCommunicator {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
-                   nb::object long_way, double timeout, bool fetches, uint64_t group)
-        : compile_(std::move(compile)), long_way_(std::move(long_way)), timeout_(seconds(timeout)) {
+                   nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group)
+        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
         native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group);
@@ -174,10 +174,18 @@ class PyCommunicator {
         }
     }
 
-    void close() {
-        native_->stand(Standing::left);
+    // `compares`: whether all came with the same to the last call. What is still under way was not waited for, and is not.
+    void close(bool compares) {
         nb::gil_scoped_release release;
+        std::exception_ptr error;
+        try {
+            if (compares && !(worker_ && worker_->busy())) native_->compare_last_call(check_signals);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        native_->stand(Standing::left);
         worker_.reset();
+        if (error) std::rethrow_exception(error);
     }
     void abort() { native_->stand(Standing::aborted); }
     bool in_shared_memory(nb::handle object) {
@@ -185,6 +193,15 @@ class PyCommunicator {
         return native_->in_shared_memory(array.data, array.elements * size_of(array.dtype));
     }
     uint64_t calls() const { return native_->calls(); }
+
+    // An error is about to leave a call. What is done about it never takes its place.
+    void tell(nb::python_error& error) noexcept {
+        try {
+            failed_(error.value());
+        } catch (nb::python_error& trouble) {
+            trouble.discard_as_unraisable("allfold");
+        }
+    }
     void start_trace() {
         events_.clear();
         nb::gil_scoped_release release;  // a call in the background may need the interpreter to come to its end
@@ -381,7 +398,7 @@ class PyCommunicator {
         return *numbers;
     }
 
-    nb::object compile_, long_way_;
+    nb::object compile_, long_way_, failed_;
     Clock::duration timeout_;
     std::unique_ptr<Communicator> native_;
     std::unique_ptr<Worker> worker_;
@@ -396,9 +413,9 @@ class PyCommunicator {
 // The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the smallest
 // calls would feel.
 static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) noexcept {
+    auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
-        auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
         if (!PyLong_Check(arguments[4])) throw EngineError(Fault::usage, "the root must be a rank, a whole number");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         long root = std::clamp<long>(PyLong_AsLong(arguments[4]), -1, most_ranks);
@@ -408,9 +425,13 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
             .release()
             .ptr();
     } catch (nb::python_error& error) {
+        self->tell(error);
         error.restore();
     } catch (const EngineError& error) {
         raise(error);
+        nb::python_error raised;
+        self->tell(raised);
+        raised.restore();
     } catch (const std::exception& error) {
         PyErr_SetString(PyExc_RuntimeError, error.what());
     }
@@ -431,8 +452,8 @@ static nb::object caller(nb::handle communicator) {
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
-        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, double, bool,
-                      uint64_t>())
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, nb::object,
+                      double, bool, uint64_t>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

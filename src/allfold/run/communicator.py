@@ -159,7 +159,14 @@ class Communicator(PointToPoint):
             assert communicator is not None
             return communicator._run(*call)
 
-        self._engine = _native.Communicator(rank, works, label, compile_program, long_way, timeout, _fetches(), number)
+        def failed(error: BaseException) -> None:
+            communicator = me()
+            assert communicator is not None
+            communicator._failed(error)
+
+        self._engine = _native.Communicator(
+            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number
+        )
         self._call = _native.caller(self._engine)
         self._channel = _native.Channel(rank, inboxes, label, timeout)
         for name, code in _CODES.items():
@@ -171,8 +178,8 @@ class Communicator(PointToPoint):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._leave(compares=kind is None)
 
     # Collectives -----------------------------------------------------------------------------------------------------
 
@@ -387,9 +394,20 @@ class Communicator(PointToPoint):
         return {"rank": self.rank, "size": self.size, "label": self._label, **record}
 
     def close(self) -> None:
-        """Leave. Calls of other ranks that would need this one fail, naming it."""
+        """Leave. Calls of other ranks that would need this one fail, naming it.
+
+        A rank that needed nobody in its last call (the root of a broadcast) waits up to a second for the others to come to
+        it, and raises `MismatchError` if one of them came with something else.
+        """
+        self._leave(compares=True)
+
+    def _leave(self, compares: bool) -> None:
         self._channel.close()
-        self._engine.close()
+        try:
+            self._engine.close(compares)
+        except FAILURES as error:
+            self._failed(error)
+            raise
 
     def abort(self) -> None:
         """End all calls on this communicator, here and on all other ranks, from any thread."""
@@ -420,9 +438,6 @@ class Communicator(PointToPoint):
             algorithm = self._named(algorithm)
         try:
             ticket = self._engine.run(code, source, target, number, root, algorithm, timeout, dtype, async_op)
-        except FAILURES as error:
-            self._failed(error)
-            raise
         except (BufferError, TypeError, ValueError) as error:
             # What comes from deeper than the engine was raised by the user's own operation or algorithm: it stays.
             if isinstance(error, AllfoldError) or _comes_from_python(error):
@@ -430,7 +445,7 @@ class Communicator(PointToPoint):
             if isinstance(error, BufferError):
                 return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
             raise UsageError(f"{collective}: {error}") from None
-        return Handle(self._engine, ticket, (source, target)) if async_op else None
+        return Handle(self._engine, ticket, (source, target), self._failed) if async_op else None
 
     def _failed(self, error: BaseException) -> None:
         """An error is about to leave a call: what the flight recorders hold goes with it, with the first one."""

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CollectiveTimeout
+from .flight import FAILURES
 
 
 class Handle:
     """A call that goes on in the background. The arrays belong to it until it is done."""
 
-    def __init__(self, engine: Any, ticket: Any, arrays: tuple[Any, ...]) -> None:
+    def __init__(
+        self, engine: Any, ticket: Any, arrays: tuple[Any, ...], failed: Callable[[BaseException], None]
+    ) -> None:
         self._engine = engine
         self._ticket = ticket
         self._arrays: tuple[Any, ...] | None = arrays
+        self._failed = failed
         self._afterwards: Callable[[], None] | None = None
 
     def done(self) -> bool:
@@ -23,7 +27,12 @@ class Handle:
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the call has ended, and raise what it raised; `CollectiveTimeout` if it takes longer than told."""
-        if not self._engine.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout)):
+        try:
+            done = self._engine.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout))
+        except FAILURES as error:
+            self._failed(error)
+            raise
+        if not done:
             raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it goes on")
         if self._afterwards is not None:
             self._afterwards()

@@ -12,11 +12,13 @@ yet, so wait for what was sent before leaving.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _native
 from ..errors import AllfoldError, UsageError
 from .arrays import contiguous, is_writable, put_back
+from .flight import FAILURES
 
 ANY_TAG: int = _native.ANY_TAG
 
@@ -32,10 +34,17 @@ class Message(NamedTuple):
 class Pending:
     """A message on its way. Its array belongs to it until it is done."""
 
-    def __init__(self, channel: _native.Channel, operation: _native.Operation, timeout: float | None) -> None:
+    def __init__(
+        self,
+        channel: _native.Channel,
+        operation: _native.Operation,
+        timeout: float | None,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._channel = channel
         self._operation = operation
         self._timeout = timeout
+        self._failed = failed
         self._scattered: tuple[Any, Any] | None = None  # the array that was given, and the contiguous copy of it
 
     def done(self) -> bool:
@@ -47,7 +56,11 @@ class Pending:
 
         Without a timeout, the one that was given to `isend` or `irecv` counts, or else the communicator's.
         """
-        came = self._channel.wait(self._operation, self._timeout if timeout is None else timeout)
+        try:
+            came = self._channel.wait(self._operation, self._timeout if timeout is None else timeout)
+        except FAILURES as error:
+            self._failed(error)
+            raise
         if self._scattered is not None:
             put_back(*self._scattered)
             self._scattered = None
@@ -59,12 +72,18 @@ class PointToPoint:
 
     _channel: _native.Channel
 
+    def _failed(self, error: BaseException) -> None:
+        raise NotImplementedError
+
     def send(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
     ) -> None:
         """Send an array. Returns when it may be changed again."""
         try:
             self._channel.send(array, destination, tag, timeout, dtype)
+        except FAILURES as error:
+            self._failed(error)
+            raise
         except BufferError as error:
             self.send(_copied("send", array, error), destination, tag, timeout, dtype)
         except (TypeError, ValueError) as error:
@@ -81,6 +100,9 @@ class PointToPoint:
         """Receive into an array: from a rank or, without a source, from any; with a tag or `allfold.ANY_TAG`."""
         try:
             return Message._make(self._channel.receive(array, source, tag, timeout, dtype))
+        except FAILURES as error:
+            self._failed(error)
+            raise
         except BufferError as error:
             plain = _copied("recv", array, error, written=True)
             came = self.recv(plain, source, tag, timeout, dtype)
@@ -94,7 +116,8 @@ class PointToPoint:
     ) -> Pending:
         """Send an array in the background; it must not be changed before that is done."""
         try:
-            return Pending(self._channel, self._channel.start(True, array, destination, tag, dtype), timeout)
+            operation = self._channel.start(True, array, destination, tag, dtype)
+            return Pending(self._channel, operation, timeout, self._failed)
         except BufferError as error:
             return self.isend(_copied("isend", array, error), destination, tag, timeout, dtype)
         except (TypeError, ValueError) as error:
@@ -113,7 +136,8 @@ class PointToPoint:
         An array that is not contiguous is filled by `wait`.
         """
         try:
-            return Pending(self._channel, self._channel.start(False, array, source, tag, dtype), timeout)
+            operation = self._channel.start(False, array, source, tag, dtype)
+            return Pending(self._channel, operation, timeout, self._failed)
         except BufferError as error:
             plain = _copied("irecv", array, error, written=True)
             pending = self.irecv(plain, source, tag, timeout, dtype)
