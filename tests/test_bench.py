@@ -293,6 +293,10 @@ def test_a_run_prints_its_environment_and_its_table_and_goes_on_without_a_missin
     document = json.loads(file.read_text(encoding="utf-8"))
     assert document["complete"] is True
     assert document["environment"]["ranks"] == 2
+    assert (
+        1 < document["environment"]["recorder_ns"] < 10_000
+        and " ns of every call of ours, for the flight recorder" in ended.stdout
+    )
     assert set(document["missing_peers"]) == {"openmpi"}
     (table,) = document["tables"]
     assert [point["size"] for point in table["points"]] == [8, 64]

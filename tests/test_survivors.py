@@ -105,6 +105,14 @@ def test_after_ranks_disagreed_all_of_them_go_on() -> None:
     assert run_threads(work, 3) == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
 
 
+def test_what_is_closed_cannot_be_shrunk() -> None:
+    def work(comm: Communicator) -> str:
+        comm.close()
+        return fails(UsageError, comm.shrink)
+
+    assert set(run_threads(work, 2)) == {"shrink: this communicator is closed"}
+
+
 def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
     def work(comm: Communicator) -> str:
         if comm.rank == 1:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
+from .. import __version__, _native
 from .peers import cores
 
 
@@ -35,6 +35,7 @@ def describe_environment(ranks: int, peers: Mapping[str, str]) -> dict[str, Any]
         "ranks": ranks,
         "oversubscribed": ranks > cores(),
         "load": round(os.getloadavg()[0], 2),
+        "recorder_ns": round(_native.recorder_nanoseconds(), 1),
     }
 
 
@@ -46,6 +47,7 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
         f"# system     {facts['kernel']}, Python {facts['python']}, NumPy {facts['numpy']}; load {facts['load']} before",
         *(f"# {name:<10} {version}" for name, version in facts["peers"].items()),
         f"# ranks      {facts['ranks']}, {crowd}",
+        f"# recorder   {facts['recorder_ns']:.0f} ns of every call of ours, for the flight recorder",
     ]
 
 

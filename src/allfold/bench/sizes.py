@@ -7,6 +7,7 @@ import re
 from ..errors import UsageError
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+MOST_BYTES = 2**60
 
 
 def parse_size(text: str) -> int:
@@ -14,7 +15,19 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"size {text!r}: expected a number of bytes, as in 8, 64K or 128M")
-    return int(match[1]) * _UNITS[match[2].upper()]
+    digits = match[1].lstrip("0") or "0"
+    size = int(digits[:20]) * _UNITS[match[2].upper()]
+    if len(digits) > 20 or size > MOST_BYTES:
+        raise UsageError(f"size {text:.40}: expected at most {MOST_BYTES} bytes (1 EiB)")
+    return size
+
+
+def parse_sizes(text: str, factor: float = 4.0) -> list[int]:
+    """`1K,1M` and `1K-1G`: each size of a list, or from one to another, `factor` times the one before."""
+    begin, dash, end = text.partition("-")
+    if dash:
+        return size_row(parse_size(begin), parse_size(end), factor)
+    return sorted({parse_size(word) for word in text.split(",")})
 
 
 def format_size(size: int) -> str:

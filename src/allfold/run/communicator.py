@@ -377,6 +377,8 @@ class Communicator(PointToPoint):
         """
         if was_shrunk(self._members, self.rank):
             raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
+        if self.flight()["standing"] == "left":
+            raise UsageError("shrink: this communicator is closed")
         self.abort()
         arena = self._members[self.rank][0]
         needs = (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(self.size))
