@@ -433,3 +433,32 @@ def test_an_error_inside_with_is_not_hidden_by_one_of_leaving() -> None:
 
     with pytest.raises(RankFailed, match="raised LookupError: mine"):
         run_threads(work, 2)
+
+
+# Without /dev/shm -------------------------------------------------------------------------------------------------------
+
+FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4k /dev/zero > /dev/shm/full"
+ABSENT = """mount -t tmpfs none /mnt
+for node in null urandom zero; do touch /mnt/$node; mount --bind /dev/$node /mnt/$node; done
+mount --rbind /mnt /dev && ! ls /dev/shm 2> /dev/null"""
+SUMS = """
+import allfold, numpy as np
+def work(comm):
+    one, other = comm.empty(1 << 20), np.ones(1 << 20, np.float32)
+    one[:] = 1
+    comm.all_reduce(one)
+    comm.all_reduce(other)
+    return float(one.sum() + other.sum())
+print(allfold.spawn(work, 2))
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode != 0,
+    reason="the system gives no mount namespace of one's own",
+)
+@pytest.mark.parametrize("state", [FULL, ABSENT], ids=["full", "absent"])
+def test_dev_shm_is_not_needed(state: str) -> None:
+    words = ["unshare", "-rm", "sh", "-ec", state + '\nexec "$0" -c "$1"', sys.executable, SUMS]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, ended.stdout) == (0, f"{[4.0 * 2**20] * 2}\n"), ended.stderr
