@@ -1,9 +1,26 @@
 import { readFileSync } from "node:fs";
 import type { Page } from "@playwright/test";
-import { exported, expect, test } from "./allfold";
+import { exported, expect, test, written } from "./allfold";
 
 const VIEWS = ["holds", "time", "bytes", "race", "wins", "code"];
 let address = "";
+
+/** A ring that ends before its results are everywhere: wrong, so it is not simulated, and its race is run in steps. */
+const CUT_SHORT = [
+  `${written(
+    "cut_short.py",
+    `from allfold import reduce
+
+def cut_short(ranks):
+    for step in range(ranks - 1):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+`,
+  )}:cut_short`,
+  "--collective",
+  "all_reduce",
+  "--ranks",
+  "8",
+];
 
 test.beforeAll(() => {
   address = exported("ring", "ring", "--ranks", "8");
@@ -109,6 +126,53 @@ test("the race ends with everything arrived, the lower bound before everybody", 
   await page.getByRole("slider", { name: "Time of the race" }).fill("1000");
   for (const lane of await page.locator(".lane").all()) await expect(lane).toContainText("arrived100 %");
   await expect(page.locator(".least")).toContainText("lower bound");
+});
+
+for (const width of [390, 1440]) {
+  test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {
+    await page.setViewportSize({ width, height: 900 });
+    const [many, wrong] = [exported("many", "ring", "--ranks", "33"), exported("lone", ...CUT_SHORT)];
+    for (const where of [address, many, wrong]) {
+      for (const view of VIEWS) {
+        await page.goto("about:blank");
+        await page.goto(`${where}#view=${view}&step=4&clock=modelled`);
+        await expect(page.locator(`#view-${view} svg.picture`).first()).toBeVisible();
+        expect(await page.evaluate(wordsOutside), `${where} ${view}`).toEqual([]);
+      }
+    }
+  });
+}
+
+/** The words of pictures that reach beyond them, by more than a pixel. */
+function wordsOutside(): string[] {
+  return [...document.querySelectorAll("svg.picture")].flatMap((picture) => {
+    const frame = picture.getBoundingClientRect();
+    return [...picture.querySelectorAll("text")]
+      .filter((word) => {
+        const box = word.getBoundingClientRect();
+        return box.width > 0 && (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1);
+      })
+      .map((word) => word.textContent ?? "");
+  });
+}
+
+test("on the clock of steps nobody is faster than a bound that is none", async ({ page }) => {
+  await page.goto(`${exported("unfinished", ...CUT_SHORT)}#view=race&rivals=naive`);
+  await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toHaveText("1 step");
+  await expect(page.locator(".least")).toHaveCount(0);
+  await expect(page.locator("#view-race .twin")).not.toContainText("No algorithm takes less");
+});
+
+test("messages up and down do not cut holes into each other", async ({ page }) => {
+  await page.goto(`${exported("crossing", "ring", "--ranks", "33")}#view=time&clock=modelled`);
+  await expect(page.locator("#view-time .many path.down").first()).toBeAttached();
+  await expect(page.locator("#view-time .many path.up").first()).toBeAttached();
+});
+
+test("at night a crowd says that bright is much", async ({ page }) => {
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.goto(`${exported("crowd", "tree", "--ranks", "128")}`);
+  await expect(page.locator("#view-holds svg.picture")).toContainText("the brighter, the more has arrived");
 });
 
 for (const view of VIEWS) {

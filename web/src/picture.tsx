@@ -57,6 +57,16 @@ export function Picture(props: {
   );
 }
 
+/** A label below its tick; at the right edge, before it, so that it stays in the picture. */
+export function anchorOf(x: number, width: number): "middle" | "end" {
+  return x > width - 26 ? "end" : "middle";
+}
+
+/** How more is shown: by dark squares on paper, by bright ones at night. */
+export function deeper(): string {
+  return dark.value ? "the brighter" : "the darker";
+}
+
 /** The same in words. It is read out when it changes, and seen when text is switched on. */
 export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
   return (

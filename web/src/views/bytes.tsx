@@ -13,6 +13,7 @@ import { placesOf } from "./places";
 const DRAWN = 16; // above so many ranks a matrix says more than a drawing
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
 const LISTED = 8;
+const MOST_SQUARES = 64; // a side of the matrix; more ranks are taken together
 
 export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
@@ -62,6 +63,30 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
           <span>
             <i class="line flowing" /> used in this step
           </span>
+        </p>
+      )}
+      {asMatrix && (
+        <p class="legend">
+          <span class="scale">
+            {step ? "no bytes so far" : "no bytes"}
+            <i
+              class="ramp"
+              style={{
+                background: `linear-gradient(90deg, ${fullness(0.12, dark.value)}, ${fullness(1, dark.value)})`,
+              }}
+            />
+            the most in the end
+          </span>
+          {hostsOf(entry, replay).length > 1 && (
+            <span>
+              <i class="swatch host" /> a host's own pairs
+            </span>
+          )}
+          {step > 0 && (
+            <span>
+              <i class="swatch fresh" /> used in this step
+            </span>
+          )}
         </p>
       )}
       {!links.length && <p class="note">No topology was given, so no links are known.</p>}
@@ -209,9 +234,15 @@ function Busiest(props: {
   );
 }
 
+/** The hosts that are framed in the matrix; none where ranks are taken together. */
+function hostsOf(entry: Entry, replay: Replay): number[] {
+  const host = entry.topology?.host;
+  return host && replay.ranks <= MOST_SQUARES ? [...new Set(host.slice(0, replay.ranks))] : [];
+}
+
 /** From whom to whom, so far: rows send, columns receive. More than 64 ranks are taken together in blocks. */
 function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): Drawn {
-  const side = Math.min(64, replay.ranks);
+  const side = Math.min(MOST_SQUARES, replay.ranks);
   const [left, top] = [64, 46];
   const cell = Math.max(4, Math.min(22, Math.floor((Math.min(width, 860) - left - 16) / side)));
   const block = (rank: number): number => Math.floor((rank * side) / replay.ranks);
@@ -252,7 +283,7 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
   }
   const every = Math.ceil(16 / cell);
   const host = entry.topology?.host;
-  const hosts = host && side === replay.ranks ? [...new Set(host.slice(0, replay.ranks))] : [];
+  const hosts = hostsOf(entry, replay);
   const content = (
     <>
       <rect class="ground" x={left} y={top} width={side * cell - 1} height={side * cell - 1} />
@@ -296,7 +327,7 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
         </g>
       ))}
       <text class="axis" x={left} y={top - 28}>
-        {`to rank →, from rank ↓; the darker, the more bytes${step ? " so far" : " in all"}${hosts.length > 1 ? "; squares are hosts" : ""}`}
+        to rank →, from rank ↓
       </text>
     </>
   );

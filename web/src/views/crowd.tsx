@@ -1,7 +1,7 @@
 /** Who holds what among more ranks than can be drawn one by one: squares that stand for many cells. */
 
 import type { ComponentChildren } from "preact";
-import { dark, type Drawn } from "../picture";
+import { dark, deeper, type Drawn } from "../picture";
 import { fullness } from "../palette";
 import { NOTHING, type Replay, type State } from "../replay";
 import { plural } from "../words";
@@ -50,7 +50,7 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
   const content = (
     <>
       <text class="axis" x={left} y={top - 14}>
-        {`${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; the darker, the more has arrived`}
+        {`${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; ${deeper()}, the more has arrived`}
       </text>
       {every(rows, step).map((row) => (
         <text key={row} class="label" x={left - 10} y={top + row * high + high / 2 + 4} text-anchor="end">
@@ -74,7 +74,7 @@ export function drawSquare(replay: Replay, state: State, width: number): Drawn {
   const content = (
     <>
       <text class="axis" x={left} y={18}>
-        {`a square is a rank, ${across} a row; the darker, the more has arrived`}
+        {`a square is a rank, ${across} a row; ${deeper()}, the more has arrived`}
       </text>
       {every(rows, 4).map((row) => (
         <text key={row} class="label" x={left - 10} y={34 + row * side + side / 2 + 4} text-anchor="end">

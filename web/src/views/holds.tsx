@@ -4,6 +4,7 @@ import type { ComponentChildren, JSX } from "preact";
 import type { Entry } from "../document";
 import { dark, lights, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
+import { fraction } from "../player";
 import { NOTHING, type Replay, type State } from "../replay";
 import { asked, askFor } from "../state";
 import { replayOf } from "../source";
@@ -47,16 +48,20 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
   const changed = new Set<number>();
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
+  // In a still, lines to other columns pass behind the cells, so that none strikes out what a cell says.
+  const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
+  const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
     <>
       <Labels replay={replay} grid={grid} />
+      {behind && arcs}
       {replay.ranks <= COLOURED ? (
         <Marks replay={replay} state={state} grid={grid} changed={changed} />
       ) : (
         <DenseMarks replay={replay} state={state} grid={grid} changed={changed} />
       )}
       {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
-      <Arcs replay={replay} grid={grid} done={state.done} />
+      {!behind && arcs}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
     </>
@@ -68,7 +73,7 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
   const { replay, grid } = props;
   const { chunks, scratch } = replay.schedule;
   const everyRow = Math.ceil(13 / grid.pitchY);
-  const everyColumn = Math.ceil(18 / grid.pitchX);
+  const everyColumn = Math.ceil(20 / grid.pitchX);
   return (
     <g class="labels">
       <text class="axis" x={grid.left - 12} y={grid.top - 12} text-anchor="end">

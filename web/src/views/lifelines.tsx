@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { scaleLinear } from "d3-scale";
-import { dark, lights, openStep, type Drawn } from "../picture";
+import { anchorOf, dark, deeper, lights, openStep, type Drawn } from "../picture";
 import { fullness } from "../palette";
 import { fraction } from "../player";
 import { seconds } from "../words";
@@ -94,7 +94,7 @@ function Axis(props: { what: Happening; frame: Frame; width: number }): JSX.Elem
       {ticks.map((tick) => (
         <g key={tick}>
           <line class="hair" x1={frame.x(tick)} x2={frame.x(tick)} y1={frame.top} y2={frame.bottom} />
-          <text class="axis" x={frame.x(tick)} y={frame.bottom + 18} text-anchor="middle">
+          <text class="axis" x={frame.x(tick)} y={frame.bottom + 18} text-anchor={anchorOf(frame.x(tick), width)}>
             {inSteps ? (Number.isInteger(tick) ? tick : "") : seconds(tick)}
           </text>
         </g>
@@ -132,14 +132,16 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
   );
 }
 
-/** Thousands of messages: a path for each kind of them. */
+/** Thousands of messages: a path for each kind of them, and for each direction: in one path, shapes that turn in opposite
+ * ways would punch holes into each other. */
 function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
   const { what, frame, done } = props;
   const paths = new Map<string, string>();
   const add = (kind: string, d: string): void => void paths.set(kind, (paths.get(kind) ?? "") + d);
   for (const one of what.transfers) {
     const group = `transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}`;
-    add(`${group}|${one.reduces ? "reduce" : "copy"}`, shape(one, frame));
+    const way = one.destination > one.source ? "down" : "up";
+    add(`${group}|${one.reduces ? "reduce" : "copy"} ${way}`, shape(one, frame));
     if (one.end > one.landed) {
       const [from, to] = [frame.x(one.landed), frame.x(one.end)];
       add(
@@ -267,7 +269,7 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
   const content = (
     <>
       <text class="axis" x={frame.x(0)} y={frame.bottom + 44}>
-        {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; the darker, the more of them send, receive or combine`}
+        {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; ${deeper()}, the more of them send, receive or combine`}
       </text>
       <g shape-rendering="crispEdges">{cells}</g>
       {Array.from({ length: LIFELINES / 4 }, (_, i) => (

@@ -4,14 +4,14 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { scaleLinear } from "d3-scale";
 import type { Entry } from "../document";
-import { dark, Picture, Twin, type Drawn } from "../picture";
+import { anchorOf, dark, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { raceAt } from "../player";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
 import { NOTHING } from "../replay";
 import { choices, find, replayOf } from "../source";
 import { go, state } from "../state";
-import { percent, seconds, timesS } from "../words";
+import { percent, plural, seconds, timesS } from "../words";
 import { happeningOf } from "./time";
 
 const known = new WeakMap<Entry, Map<string, Runner>>();
@@ -29,13 +29,14 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
     raceAt.value ??= shortest / longest;
   });
   const now = (raceAt.value ?? shortest / longest) * longest;
-  const least = modelled ? props.entry.modelled?.least : props.entry.bounds.rounds;
-  const say = (time: number): string => (modelled ? seconds(time) : `${Math.round(time)} steps`);
+  // The bound on rounds is none on steps: in one step a rank may send to everybody.
+  const least = modelled ? props.entry.modelled?.least : undefined;
+  const say = (time: number): string => (modelled ? seconds(time) : plural(Math.round(time), "step"));
   const lines = [
     `After ${say(now)}:`,
     ...runners.map(
       (one) =>
-        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${one.replay.steps} steps, ${percent(shareAt(one, now))} has arrived; in the end it takes ${say(one.what.duration)}.`,
+        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; in the end it takes ${say(one.what.duration)}.`,
     ),
     ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
   ];
@@ -132,7 +133,7 @@ function Lane(props: {
       <Picture
         name={`lane-${index}`}
         caption={one.replay.schedule.algorithm}
-        label={`${one.replay.schedule.algorithm}: who holds how much after ${done} steps`}
+        label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
         draw={(width) => drawSmall(one, done, hue(index), width)}
       />
       <dl>
@@ -230,7 +231,7 @@ function drawCurves(
         </g>
       ))}
       {ticks.map((tick) => (
-        <text key={tick} class="axis" x={x(tick)} y={top + high + 20} text-anchor="middle">
+        <text key={tick} class="axis" x={x(tick)} y={top + high + 20} text-anchor={anchorOf(x(tick), width)}>
           {say(tick)}
         </text>
       ))}

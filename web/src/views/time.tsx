@@ -70,6 +70,9 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
             <span>
               <i class="swatch copying" /> copying
             </span>
+            <span>
+              <i class="line pull" /> from another rank's memory
+            </span>
           </>
         )}
         {critical.length > 0 && (

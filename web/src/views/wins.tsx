@@ -179,6 +179,9 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
         y1={top}
         y2={strip + 20}
       />
+      <text class="axis" x={x(clampSize(state.value.size))} y={top - 3} text-anchor="middle">
+        {bytes(state.value.size)}
+      </text>
     </>
   );
   return { width, height: strip + 48, content };
