@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import _native
 from ..errors import UsageError
+from ..files import write_whole
 from ..run.flight import read
 from .doctor_flight import FORMATS, export_calls, write_calls
 from .terminal import add_color, add_json, write_json, write_lines, write_table
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         for member in group["members"]:
             member["stacks"] = _stacks(member.pop("descriptor"))
     if arguments.dump is not None:
-        arguments.dump.write_text(json.dumps(groups, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_whole(arguments.dump, json.dumps(groups, indent=1, ensure_ascii=False))
     if arguments.to is not None:
         write_lines([export_calls(groups, arguments.to, arguments.output)], arguments.color)
     if arguments.json:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..files import write_whole
 from .terminal import write_lines, write_table
 
 FORMATS = {"torch": "a folder of files for torchfrtrace, one a rank", "perfetto": "a Chrome trace, one track a rank"}
@@ -77,17 +77,13 @@ def export_calls(groups: list[dict[str, Any]], form: str, target: Path) -> str:
     """Write the groups' calls in another format; a sentence that says what was written."""
     from ..export.flight import to_chrome, to_torch
 
-    try:
-        if form == "perfetto":
-            target.write_text(json.dumps(to_chrome(groups), ensure_ascii=False), encoding="utf-8")
-            return f"{target}: open it in ui.perfetto.dev or chrome://tracing"
-        target.mkdir(parents=True, exist_ok=True)
-        files = to_torch(groups)
-        for rank, content in files.items():
-            (target / f"flight_{rank}").write_bytes(content)
-        return f"{len(files)} files in {target}: torchfrtrace --prefix flight_ {target}{os.sep}"
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written: {error.strerror}") from None
+    if form == "perfetto":
+        write_whole(target, json.dumps(to_chrome(groups), ensure_ascii=False))
+        return f"{target}: open it in ui.perfetto.dev or chrome://tracing"
+    files = to_torch(groups)
+    for rank, content in files.items():
+        write_whole(target / f"flight_{rank}", content, folders=True)
+    return f"{len(files)} files in {target}: torchfrtrace --prefix flight_ {target}{os.sep}"
 
 
 def _length(call: dict[str, Any]) -> float | None:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from json import loads
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from ..bench.sizes import parse_size
 from ..errors import ScheduleError, UsageError
+from ..files import write_whole
 from ..run.program import compile
 from ..schedule import Schedule
 from ..verify import verify
@@ -113,9 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
         from ..view.svg import figure
 
         text = figure([one.schedule for one in shown], arguments.columns, [one.error for one in shown])
-        _write(arguments.svg, text)
+        write_whole(arguments.svg, text)
     if arguments.html is not None:
-        _write(arguments.html, _page(shown, arguments))
+        write_whole(arguments.html, _page(shown, arguments))
     if arguments.svg is not None or arguments.html is not None:
         return _say_what_is_wrong(shown)
     for place, one in enumerate(shown):
@@ -203,10 +203,3 @@ def _say_what_is_wrong(shown: list[_Shown]) -> int:
             sys.stderr.write(f"allfold show: {one.choice.collective} {error}\n")
             status = 1
     return status
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

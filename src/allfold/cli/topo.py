@@ -6,9 +6,9 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from ..errors import UsageError
+from ..files import write_whole
 from ..price.plan import plan
 from ..price.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
 from ..price.topology import Topology
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--gpus says what --emit writes; add --emit FILE")
     topology = _emitted(machine, ranks, arguments.gpus)
     if arguments.emit is not None:
-        _write(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
+        write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
     if arguments.svg is not None:
-        _write(arguments.svg, drawing_as_svg(machine))
+        write_whole(arguments.svg, drawing_as_svg(machine))
     meaning = list(means(machine))
     if arguments.json:
         write_json({**machine.to_json(), "means": meaning, "topology": topology.to_json()})
@@ -137,10 +137,3 @@ def _rows(machine: Machine) -> Iterator[list[str]]:
         yield [f"network card {card.name}", "1", f"{card.kind}, {rate(card.speed)}", "all ranks"]
     if not machine.cards:
         yield ["network card", "0", "none found", ""]
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

@@ -7,11 +7,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -22,6 +19,7 @@ import numpy as np
 from .. import __version__
 from ..collectives import COLLECTIVES
 from ..errors import UsageError
+from ..files import write_whole
 from ..registry import algorithms
 from ..run.choice import ALWAYS, Choice
 from ..run.tuning import FORMAT, VARIABLE, VERSION, TuningError, choices_of, machine, read_document, tuning_path
@@ -110,7 +108,7 @@ def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
 
 
 def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
-    """The whole file or nothing of it: it is written beside its place, then put there. All runs are of one machine."""
+    """The whole file or nothing of it. All runs are of one machine."""
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -121,19 +119,7 @@ def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
     text = json.dumps(document, indent=1, ensure_ascii=False)
     # A measurement, a choice: a line.
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            os.replace(beside, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(beside)
-            raise
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    write_whole(path, text + "\n", folders=True, private=True)
 
 
 # ---
