@@ -369,14 +369,35 @@ def test_wrong_usage_is_refused() -> None:
     for arguments, says in (
         ({"topology": homogeneous(3)}, "has 3 ranks, but 4"),
         ({"size": -1}, "-1 bytes"),
+        ({"size": 10**400}, "number of bytes"),
+        ({"size": float("nan")}, "number of bytes"),
         ({"segments": 0}, "0 segments"),
+        ({"segments": 10**8}, "2,400,000,000 messages"),
         ({"noise": Noise(slow={4: 2.0})}, "slow rank 4"),
     ):
         given_all: dict[str, object] = {"topology": homogeneous(4), "size": 8, **arguments}  # type: ignore[dict-item]
         with pytest.raises(UsageError, match=says):
             simulate(schedule, **given_all)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="at least 0"):
-        Noise(latency=-1.0)
+    for disturbed, says in (
+        ({"latency": -1.0}, "a mean of at least 0"),
+        ({"bandwidth": 1e308}, "a mean of at least 0"),
+        ({"slow": {0: 1e308}}, "slow rank 0"),
+        ({"seed": -1}, "the seed of the noise is -1"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            Noise(**disturbed)  # type: ignore[arg-type]
+
+
+def test_a_schedule_that_nobody_can_build_is_refused_before(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "ring", "--ranks", "100000", "--collective", "all_reduce"]) == 2
+    assert "19,999,800,000 messages" in capsys.readouterr().err
+
+
+def test_the_schedule_of_a_file_brings_its_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    path.write_text(json.dumps(all_reduce("ring", 6).to_json()))
+    assert main(["simulate", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 6
 
 
 # What is drawn and written -------------------------------------------------------------------------------------------

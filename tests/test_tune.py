@@ -742,6 +742,14 @@ def test_plan_shows_both(call: Call, path: Path) -> None:
     assert status == 2 and "there is no tuning file" in err
 
 
+def test_a_model_that_predicts_nothing_is_as_far_off_as_can_be(call: Call, path: Path) -> None:
+    """A file may say that everything but one term costs nothing."""
+    write_runs(path, {2: synthetic()})
+    change(path, lambda d: d["runs"]["2"]["terms"].update({name: 1.0 * (name == "switch") for name in TERMS}))
+    status, out, err = call("plan", "--measured", str(path), "--collective", "broadcast")
+    assert status == 0 and "compared here: error" in out, err
+
+
 def test_the_file_of_another_machine_can_be_looked_at(path: Path) -> None:
     change(path, lambda d: d["machine"].update(processor="Z80"))
     assert measured(path).run.machine["processor"] == "Z80"

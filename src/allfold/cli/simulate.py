@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
@@ -13,16 +12,18 @@ from rich.text import Text
 
 from ..bench.sizes import parse_size
 from ..errors import UsageError
+from ..files import write_whole
 from ..price.cost import cost
+from ..price.formulas import closed_form
 from ..price.naming import find_topology
 from ..price.noise import Noise
 from ..price.plan import duration
-from ..price.simulate import simulate
+from ..price.simulate import MOST_MESSAGES, simulate
 from ..price.timeline import Timeline
 from ..schedule import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
-from .choose import add_with, choose, one_rank_count
+from .choose import Choice, add_with, choose, ranks_of
 from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\
@@ -47,9 +48,9 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("name", metavar="NAME", help="an algorithm, or FILE.py:function")
+    parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
     parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", default="4", metavar="N", help="how many ranks (default: 4)")
+    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
     parser.add_argument(
@@ -81,9 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     choice = choose(arguments.name, arguments.collective, arguments.parameters)
-    ranks = one_rank_count(arguments.ranks)
+    ranks = ranks_of(choice, arguments.ranks)
     noise = Noise(arguments.noise, arguments.noise, dict(_slow(word) for word in arguments.slow), arguments.seed)
     topology = find_topology(arguments.topology, ranks)
+    _require_bearable(choice, ranks)
     schedule = choice.schedule(ranks, arguments.root)
     bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     with bar:
@@ -97,15 +99,25 @@ def run(arguments: argparse.Namespace) -> int:
             lambda done, total: bar.update(task, completed=done, total=total),
         )
     if arguments.svg is not None:
-        _write(arguments.svg, timeline_as_svg(timeline))
+        write_whole(arguments.svg, timeline_as_svg(timeline))
     if arguments.trace is not None:
-        _write(arguments.trace, json.dumps(timeline.to_chrome(), ensure_ascii=False))
+        write_whole(arguments.trace, json.dumps(timeline.to_chrome(), ensure_ascii=False))
     if arguments.json:
         write_json(timeline.to_json())
         return 0
     write_lines([Text(title(schedule), style="bold"), *_facts(schedule, timeline), Text()], arguments.color)
     write_lines(timeline_as_text(timeline, width()), arguments.color)
     return 0
+
+
+def _require_bearable(choice: Choice, ranks: int) -> None:
+    """Said now, where it is known, rather than after hours of building a schedule."""
+    form = closed_form(choice.collective, choice.name, ranks)
+    if form is not None and form.messages > MOST_MESSAGES:
+        raise UsageError(
+            f"{choice.name} between {ranks:,} ranks has {form.messages:,} messages; at most {MOST_MESSAGES:,} are simulated "
+            "(allfold plan prices more)"
+        )
 
 
 def _facts(schedule: Schedule, timeline: Timeline) -> list[str]:
@@ -129,10 +141,3 @@ def _slow(word: str) -> tuple[int, float]:
         return int(rank), float(factor)
     except ValueError:
         raise UsageError(f"--slow {word}: expected RANK=FACTOR, as in --slow 3=2.5") from None
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

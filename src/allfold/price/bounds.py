@@ -103,7 +103,7 @@ def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> f
     def know(time: float) -> int:
         total, hops = 0, 0
         while hops * hop <= time and total < all_of_them:
-            total += voices**hops * comb(hops + int((time - hops * hop) / overhead), hops)
+            total += voices**hops * comb(hops + int(min((time - hops * hop) / overhead, all_of_them)), hops)
             hops += 1
         return total
 

@@ -9,7 +9,7 @@ from ..collectives import find_collective
 from .bounds import lower_bounds
 from .cost import Cost, Limit
 from .formulas import Form, closed_form
-from .load import fewest_segments
+from .load import check_request, fewest_segments
 from .routing import Switched
 from .topology import Topology
 
@@ -47,6 +47,7 @@ def uniform_cost(
     if form is None or plain is None:
         return None
     topology.require(ranks)
+    check_request(size, segments)
     largest = max((float(phase.bytes) / phase.messages for phase in form.phases if phase.messages), default=0.0)
 
     def parts(many: int) -> dict[str, float]:

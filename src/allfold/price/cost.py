@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collectives import find_collective
-from ..errors import UsageError
 from ..schedule import Counts, Schedule
 from .bounds import LowerBounds, lower_bounds
-from .load import Load
+from .load import Load, check_request
 from .patterns import fold
 from .topology import Topology
 
@@ -95,7 +94,12 @@ class Cost:
             "segments": self.segments,
             "time": self.time,
             "bus_bandwidth": self.bus_bandwidth,
-            "limit": {"kind": self.limit.kind, "name": self.limit.name, "part": self.limit.part},
+            "limit": {
+                "kind": self.limit.kind,
+                "name": self.limit.name,
+                "part": self.limit.part,
+                "alike": self.limit.alike,
+            },
             "parts": self.parts,
             "steps": self.steps,
             "counts": None if self.counts is None else self.counts.to_json(),
@@ -127,10 +131,7 @@ def price(
     counts: Counts | None = None,
 ) -> Cost:
     """The cost of a load that is known already: sizes cost next to nothing more."""
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
-        raise UsageError(f"size must be a number of bytes, not {size!r}")
-    if segments is not None and (isinstance(segments, bool) or not isinstance(segments, int) or segments < 1):
-        raise UsageError(f"segments must be a whole number from 1, not {segments!r}")
+    check_request(size, segments)
     topology, size = load.topology, int(size)
     chosen = load.best_segments(size) if segments is None else segments
     parts = load.parts(size, chosen)

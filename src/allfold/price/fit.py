@@ -127,7 +127,7 @@ def fit(
 
 def judge(items: Sequence[Item], predicted: Floats, measured: Floats, least: int = JUDGED_FROM) -> Judgement:
     large = [i for i, item in enumerate(items) if item.size >= least]
-    errors = [abs(log(predicted[i] / measured[i])) for i in large]
+    errors = [abs(log(max(predicted[i], _LEAST) / measured[i])) for i in large]
     contests: defaultdict[tuple[str, int, bool, int], list[int]] = defaultdict(list)
     for i in large:
         item = items[i]

@@ -11,6 +11,8 @@ from fractions import Fraction
 from math import isqrt
 from typing import NamedTuple
 
+from ..errors import UsageError
+
 Number = int | Fraction
 
 
@@ -52,6 +54,8 @@ class Form:
 
 def closed_form(collective: str, algorithm: str, ranks: int) -> Form | None:
     """The closed form of a shipped algorithm (of its root 0, and of its own groups), or None where it has none."""
+    if ranks < 1:
+        raise UsageError(f"{ranks} ranks: expected at least 1")
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
         return None

@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UsageError
 from .patterns import Everybody, Pattern, Patterns
 from .topology import Routes, Topology
 
@@ -20,6 +21,7 @@ Floats = NDArray[np.float64]
 
 SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it further is never worth another start
 MOST_SEGMENTS = 65_536
+_MOST_BYTES = 2**63
 _EXPANDED = 1024  # up to so many ranks an exchange of everybody with everybody is taken apart, a million messages
 
 
@@ -123,6 +125,16 @@ def fewest_segments(time: Callable[[int], float], largest: float) -> int:
         middle = (least + most) // 2
         least, most = (least, middle) if time(middle) <= enough else (middle + 1, most)
     return least
+
+
+def check_request(size: int, segments: int | None) -> None:
+    """Refuse what is no number of bytes, or no number of segments."""
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= _MOST_BYTES:
+        raise UsageError(f"a buffer of {size!r:.40} bytes: size must be a number of bytes, from 0 to 2**63")
+    if segments is None:
+        return
+    if isinstance(segments, bool) or not isinstance(segments, int) or not 1 <= segments <= _MOST_BYTES:
+        raise UsageError(f"{segments!r:.40} segments: expected a whole number from 1 to 2**63")
 
 
 class _Count:

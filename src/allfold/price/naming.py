@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from math import inf, isqrt, prod
 from pathlib import Path
@@ -23,13 +24,16 @@ def find_topology(text: str, ranks: int | None = None) -> Topology:
     if name in CONSTRUCTORS:
         parameters = dict(_parameter(name, word) for word in given.split(",") if word.strip())
         found = construct(name, _fit(name, parameters, 8 if ranks is None else ranks))
-    elif text.endswith(".json") or Path(text).is_file():
+    elif text.endswith(".json") or os.path.isfile(text):
         try:
             found = Topology.from_json(Path(text).read_bytes())
         except OSError as error:
-            raise UsageError(f"the topology {text} cannot be read: {error.strerror}") from None
+            raise UsageError(f"the topology {text:.200} cannot be read: {error.strerror}") from None
+        except UsageError as error:
+            raise UsageError(f"{text}: {error}") from None
     else:
-        raise UsageError(f"unknown topology {text!r}; {suggest(name, CONSTRUCTORS)}, or a path that ends in .json")
+        known = suggest(name, CONSTRUCTORS)
+        raise UsageError(f"unknown topology {text[:60]!r}; {known}, or a path that ends in .json")
     found.require(1 if ranks is None else ranks)
     return found
 

@@ -10,6 +10,8 @@ import numpy as np
 from ..errors import UsageError
 from .fairness import Floats
 
+_MOST = 1e9
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -28,11 +30,16 @@ class Noise:
 
     def __post_init__(self) -> None:
         for what, mean in (("latency", self.latency), ("bandwidth", self.bandwidth)):
-            if not 0 <= mean < np.inf:
-                raise UsageError(f"noise of the {what}: expected a mean of at least 0, not {mean}")
+            if not 0 <= mean <= _MOST:
+                raise UsageError(
+                    f"noise of the {what}: expected a mean of at least 0 and at most {_MOST:g}, not {mean}"
+                )
         for rank, factor in self.slow.items():
-            if not 0 < factor < np.inf:
-                raise UsageError(f"slow rank {rank}: expected a factor above 0, not {factor}")
+            if not 1 / _MOST <= factor <= _MOST:
+                expected = "a factor above 0" if not factor > 0 else f"a factor from {1 / _MOST:g} to {_MOST:g}"
+                raise UsageError(f"slow rank {rank}: expected {expected}, not {factor}")
+        if self.seed < 0:
+            raise UsageError(f"the seed of the noise is {self.seed}; expected a number from 0 on")
 
     def factors(self, messages: int) -> tuple[Floats, Floats]:
         """For every message, what its latency is multiplied and its bandwidth divided by."""

@@ -10,6 +10,8 @@ from ..errors import UsageError
 from .routing import Dragonfly, Switched, Torus
 from .topology import Block, Cut, Links, Topology, check_link
 
+MOST = 2**24  # ranks, or links of one kind
+
 
 def switched(
     name: str,
@@ -51,8 +53,10 @@ def switched(
     place = within if rails else within * cards + card % cards
     leaves = int(leaf.max()) + 1
     below = per_leaf * (1 if rails else cards)  # cards of a leaf
-    uplinks = max(1, round(below / oversubscription))
     has_spines = hosts_per_leaf is not None and leaves > 1 and hosts > 1
+    if has_spines and below / oversubscription * leaves > MOST:
+        raise UsageError(f"topology {name}: an oversubscription of {oversubscription} means more than {MOST} uplinks")
+    uplinks = max(1, round(below / oversubscription)) if has_spines else 1
     blocks = ports(ranks, port_latency, port)
     first: dict[str, int] = {}
     parts = {
@@ -145,8 +149,8 @@ def ports(ranks: int, latency: float, bandwidth: float) -> list[Block]:
 
 
 def check_whole(name: str, what: str, value: object) -> None:
-    if type(value) is not int or not 1 <= value <= 2**24:
-        raise UsageError(f"topology {name}: {what} is {value!r}; expected a whole number from 1 to {2**24}")
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise UsageError(f"topology {name}: {what} is {value!r:.40}; expected a whole number from 1 to {MOST}")
 
 
 def groups_of_routers(

@@ -34,6 +34,7 @@ from .critical import AT_ACCEPTED, AT_END, AT_POSTED, AT_SENT, AT_TAKEN, NOBODY,
 from .dependencies import Moves, find_dependencies, group_messages
 from .facts import facts_of
 from .fairness import ROUNDING, Flows
+from .load import check_request
 from .noise import Noise
 from .symmetry import Shift, find_shift, reduce_moves, shifted, stand_in
 from .timeline import Timeline
@@ -43,6 +44,9 @@ __all__ = ["Noise", "Timeline", "simulate"]
 
 Progress = Callable[[int, int], None]
 """Called now and then with the number of messages that are done, and of all."""
+
+MOST_MESSAGES = 2**25
+"""Segments counted one by one: what is known of so many takes some gigabytes."""
 
 _START, _ARRIVE, _END = range(3)
 
@@ -61,10 +65,7 @@ def simulate(
     `symmetric=False` simulates every rank even where the times of some tell those of all.
     """
     topology.require(schedule.ranks)
-    if size < 0:
-        raise UsageError(f"a buffer of {size} bytes: expected at least 0")
-    if segments < 1:
-        raise UsageError(f"{segments} segments: expected at least 1")
+    check_request(size, segments)
     noise = noise or Noise()
     quiet = not (noise.latency or noise.bandwidth or noise.slow)
     shift = find_shift(schedule, topology) if symmetric and quiet else Shift(schedule.ranks, 0)
@@ -83,6 +84,11 @@ class _Simulation:
         self.schedule, self.topology, self.size, self.segments, self.shift = schedule, topology, size, segments, shift
         moves, self.standing = reduce_moves(schedule, shift)
         self.needs = needs = find_dependencies(moves)
+        in_all = len(needs.move) * segments * (schedule.ranks // shift.ranks)
+        if in_all > MOST_MESSAGES:
+            raise UsageError(
+                f"{schedule.title} has {in_all:,} messages in {segments:,} segments; at most {MOST_MESSAGES:,} are simulated"
+            )
         self.facts = facts_of(schedule, topology, size, segments, noise, shift, moves, needs)
         many = self.many = len(needs.move) * segments
         self.ready, self.start, self.sent, self.arrived, self.landed, self.end = ([np.nan] * many for _ in range(6))

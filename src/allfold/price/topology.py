@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite, isnan, prod
+from math import inf, prod
 from typing import Any, overload
 
 import numpy as np
@@ -180,7 +180,9 @@ class Topology:
         return self.router(*ends)
 
     def require(self, ranks: int) -> None:
-        """Refuse to place more ranks than there are."""
+        """Refuse to place more ranks than there are, or none."""
+        if ranks < 1:
+            raise UsageError(f"{ranks} ranks are asked for; expected at least 1")
         if ranks > self.ranks:
             raise UsageError(f"topology {self.name} has {self.ranks} ranks, but {ranks} are asked for")
 
@@ -199,15 +201,22 @@ class Topology:
         return read(data)
 
 
+_LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, the times of long schedules and buffers are no numbers any more
+
+
 def check_link(topology: str, what: str, latency: float, bandwidth: float) -> None:
-    if not isfinite(latency) or latency < 0:
-        raise UsageError(f"topology {topology}: {what} has a latency of {latency} s; expected 0 or more")
-    if isnan(bandwidth) or bandwidth <= 0:
-        raise UsageError(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s; expected more than 0")
+    if not 0 <= latency <= _LONGEST:
+        expected = "0 or more" if not latency > _LONGEST else f"at most {_LONGEST:g}"
+        raise UsageError(f"topology {topology}: {what} has a latency of {latency} s; expected {expected}")
+    if not bandwidth >= _SLOWEST:
+        expected = "more than 0" if not bandwidth > 0 else f"at least {_SLOWEST:g}"
+        raise UsageError(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s; expected {expected}")
 
 
 def check_rank(topology: str, overhead: float, reduction: float) -> None:
-    if not isfinite(overhead) or overhead < 0:
-        raise UsageError(f"topology {topology}: an overhead of {overhead} s a message; expected 0 or more")
-    if isnan(reduction) or reduction <= 0:
-        raise UsageError(f"topology {topology}: a rank combines {reduction} B/s; expected more than 0, or inf for free")
+    if not 0 <= overhead <= _LONGEST:
+        expected = "0 or more" if not overhead > _LONGEST else f"at most {_LONGEST:g}"
+        raise UsageError(f"topology {topology}: an overhead of {overhead} s a message; expected {expected}")
+    if not reduction >= _SLOWEST:
+        expected = "more than 0" if not reduction > 0 else f"at least {_SLOWEST:g}"
+        raise UsageError(f"topology {topology}: a rank combines {reduction} B/s; expected {expected}, or inf for free")
