@@ -19,6 +19,7 @@ from allfold import registry
 from allfold.cli import choose, main
 from allfold.cli.verify import _Case, summarize
 from allfold.collectives import COLLECTIVES, find_collective
+from allfold.files import write_whole
 from allfold.view.text import draw, moves_as_text
 
 COMMANDS = (
@@ -476,6 +477,52 @@ def test_as_a_process() -> None:
 def test_a_terminal_without_unicode() -> None:
     done = process("show", "ring", "--ranks", "2", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and "0:0?1" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("list",), ("plan", "--ranks", "4", "--json")], ids=lambda words: words[0])
+@pytest.mark.parametrize(("where", "status"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0)])
+def test_output_that_nobody_can_take_is_no_traceback(words: tuple[str, ...], where: str, status: int) -> None:
+    command = [sys.executable, "-m", "allfold", *words]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {where}', "sh", *command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == status
+    said = f"allfold {words[0]}: what it says cannot be written: No space left on device\n"
+    assert done.stderr == (said if status else "")
+
+
+def test_a_narrow_terminal_loses_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    words = ["plan", "--ranks", "64", "--topology", "dgx_h100", "--algorithms", "ring,two_level", "--no-color"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out and "closed form" in out and "host 0 card 7 out and 31 like it  2.99 ms" in out
+
+
+def test_what_is_written_is_whole(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_whole(link, "new")
+    assert path.read_text() == "new" and link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    write_whole(tmp_path / "a" / "b", b"there", folders=True, private=True)
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(af.UsageError, match="cannot be written: Is a directory"):
+        write_whole(tmp_path, "new")
+    with pytest.raises(af.UsageError, match="cannot be written: File name too long"):
+        write_whole(tmp_path / ("a" * 300), "new")
+    write_whole("/dev/null", "new")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    path.write_text("old")
+    command = [sys.executable, "-m", "allfold", "export", "ring", "--ranks", "48", "--to", "json", "-o", str(path)]
+    limited = ["sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 2 and "cannot be written: File too large" in done.stderr
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_closed_pipe_is_quiet() -> None:

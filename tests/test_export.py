@@ -625,6 +625,9 @@ def test_a_wrong_file_has_exit_status_one(call: Call, tmp_path: Path) -> None:
     status, _, err = call("verify", str(path), "--ranks", "2")
     assert status == 1 and "deadlock" in err
     assert call("verify", str(tmp_path / "missing.xml"), "--ranks", "2")[0] == 2
+    path.write_text("<algo")
+    status, _, err = call("verify", str(path), "--ranks", "2")
+    assert status == 2 and f"{path}: this is not XML" in err
 
 
 @pytest.mark.parametrize(
@@ -633,7 +636,13 @@ def test_a_wrong_file_has_exit_status_one(call: Call, tmp_path: Path) -> None:
         (("--to", "msccl"), "did you mean 'msccl-xml'?"),
         (("--to", "json", "--size", "1M"), "--size does not concern --to json"),
         (("--to", "perfetto", "--size", "1M"), "--size needs --topology"),
+        (("--to", "perfetto", "--segments", "2"), "--segments needs --topology"),
+        (("--to", "json", "--segments", "2"), "--segments does not concern --to json"),
         (("--to", "chakra", "--size", "0", "-o", "x"), "at least 1 byte"),
+        (("--to", "chakra", "--size", "900000000G", "-o", "x"), "at most 2**56"),
+        (("--to", "chakra", "-o", "."), "expected a prefix"),
+        (("--to", "chakra", "-o", ".."), "expected a prefix"),
+        (("--to", "chakra", "-o", "/"), "expected a prefix"),
         ((), "--to"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from test_cli import assert_printed
 
 import allfold as af
+from allfold import price
 from allfold.cli import main
 from allfold.cli.topo import means
 from allfold.cli.topo_drawing import drawing_as_svg, drawing_as_text, tree_of
@@ -114,6 +115,17 @@ def test_durations_have_three_digits() -> None:
     assert {seconds: duration(seconds) for seconds in written} == written
 
 
+@pytest.mark.parametrize("ranks", [4, 2000])
+def test_what_cannot_be_planned_is_refused(ranks: int) -> None:
+    """By closed form as well as counted."""
+    topology = price.one_host(ranks)
+    for many, size, segments in ((0, 8, None), (ranks, -1, None), (ranks, 10**400, None), (ranks, 8, 0)):
+        with pytest.raises(af.UsageError, match=r"expected|must be"):
+            price.plan("all_reduce", topology, many, size, ["ring"], segments)
+    with pytest.raises(af.UsageError, match="at least 1"):
+        price.closed_form("all_reduce", "ring", 0)
+
+
 def test_a_sweep_is_its_plans() -> None:
     found = sweep(
         "all_reduce", lambda ranks: find_topology("dgx_h100", ranks), [8, 64], [1024, 2**26], ["ring", "tree", "swing"]
@@ -172,11 +184,20 @@ def test_a_map_as_text_json_and_picture(call: Call, tmp_path: Path) -> None:
         (["plan", "--ranks", "2,4"], "expected one number"),
         (["plan", "--collective", "all_redcue"], "did you mean 'all_reduce'?"),
         (["plan", "--algorithms", "rign"], "did you mean 'ring'?"),
-        (["plan", "--segments", "0"], "at least 1"),
+        (["plan", "--segments", "0"], "0 segments: expected a whole number from 1"),
         (["plan", "--svg", "map.svg"], "add --sweep"),
         (["plan", "--sweep", "--segments", "2"], "best number everywhere"),
         (["plan", "--sweep", "--ranks", "2", "--size", "1M-1K"], "an end that is not below it"),
         (["plan", "--sweep", "--ranks", "2", "--size", "1K", "--svg", "no/where.svg"], "cannot be written"),
+        (["plan", "--size", "9" * 5000], "at most"),
+        (["plan", "--size", "2000000000G"], "1 EiB"),
+        (["plan", "--ranks", "9" * 5000], "the most is 16,777,216"),
+        (["plan", "--ranks", "1-99999999999"], "the most is 16,777,216"),
+        (["plan", "--sweep", "--ranks", "1-16777216"], "more than 65,536 numbers"),
+        (["plan", "--ranks", "1" + "0" * 18, "--topology", "torus"], "the most is 16,777,216"),
+        (["plan", "--ranks", "4", "--segments", "9" * 400], "expected a whole number"),
+        (["plan", "--topology", "a" * 5000], "unknown topology"),
+        (["plan", "--topology", "torn.json"], "torn.json: this is not JSON"),
         (["topo", "--gpus"], "--emit"),
         (["topo", "--emit", "no/where.json"], "cannot be written"),
         (["topo", "--ranks", "some"], "expected a number"),
@@ -187,6 +208,7 @@ def test_wrong_usage_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("allfold.price.this_machine._ask", lambda *command: "")
+    (tmp_path / "torn.json").write_text('{"format"')
     status, out, err = call(*words)
     assert status == 2 and out == ""
     assert len(err.splitlines()) == 1 and err.startswith(f"allfold {words[0]}: ") and says in err

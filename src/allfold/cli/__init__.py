@@ -7,6 +7,7 @@ good, 1 the thing checked is wrong, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
@@ -58,24 +59,49 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show → or ✓ gets a question mark, not a traceback.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     try:
-        status = _dispatch(words)
+        try:
+            status = _dispatch(words)
+        except AllfoldError as error:
+            sys.stdout.flush()
+            _complain(words, str(error))
+            status = 2 if isinstance(error, UsageError) else 1
         sys.stdout.flush()
         return status
-    except AllfoldError as error:
-        sys.stdout.flush()
-        sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in _COMMANDS else ''}: {error}\n")
-        return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not stumble over that once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        _drop_output()
+        _complain(words, f"what it says cannot be written: {error.strerror}")
+        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _prepare_streams() -> None:
+    """A terminal that cannot show → or ✓ gets a question mark, not a traceback; and a stream may be closed (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, it is open to the end
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _complain(words: Sequence[str], message: str) -> None:
+    sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in _COMMANDS else ''}: {message}\n")
+
+
+def _drop_output() -> None:
+    """Nobody takes our output any more; the interpreter must not stumble over that once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: Sequence[str]) -> int:

@@ -94,6 +94,10 @@ def choose_all(collective: str | None) -> list[Choice]:
     return [Choice(one, name) for one in wanted for name in algorithms(one)]
 
 
+MOST_RANKS = 2**24  # as many as a topology has
+_MOST_DIGITS, _MOST_COUNTS = 20, 65_536
+
+
 def rank_counts(text: str) -> list[int]:
     """`4`, `1-33`, `2,4,8` and mixtures of them: the numbers in order, each once."""
     counts: set[int] = set()
@@ -101,9 +105,13 @@ def rank_counts(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"ranks {text!r}: expected a number (4), a range (1-33) or a list (2,4,8)")
-        low, high = int(first), int(last if dash else first)
+        low, high = (int(word[:_MOST_DIGITS]) for word in (first, last if dash else first))
         if low < 1 or high < low:
             raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
+        if high > MOST_RANKS:
+            raise UsageError(f"ranks {text:.40}: the most is {MOST_RANKS:,}")
+        if len(counts) + high - low >= _MOST_COUNTS:
+            raise UsageError(f"ranks {text:.40}: these are more than {_MOST_COUNTS:,} numbers")
         counts.update(range(low, high + 1))
     return sorted(counts)
 
@@ -160,6 +168,8 @@ def read_schedule(path: str) -> Schedule:
         return Schedule.from_json(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 # FILE.py:function ----------------------------------------------------------------------------------------------------

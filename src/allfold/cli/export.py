@@ -11,6 +11,7 @@ from ..bench.sizes import format_size, parse_size
 from ..collectives import suggest
 from ..errors import UsageError
 from ..export import FORMATS, chakra, msccl, mscclpp, perfetto
+from ..files import write_whole
 from ..price import find_topology
 from ..price.simulate import simulate
 from ..schedule import Schedule
@@ -52,15 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write here (chakra: a prefix, then .RANK.et)")
     parser.add_argument("--size", metavar="BYTES", help="bytes of the buffer, for chakra and a modelled perfetto: 64M")
     parser.add_argument("--topology", metavar="T", help="perfetto: on the clock of a simulation on this topology")
-    parser.add_argument("--segments", type=int, default=1, metavar="S", help="perfetto: segments of the simulation")
+    parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     form = arguments.to
     if form not in FORMATS:
         raise UsageError(f"--to {form}: unknown format; {suggest(form, FORMATS)}")
-    for option, used in (("size", form in ("chakra", "perfetto")), ("topology", form == "perfetto")):
-        if getattr(arguments, option) is not None and not used:
+    concerned = {"size": ("chakra", "perfetto"), "topology": ("perfetto",), "segments": ("perfetto",)}
+    for option, forms in concerned.items():
+        if getattr(arguments, option) is not None and form not in forms:
             raise UsageError(f"--{option} does not concern --to {form}")
     choice = choose(arguments.name, arguments.collective, arguments.parameters)
     schedule = choice.schedule(ranks_of(choice, arguments.ranks), arguments.root)
@@ -78,41 +80,36 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.write(content)
         return 0
-    path = Path(arguments.output)
-    _save(path, content.encode())
+    path, data = Path(arguments.output), content.encode()
+    write_whole(path, data, folders=True)
     result = "proved" if arguments.topology is None else "checked"
-    sys.stdout.write(
-        f"{path}: {schedule.collective} {schedule.title} as {form}, {path.stat().st_size} bytes, {result}\n"
-    )
+    sys.stdout.write(f"{path}: {schedule.collective} {schedule.title} as {form}, {len(data)} bytes, {result}\n")
     return 0
 
 
 def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
     if arguments.topology is None:
-        if arguments.size is not None:
-            raise UsageError("--size needs --topology: a trace of steps has no sizes")
+        for option in ("size", "segments"):
+            if getattr(arguments, option) is not None:
+                raise UsageError(f"--{option} needs --topology: a trace of steps has no {option.removesuffix('s')}s")
         return perfetto.write(schedule)
     topology = find_topology(arguments.topology, schedule.ranks)
     size = parse_size(arguments.size or "64M")
-    return perfetto.write(schedule, simulate(schedule, topology, size, arguments.segments))
+    return perfetto.write(
+        schedule, simulate(schedule, topology, size, 1 if arguments.segments is None else arguments.segments)
+    )
 
 
 def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("--to chakra writes a file a rank: add -o PREFIX")
+    prefix = Path(arguments.output)
+    if prefix.name in ("", ".."):
+        raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in traces/ring")
     size = parse_size(arguments.size or "64M")
     files = chakra.write(schedule, size)
-    prefix = Path(arguments.output)
     for rank, content in enumerate(files):
-        _save(prefix.with_name(f"{prefix.name}.{rank}.et"), content)
+        write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content, folders=True)
     names = f"{prefix}.0.et" + (f" to {prefix}.{len(files) - 1}.et" if len(files) > 1 else "")
     sys.stdout.write(f"{names}: {schedule.collective} {schedule.title} of {format_size(size)} as chakra, proved\n")
     return 0
-
-
-def _save(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

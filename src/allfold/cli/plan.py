@@ -7,14 +7,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from ..bench.sizes import format_size, parse_size, size_row
+from ..bench.sizes import format_size, parse_size, parse_sizes
 from ..collectives import find_collective
 from ..errors import UsageError
+from ..files import write_whole
 from ..price.naming import find_topology
 from ..price.plan import TWO_LEVELS, Plan, Planner, duration
 from ..price.sweep import sweep
@@ -102,11 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     names = None
     if arguments.algorithms is not None:
         names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
-    if arguments.segments is not None and arguments.segments < 1:
-        raise UsageError(f"--segments {arguments.segments}: expected at least 1")
     if arguments.measured is not None:
         return write_measured(
-            arguments, collective.name, names, None if arguments.size is None else _sizes(arguments.size)
+            arguments, collective.name, names, None if arguments.size is None else parse_sizes(arguments.size)
         )
     return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
 
@@ -174,14 +172,11 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
     if arguments.segments is not None:
         raise UsageError("--segments is for one plan; --sweep takes the best number everywhere")
     ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
-    sizes = _sizes(arguments.size or _SWEEP_SIZES)
+    sizes = parse_sizes(arguments.size or _SWEEP_SIZES)
     with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
         found = sweep(collective, lambda many: _topology(arguments.topology, many), ranks, sizes, names, tick)
     if arguments.svg is not None:
-        try:
-            Path(arguments.svg).write_text(map_as_svg(found), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{arguments.svg} cannot be written: {error.strerror}") from None
+        write_whole(arguments.svg, map_as_svg(found))
     if arguments.json:
         write_json(found.to_json())
     else:
@@ -197,14 +192,6 @@ def _topology(text: str | None, ranks: int | None) -> Topology:
         return find_topology(text, ranks)
     machine = read_machine()
     return topology_of_this_machine(max(2, machine.usable) if ranks is None else ranks, machine)
-
-
-def _sizes(text: str) -> list[int]:
-    """`1K,1M` and `1K-1G`: each size of a list, or from one to another, four times the one before."""
-    begin, dash, end = text.partition("-")
-    if dash:
-        return size_row(parse_size(begin), parse_size(end), 4.0)
-    return sorted({parse_size(word) for word in text.split(",")})
 
 
 def _short(value: float) -> str:

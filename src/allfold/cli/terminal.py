@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from rich.text import Text
 from ..view.text import WIDTH
 
 _ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
+_LEAST_LAST = 24  # columns of a terminal that the last column of a table has at least, if it needs them
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -54,15 +56,19 @@ def write_lines(lines: Iterable[Text | str], color: bool | None) -> None:
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color: bool | None, left: int = 1) -> None:
     """Columns below each other: words (the first `left` and those of `_TEXT_COLUMNS`) begin left, figures end right.
 
-    A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line.
+    A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line. A terminal
+    that is too narrow for the others breaks the lines itself: nothing is cut off.
     """
+    lines = [row or [""] * len(head) for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for position, name in enumerate(head):
         is_text = position < left or name in _TEXT_COLUMNS
         table.add_column(name, justify="left" if is_text else "right", no_wrap=position < len(head) - 1)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in (row or [""] * len(head))))
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
     console = _console(color)
+    widths = [max(map(cell_len, column)) for column in zip(head, *lines, strict=True)]
+    console.width = max(console.width, sum(widths[:-1]) + 2 * (len(head) - 1) + min(widths[-1], _LEAST_LAST))
     with console.capture() as captured:
         console.print(table)
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 import textwrap
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from ..bench.sizes import format_size, parse_size, size_row
+from ..bench.sizes import format_size, parse_sizes
 from ..collectives import COLLECTIVES, find_collective
 from ..errors import UsageError
 from ..price.engine import ACCESSES, amounts, paths
@@ -103,7 +104,7 @@ def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, pr
 
 def _known(path: Path) -> dict[int, Run]:
     """What the file holds already of other numbers of ranks; a file that cannot be used is written anew."""
-    if not path.exists():
+    if not os.path.exists(path):
         return {}
     try:
         return read_runs(path)
@@ -114,10 +115,15 @@ def _known(path: Path) -> dict[int, Run]:
 
 def _require_writable(path: Path) -> None:
     """Said now, rather than after two minutes of measuring."""
-    if path.is_dir():
-        raise UsageError(f"{path} cannot be written: it is a folder")
-    folder = next(one for one in path.absolute().parents if one.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            raise UsageError(f"{path} cannot be written: it is a folder")
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise UsageError(f"{path!s:.200} cannot be written: {error.strerror}") from None
+    folder = next(one for one in path.absolute().parents if os.path.exists(one))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{path} cannot be written: no file can be made in {folder}")
 
 
@@ -130,10 +136,7 @@ def _collectives(text: str) -> list[str]:
 def _sizes(text: str | None) -> Sequence[int]:
     if text is None:
         return SIZES
-    begin, dash, end = text.partition("-")
-    if dash:
-        return size_row(parse_size(begin), parse_size(end), 4.0)
-    sizes = sorted({parse_size(word) for word in text.split(",")})
+    sizes = parse_sizes(text)
     if not sizes[0]:
         raise UsageError(f"--sizes {text}: expected at least 1 byte")
     return sizes

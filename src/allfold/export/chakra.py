@@ -22,14 +22,15 @@ from .folds import Fold, folds_of
 from .timed import Cells, TimedMove, assemble, in_steps, through_temporaries
 
 _MOST_TAG = 2**31 - 1
+_MOST_BYTES = 2**56  # with room for the operands of a fold, in 64 bits
 
 
 def write(schedule: Schedule, size: int) -> list[bytes]:
     """The trace of every rank, for a buffer of `size` bytes, read back and proved to do what the schedule does."""
     if not schedule.promise.carries_data:
         raise UsageError(f"{schedule.collective} carries no data, so there is nothing to simulate")
-    if size < 1:
-        raise UsageError(f"size must be at least 1 byte, not {size}")
+    if not 1 <= size <= _MOST_BYTES:
+        raise UsageError(f"size must be at least 1 byte and at most 2**56, which a trace can count, not {size}")
     verify(schedule, programs=False)
     about: dict[str, Value] = {
         "collective": schedule.collective,

@@ -68,7 +68,10 @@ def read(source: str | Path, root: int | None = None, in_place: bool | None = No
         content = Path(source).read_bytes()
     except (OSError, ValueError) as error:
         raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    return to_schedule(parse(content), root, in_place)
+    try:
+        return to_schedule(parse(content), root, in_place)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
 
 
 def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | None = None) -> Schedule:
