@@ -126,6 +126,17 @@ def test_what_cannot_be_planned_is_refused(ranks: int) -> None:
         price.closed_form("all_reduce", "ring", 0)
 
 
+def test_figures_that_round_up_to_a_thousand_are_no_powers_of_ten() -> None:
+    from allfold.cli.doctor_flight import _seconds
+    from allfold.cli.plan import _short
+    from allfold.cli.tune import _round
+
+    assert [duration(0.0009996), duration(0.9996), duration(9.9996e-7)] == ["1.00 ms", "1.00 s", "1.00 µs"]
+    assert [_short(999.4), _short(999.6), _short(1234.5)] == ["999", "1,000", "1,234"]
+    assert [_round(1_030_000), _round(2**21)] == ["1006K", "2M"]
+    assert [_seconds(0.0009996), _seconds(0.9996), _seconds(12345.6)] == ["1 ms", "0.9996 s", "12346 s"]
+
+
 def test_a_sweep_is_its_plans() -> None:
     found = sweep(
         "all_reduce", lambda ranks: find_topology("dgx_h100", ranks), [8, 64], [1024, 2**26], ["ring", "tree", "swing"]

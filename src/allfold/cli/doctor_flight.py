@@ -100,9 +100,9 @@ def _span(moments: Sequence[float | None], begin: float = 0.0) -> str:
 
 def _seconds(value: float) -> str:
     for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if value * factor < 1000:
+        if value * factor < 999.5:
             return f"{value * factor:.3g} {unit}"
-    return f"{value:.4g} s"
+    return f"{value:.4g} s" if value < 9999.5 else f"{value:.0f} s"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -138,7 +138,7 @@ def _write_table(found: Plan, color: bool | None) -> None:
             cost.algorithm,
             str(cost.limit),
             duration(cost.time),
-            f"{cost.ratio:.3g}" if cost.ratio < 1000 else f"{cost.ratio:,.0f}",
+            _short(cost.ratio),
             _short(cost.bus_bandwidth / 1e9),
             f"{cost.steps:,}",
             f"{cost.segments:,}",
@@ -195,7 +195,7 @@ def _topology(text: str | None, ranks: int | None) -> Topology:
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 @contextmanager

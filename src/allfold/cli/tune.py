@@ -188,7 +188,8 @@ def _round(size: int) -> str:
     if size < 1024:
         return format_size(size)
     unit, letter = (2**10, "K") if size < 2**20 else (2**20, "M")
-    return f"{size / unit:.3g}{letter}"
+    value = size / unit
+    return (f"{value:.3g}" if value < 999.5 else f"{value:.0f}") + letter
 
 
 def _figures(found: Run) -> Iterator[str]:

@@ -180,7 +180,7 @@ def plan(
 def duration(seconds: float) -> str:
     """`4.18 ms`: three digits and a unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1 or (unit == "µs" and seconds >= 1e-8):
+        if seconds * factor >= 0.9995 or (unit == "µs" and seconds >= 1e-8):
             value = seconds * factor
             digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
             return f"{value:,.{digits}f} {unit}"
