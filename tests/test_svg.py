@@ -5,16 +5,22 @@ from __future__ import annotations
 import importlib.util
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import allfold as af
 from allfold.cli import main
+from allfold.cli.plan_map import map_as_svg
 from allfold.collectives import COLLECTIVES, NOTHING
+from allfold.price.machines import dgx_h100
+from allfold.price.simulate import simulate
+from allfold.price.sweep import sweep
 from allfold.symbolic import State
 from allfold.view.svg import WIDTH, figure
+from allfold.view.svg_text import width_of
+from allfold.view.timeline import timeline_as_svg
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 DOCS = Path(__file__).parent.parent / "docs"
@@ -102,6 +108,59 @@ def test_it_says_what_it_shows() -> None:
     assert "6 steps · 24 messages · 6 S sent in all · 1.5 S through the busiest port" in text
     assert "font-family" in text and not re.search("url\\(|@font-face|href", text)
     assert float(root.get("width") or 0) <= WIDTH
+
+
+def fills(elements: Iterable[ElementTree.Element]) -> set[str]:
+    return {fill for element in elements if (fill := element.get("fill"))}
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_the_legend_has_the_colours_of_the_marks(collective: str, name: str) -> None:
+    root = ElementTree.fromstring(figure([af.schedule(collective, name, 4)]))
+    marks = fills(element for element in root.iter() if (element.get("class") or "").startswith("marks"))
+    explained = fills(
+        element
+        for group in root.findall(f"{SVG}g")
+        if group.find(f"{SVG}text") is not None and len(group.findall(f"{SVG}text")) == 1
+        for element in group.findall(f"{SVG}rect")
+        if element.get("stroke") is None
+    )
+    assert explained == marks
+
+
+def test_words_fit_into_their_cells() -> None:
+    for ranks in (4, 12):
+        (grid,) = grids(figure([af.schedule("all_to_all", "direct", ranks)]))[1:]
+        boxes = [element for element in grid.iter(f"{SVG}rect") if "marks" in (element.get("class") or "")]
+        words = [element for element in grid.iter(f"{SVG}text") if "→" in (element.text or "")]
+        assert len(boxes) == len(words) == ranks**2
+        for box, word in zip(boxes, words, strict=True):
+            assert width_of(word.text or "", 8) + 2 <= float(box.get("width") or 0)
+
+
+def test_a_wrong_schedule_says_so_in_words_too() -> None:
+    def cut_short(ranks: int) -> Iterator[list[af.Move]]:
+        yield [af.reduce(0, 1, 0)]
+        yield [af.copy(0, 0, 1)]
+
+    text = figure([af.schedule("all_reduce", cut_short, 3)])
+    assert "✗ cut_short(ranks=3): " in (ElementTree.fromstring(text).findtext(f"{SVG}desc") or "")
+
+
+def test_titles_of_narrow_maps_are_not_cut() -> None:
+    picture = ElementTree.fromstring(map_as_svg(sweep("all_reduce", lambda _: dgx_h100(1), [8], [1024])))
+    title = next(picture.iter(f"{SVG}text"))
+    assert float(title.get("x") or 0) + width_of(title.text or "", 16, bold=True) < float(picture.get("width") or 0)
+
+
+def test_a_crowd_of_messages_does_not_hide_what_is_below() -> None:
+    timeline = simulate(af.schedule("all_reduce", "naive", 16), dgx_h100(2), 2**20)
+    picture = ElementTree.fromstring(timeline_as_svg(timeline))
+    (crowd,) = picture.findall(f"{SVG}g")
+    assert float(crowd.get("opacity") or 1) < 0.7
+    outside = [one for one in picture.findall(f"{SVG}polygon") if "critical" not in (one.get("class") or "")]
+    assert len(list(crowd)) > 200 and not outside
+    assert "polygon.critical { fill-opacity: 0; }" in (picture.findtext(f"{SVG}style") or "")
 
 
 def test_names_are_escaped() -> None:

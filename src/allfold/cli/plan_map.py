@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from math import ceil
 from string import ascii_uppercase
 
 from rich.text import Text
@@ -11,12 +12,15 @@ from rich.text import Text
 from ..bench.sizes import format_size
 from ..price.plan import Plan, duration
 from ..price.sweep import Sweep
+from ..view.svg_text import width_of
 
 # Distinct also for most who see colours differently: Okabe and Ito's, and five more.
 _COLORS = (
     "#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999",
     "#9ad0a0", "#b9a0e0", "#f3b6a0", "#7a6f5d",
 )  # fmt: skip
+_DARK = ("#0072b2", "#7a6f5d")
+_WIDER = 1.2  # system fonts are wider than Helvetica
 _STYLES = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_black", "white")
 
 
@@ -48,16 +52,17 @@ def map_as_text(found: Sweep, color: bool = False) -> Iterator[Text | str]:
 def map_as_svg(found: Sweep) -> str:
     """The same as a picture; each cell says its times when the pointer rests on it."""
     letter, names = letters(found), found.winners
-    side, left, top = 44, 104, 64
+    side, left, top = 44, 116, 64
     across, down = len(found.ranks) * side, len(found.sizes) * side
-    wide = max(left + across + 20, 360)
+    title = _title(found)
+    wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(title, 16, bold=True)))
     high = top + down + 34 + 22 * len(names)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
         'font-family="system-ui, sans-serif" font-size="13" fill="#222">',
         f'<rect width="{wide}" height="{high}" fill="#fff"/>',
-        f'<text x="{left}" y="24" font-size="16" font-weight="600">{escape(_title(found))}</text>',
-        f'<text x="{left - 10}" y="{top - 12}" text-anchor="end" fill="#666">size \\ ranks</text>',
+        f'<text x="20" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
+        f'<text x="{left - 10}" y="{top - 12}" text-anchor="end" fill="#666">bytes \\ ranks</text>',
     ]
     for column, ranks in enumerate(found.ranks):
         x = left + column * side + side / 2
@@ -72,7 +77,7 @@ def map_as_svg(found: Sweep) -> str:
             parts.append(
                 f'<g><title>{escape(_tip(plan))}</title><rect x="{x + 1}" y="{y + 1}" width="{side - 2}" height="{side - 2}" '
                 f'rx="4" fill="{color}"/><text x="{x + side / 2}" y="{y + side / 2 + 5}" text-anchor="middle" '
-                f'font-weight="600">{letter[name]}</text></g>'
+                f'font-weight="600"{_ink(color)}>{letter[name]}</text></g>'
             )
     for place, name in enumerate(names):
         y = top + down + 24 + 22 * place
@@ -82,6 +87,10 @@ def map_as_svg(found: Sweep) -> str:
             f'<text x="{left + 24}" y="{y + 13}">{letter[name]}  {escape(name)}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _ink(ground: str) -> str:
+    return ' fill="#fff"' if ground in _DARK else ""
 
 
 def _title(found: Sweep) -> str:

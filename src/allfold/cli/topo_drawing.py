@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from math import ceil
 
 from ..price.this_machine import Cache, Core, Machine, Node
+from ..view.svg_text import width_of
 from .choose import ranges
 
 _Tree = tuple[str, list["_Tree"]]
@@ -164,8 +166,8 @@ def drawing_as_svg(machine: Machine) -> str:
     y = 52
     for node, cores in by_node(machine, machine.cores):
         alike, texts = _core_boxes(machine, cores)
-        core_wide = 78 if alike else 150
-        each = (wide - 4 * gap) // (core_wide + gap)
+        core_wide = max([78 if alike else 150, *(_room(line) for text in texts for line in text)])
+        each = max(1, (wide - 3 * gap) // (core_wide + gap))
         shared = [cache for cache in machine.caches if len(own_cores(cache, cores)) > 1]
         core_high = max((len(text) for text in texts), default=1) * line + 14
         rows = -(-len(texts) // each)
@@ -184,10 +186,10 @@ def drawing_as_svg(machine: Machine) -> str:
         y += high + gap
     devices = [([f"GPU {gpu.number}", gpu.name], "#e3f3e1") for gpu in machine.gpus]
     devices += [([card.name, f"{card.kind}, {rate(card.speed)}"], "#fbeedb") for card in machine.cards]
-    across = (wide - 2 * gap) // 3 - gap
+    across = (wide - 4 * gap) // 3
     for place, (text, color) in enumerate(devices):
-        parts += _box(gap + place % 3 * (across + gap), y + place // 3 * (56 + gap), across, 56, color, text)
-    y += -(-len(devices) // 3) * (56 + gap)
+        parts += _box(gap + place % 3 * (across + gap), y + place // 3 * (50 + gap), across, 50, color, text)
+    y += -(-len(devices) // 3) * (50 + gap)
     for sentence in machine.absent:
         parts.append(f'<text x="{gap}" y="{y + 14}" fill="#666">{escape(sentence)}</text>')
         y += 22
@@ -199,10 +201,16 @@ def drawing_as_svg(machine: Machine) -> str:
     return "\n".join([head, f'<rect width="{wide}" height="{y + gap}" fill="#fff"/>', title, *parts, "</svg>", ""])
 
 
+def _room(line: str) -> int:
+    """What a box needs for a line; system fonts are wider than Helvetica."""
+    return ceil(1.2 * width_of(line, 13)) + 20
+
+
 def _box(x: int, y: int, wide: int, high: int, fill: str, text: Sequence[str], bold: bool = False) -> list[str]:
     weight = ' font-weight="600"' if bold else ""
+    top = y + min(19, (high + 10) // 2)  # a low box has its line in the middle
     lines = [
-        f'<text x="{x + 10}" y="{y + 19 + 18 * place}"{weight if place == 0 else ""}>{escape(line)}</text>'
+        f'<text x="{x + 10}" y="{top + 18 * place}"{weight if place == 0 else ""}>{escape(line)}</text>'
         for place, line in enumerate(text)
     ]
     return [f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="6" fill="{fill}" stroke="#9ab"/>', *lines]

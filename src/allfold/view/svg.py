@@ -17,14 +17,15 @@ from ..schedule import Schedule
 from ..symbolic import State
 from ..verify import verify
 from .svg_arrows import COPY, DASHES, REDUCE, number
-from .svg_grid import EMPTY, GROUND_DONE, HELD, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
+from .svg_grid import EMPTY, GROUND_DONE, HELD, HELD_DONE, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
+from .svg_text import width_of
 from .text import moves_as_text
 
 MOST_MARKS = 100_000
 WIDTH = 760  # where a row of grids is broken unless the number of columns is given
 
 _MARGIN, _APART, _BELOW = 10.0, 26.0, 14.0
-_LETTER = 0.48  # the mean width of a letter, in font sizes
+_LETTER = 0.48  # the mean width of a letter, in font sizes: where lines are broken
 _LEAST = 320.0  # what a line of text may take even beside a narrow grid
 
 
@@ -40,16 +41,18 @@ def figure(
         raise UsageError(f"a figure with {columns} grids in a row; expected at least 1")
     for schedule in schedules:
         _check_size(schedule)
+    given = errors or [None] * len(schedules)
+    flaws = [error or _flaw_of(schedule) for schedule, error in zip(schedules, given, strict=True)]
     parts: list[str] = []
     x, y, below, right = _MARGIN, _MARGIN, 0.0, 0.0
-    for schedule, error in zip(schedules, errors or [None] * len(schedules), strict=True):
-        drawn, wide, high = _section(schedule, error, columns)
+    for schedule, flaw in zip(schedules, flaws, strict=True):
+        drawn, wide, high = _section(schedule, flaw, columns)
         if x > _MARGIN and x + wide > WIDTH - _MARGIN:
             x, y = _MARGIN, below
         parts += [f'<g transform="translate({number(x)} {number(y)})">', *drawn, "</g>"]
         right, below = max(right, x + wide), max(below, y + high + 20)
         x += wide + 30
-    legend, wide, bottom = _legend(schedules, below, max(right, _LEAST))
+    legend, wide, bottom = _legend(schedules, "".join(parts), below, max(right, _LEAST))
     right, bottom = max(right, wide) + _MARGIN, bottom + 4
     box = f"{number(right)} {number(bottom)}"
     size = f'width="{number(right)}" height="{number(bottom)}"'
@@ -58,7 +61,7 @@ def figure(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {box}" {size} role="img" '
             f'font-family="Helvetica, Arial, sans-serif" font-size="9" fill="{INK}">',
             f"<title>{escape('; '.join(map(_title, schedules)))}</title>",
-            f"<desc>{escape(_text_twin(schedules))}</desc>",
+            f"<desc>{escape(_text_twin(schedules, flaws))}</desc>",
             f'<rect {size} fill="#ffffff"/>',
             *parts,
             *legend,
@@ -92,8 +95,19 @@ def _counts(schedule: Schedule) -> str:
     return " · ".join(facts)
 
 
-def _text_twin(schedules: Sequence[Schedule]) -> str:
-    return "\n\n".join(moves_as_text(schedule) for schedule in schedules)
+def _flaw_of(schedule: Schedule) -> ScheduleError | None:
+    try:
+        verify(schedule, programs=False)
+    except ScheduleError as wrong:
+        return wrong
+    return None
+
+
+def _text_twin(schedules: Sequence[Schedule], flaws: Sequence[ScheduleError | None]) -> str:
+    return "\n\n".join(
+        moves_as_text(schedule) + ("" if flaw is None else f"\n✗ {flaw}")
+        for schedule, flaw in zip(schedules, flaws, strict=True)
+    )
 
 
 # One schedule --------------------------------------------------------------------------------------------------------
@@ -102,11 +116,6 @@ def _text_twin(schedules: Sequence[Schedule]) -> str:
 def _section(schedule: Schedule, error: ScheduleError | None, columns: int | None) -> tuple[list[str], float, float]:
     """Title, counts and grids of one schedule, from (0, 0); then how wide and how high that is."""
     drawing = Drawing(schedule)
-    if error is None:
-        try:
-            verify(schedule, programs=False)
-        except ScheduleError as wrong:
-            error = wrong
     fitting = max(1, int((WIDTH - 2 * _MARGIN - LABEL + _APART) // (drawing.wide + _APART)))
     rows = -(-(schedule.steps + 1) // (fitting if columns is None else columns))
     columns = -(-(schedule.steps + 1) // rows)  # rows of equal length, as far as they can be
@@ -126,7 +135,7 @@ def _section(schedule: Schedule, error: ScheduleError | None, columns: int | Non
         row, column = divmod(place, columns)
         left, down = LABEL + column * (drawing.wide + _APART), top + row * (drawing.high + _BELOW)
         parts += [f'<g transform="translate({number(left)} {number(down)})">', *grid, "</g>"]
-    text = max(len(line) * (6.6 if place == 0 else 9 * _LETTER) for place, (line, _) in enumerate(lines))
+    text = max(width_of(line, 9 if place else 12, bold="bold" in style) for place, (line, style) in enumerate(lines))
     return parts, max(room, text), top - _BELOW + -(-len(grids) // columns) * (drawing.high + _BELOW)
 
 
@@ -154,12 +163,12 @@ def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Itera
 # The legend ----------------------------------------------------------------------------------------------------------
 
 
-def _legend(schedules: Sequence[Schedule], y: float, room: float) -> tuple[list[str], float, float]:
-    """What the signs mean, no more of them than occur; then how wide that is, and where it ends."""
-    items = list(_signs(schedules))
+def _legend(schedules: Sequence[Schedule], drawn: str, y: float, room: float) -> tuple[list[str], float, float]:
+    """What the signs mean, no more of them than were drawn; then how wide that is, and where it ends."""
+    items = list(_signs(schedules, drawn))
     parts, x, right = [], _MARGIN, 0.0
     for sign, wide, text in items:
-        long = wide + 4 + len(text) * 8 * _LETTER + 14
+        long = wide + 4 + width_of(text, 8) + 14
         if x > _MARGIN and x + long - 14 > room:
             x, y = _MARGIN, y + 13
         parts.append(f'<g transform="translate({number(x)} {number(y)})">{sign}')
@@ -169,21 +178,28 @@ def _legend(schedules: Sequence[Schedule], y: float, room: float) -> tuple[list[
     return parts, right, y + 13
 
 
-def _signs(schedules: Sequence[Schedule]) -> Iterator[tuple[str, float, str]]:
-    reducing = [schedule for schedule in schedules if schedule.promise.reduces]
-    square = '<rect x="0.5" y="0.5" width="{0}" height="{0}" fill="{1}"/>'
-    if reducing:
-        yield square.format(MARK + 1, EMPTY), MARK + 2, "a rank's contribution is not there"
-        yield square.format(MARK + 1, HELD), MARK + 2, "is there"
-        yield square.format(MARK + 1, NEW), MARK + 2, "came in this step"
+def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, float, str]]:
+    if any(schedule.promise.reduces for schedule in schedules):
+        there, came = "is there", "came in this step"
     else:
-        yield square.format(MARK + 1, HELD), MARK + 2, "this chunk lies here"
-        yield square.format(MARK + 1, NEW), MARK + 2, "it came in this step"
-    promised = f'<rect x="0.5" y="0.5" width="9" height="7" fill="{GROUND_DONE}" stroke="{NEW_DONE}"/>'
-    yield promised, 10.0, "holds what is promised"
-    kinds = {bool(kind) for schedule in schedules for kind in schedule.columns["reduces"].tolist()}
+        there, came = "this chunk lies here", "it came in this step"
+    for colors, text in (
+        ((EMPTY,), "a rank's contribution is not there"),
+        ((HELD, HELD_DONE), there),
+        ((NEW, NEW_DONE), came),
+    ):
+        seen = [color for color in colors if f'fill="{color}"' in drawn]
+        squares = "".join(
+            f'<rect x="{number(0.5 + place * (MARK + 2))}" y="0.5" width="{MARK + 1:g}" height="{MARK + 1:g}" fill="{color}"/>'
+            for place, color in enumerate(seen)
+        )
+        if seen:
+            yield squares, len(seen) * (MARK + 2), text
+    if f'fill="{GROUND_DONE}"' in drawn:
+        promised = f'<rect x="0.5" y="0.5" width="9" height="7" fill="{GROUND_DONE}" stroke="{NEW_DONE}"/>'
+        yield promised, 10.0, "holds what is promised"
     for reduces, color, text in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
-        if reduces in kinds:
+        if f'stroke="{color}"' in drawn:
             fill, dash = (color, "") if reduces else ("#ffffff", DASHES)
             yield (
                 (

@@ -11,6 +11,7 @@ from ..errors import ScheduleError
 from ..schedule import Move, Schedule
 from ..symbolic import State
 from .svg_arrows import Grid, draw_arrows, lanes_of, number
+from .svg_text import width_of
 
 INK, QUIET, FAINT, EMPTY, WRONG = "#1b2530", "#5b6773", "#c4ccd4", "#e6eaee", "#b00020"
 HELD, NEW = "#9db5cc", "#14406f"
@@ -42,14 +43,12 @@ class Drawing:
         # A reduction that lies in another chunk's column says which chunk it is.
         self.named = promise.reduces and schedule.chunks > 1 and bool((columns["chunk"] != columns["into"]).any())
         self.promised = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
-        longest = len(
-            self.name_of(schedule.ranks * schedule.chunks - 1 if promise.name == "all_to_all" else schedule.chunks - 1)
-        )
+        last = schedule.ranks * schedule.chunks - 1 if promise.name == "all_to_all" else schedule.chunks - 1
         if promise.reduces:
             wide = self.across * self.pitch - self.pitch + self.mark + 2 * _PADDING
             high = down * self.pitch - self.pitch + self.mark + 2 * _PADDING + (7.0 if self.named else 0.0)
         else:
-            wide, high = max(15.0, 5.0 * longest + 7), 15.0
+            wide, high = max(15.0, ceil(width_of(self.name_of(last), 8)) + 9.0), 15.0
         lanes, width = lanes_of(schedule), schedule.chunks + schedule.scratch
         wanders = bool((columns["chunk"] != columns["into"]).any())  # then lines pass between all cells
         pitch = wide + max(10.0 if wanders else 3.0, lanes.left + lanes.right + 3.0)

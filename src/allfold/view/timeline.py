@@ -71,10 +71,12 @@ def _critical_cells(timeline: Timeline, columns: int) -> NDArray[np.bool_]:
 # The picture ---------------------------------------------------------------------------------------------------------
 
 _WIDE, _LEFT, _RIGHT, _TOP, _ROW, _BAND = 1100, 76, 24, 74, 56, 12
+_THROUGH, _FAINTEST = 0.65, 0.05  # screens have no fainter shades
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+text.title { font-weight: bold; }
 .quiet { font-size: 11px; fill: #59636e; }
-.copy, .reduce { stroke-width: .6; stroke-opacity: .5; }
+.copy, .reduce { stroke-width: .6; stroke-opacity: EDGE; }
 .copy { fill: #0969da; stroke: #0969da; fill-opacity: OPACITY; }
 .reduce { fill: #8250df; stroke: #8250df; fill-opacity: OPACITY; }
 .combine { fill: #8250df; } .band { fill: #eaeef2; }
@@ -91,7 +93,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
     """
     shown = min(ranks, timeline.schedule.ranks)
     scale = (_WIDE - _LEFT - _RIGHT) / (timeline.duration or 1.0)
-    high = _TOP + shown * _ROW + 34
+    high = _TOP + (shown - 1) * _ROW + 58
 
     def x(time: float) -> str:
         return f"{_LEFT + time * scale:.2f}"
@@ -99,9 +101,11 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
     def y(rank: int) -> int:
         return _TOP + rank * _ROW + 12
 
-    # Of many that go at once each is fainter, so that they can be told apart.
-    at_once = int(np.bincount(timeline.step * timeline.schedule.ranks + timeline.source).max(initial=1))
-    style = _STYLE.replace("OPACITY", f"{max(0.05, 0.3 * timeline.segments / at_once):.2g}")
+    chosen = np.flatnonzero((timeline.source < shown) & (timeline.destination < shown))[:MESSAGES]
+    # Of many over each other each is fainter, so that they can be told apart, and in a crowd the critical ones are outlines.
+    faint = max(_FAINTEST, 1 - 0.2 ** (1 / _most_at_once(timeline, chosen)))
+    style = _STYLE.replace("OPACITY", f"{min(0.45, faint):.2g}").replace("EDGE", f"{min(0.5, 3 * faint):.2g}")
+    style += "polygon.critical { fill-opacity: 0; }\n" if faint == _FAINTEST else ""
     title = f"{timeline.schedule.collective} by {timeline.schedule.algorithm}, {_size(timeline)} on {timeline.topology.name}"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {high}" width="{_WIDE}" height="{high}" role="img">',
@@ -109,7 +113,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
         '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="#d1d9e0"/></pattern></defs>',
         f'<rect width="{_WIDE}" height="{high}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}: {duration(timeline.duration)}</text>',
+        f'<text x="{_LEFT}" y="24" class="title">{escape(title)}: {duration(timeline.duration)}</text>',
         *_legend(),
     ]
     for time in _ticks(timeline.duration):
@@ -127,14 +131,30 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
                 f'<rect fill="url(#idle)" {place}><title>rank {rank} idle {duration(end - begin)}</title></rect>'
             )
     critical = dict(zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True))
-    chosen = np.flatnonzero((timeline.source < shown) & (timeline.destination < shown))[:MESSAGES].tolist()
-    for message in sorted(chosen, key=lambda one: one in critical):  # the critical ones on top
-        lines += _message(timeline, message, critical.get(message), x, y)
+    ordered = sorted(chosen.tolist(), key=lambda one: one in critical)  # the critical ones on top
+    shapes = [shape for message in ordered for shape in _message(timeline, message, critical.get(message), x, y)]
+    behind = [shape for shape in shapes if shape.startswith(('<polygon class="copy"', '<polygon class="reduce"'))]
+    # However many lie over each other, they let through what is below.
+    lines += [f'<g opacity="{_THROUGH}">', *behind, "</g>"]
+    lines += [shape for shape in shapes if not shape.startswith(('<polygon class="copy"', '<polygon class="reduce"'))]
     left_out = timeline.schedule.ranks - shown
     if left_out or len(chosen) < timeline.messages:
         note = f"{shown} of {timeline.schedule.ranks} ranks, {len(chosen)} of {timeline.messages} messages"
         lines.append(f'<text class="quiet" x="{_WIDE - _RIGHT}" y="24" text-anchor="end">{note}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _most_at_once(timeline: Timeline, chosen: NDArray[np.intp]) -> int:
+    """The most messages that pass between two neighbouring lifelines at a time."""
+    low = np.minimum(timeline.source, timeline.destination)[chosen]
+    high = np.maximum(timeline.source, timeline.destination)[chosen]
+    most = 1
+    for rank in range(int(high.max(initial=0))):
+        passing = chosen[(low <= rank) & (rank < high)]
+        times = np.concatenate([timeline.start[passing], timeline.arrived[passing]])
+        change = np.repeat([1, -1], len(passing))
+        most = max(most, int(change[np.lexsort((change, times))].cumsum().max(initial=1)))  # who ends makes room first
+    return most
 
 
 def _message(
@@ -174,10 +194,10 @@ def _message(
 def _legend() -> Iterator[str]:
     at = _LEFT
     for style, word, room in (
-        ('class="copy"', "copied", 80),
-        ('class="reduce"', "to be combined", 126),
+        (f'class="copy" opacity="{_THROUGH}" style="fill-opacity:.45"', "copied", 80),
+        (f'class="reduce" opacity="{_THROUGH}" style="fill-opacity:.45"', "to be combined", 126),
         ('class="combine"', "combining", 100),
-        ('class="copy critical"', "on the critical path", 156),
+        ('class="copy critical" style="fill-opacity:.3"', "on the critical path", 156),
         ('fill="url(#idle)"', "idle", 60),
     ):
         yield f'<rect {style} x="{at}" y="38" width="14" height="12"/><text class="quiet" x="{at + 20}" y="48">{word}</text>'
