@@ -8,8 +8,8 @@
 
 namespace allfold {
 
-Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label)
-    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_),
+Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_), ending_(std::move(ending)),
       patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
       ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))),
       piece_bytes_(std::clamp<uint64_t>(ring_bytes_ / 16, 1 << 10, 16 << 10)) {
@@ -147,9 +147,7 @@ void Channel::check(const Operation& operation) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     auto refuse = [&](const std::string& why) { throw EngineError(Fault::usage, name_of(operation) + ": " + why); };
     if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
-    if (standing == Standing::mismatch)
-        throw EngineError(Fault::mismatch, name_of(operation) + ": this communicator is broken by an earlier error: ranks came "
-                                           "with different calls; go on with shrink(), or make a new one" + where());
+    if (standing != Standing::open) ending_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
     if (standing != Standing::open)
         if (auto error = find_loss(operation, look_around(&operation))) throw *error;
     auto ranks = static_cast<int64_t>(members_.size());

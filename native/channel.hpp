@@ -25,6 +25,7 @@
 #include "arena.hpp"
 #include "blame.hpp"
 #include "dtypes.hpp"
+#include "ending.hpp"
 #include "errors.hpp"
 #include "layout.hpp"
 #include "wait.hpp"
@@ -86,7 +87,8 @@ class Channel {
     };
     using Interrupted = std::function<void()>;  // ends a wait by throwing
 
-    Channel(uint32_t rank, std::vector<Member> members, std::string label);
+    // `ending`: shared with the collectives of the same communicator.
+    Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending);
     ~Channel();
 
     // What a member needs in its arena: called before the members exchange their offsets.
@@ -142,6 +144,7 @@ class Channel {
     Blame blame_;
     std::vector<Post*> posts_;
     std::vector<Counter*> bells_;
+    std::shared_ptr<Ending> ending_;
     Patience patience_;
     uint64_t ring_bytes_;
     uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work at once

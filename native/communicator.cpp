@@ -26,10 +26,10 @@ int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch())
 }  // namespace
 
 Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
-                           uint64_t group)
+                           uint64_t group, std::shared_ptr<Ending> ending)
     : rank_(rank), label_(std::move(label)), members_(std::move(members)),
       blame_(rank, members_), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
-      fetching_(fetches ? Fetching::untried : Fetching::fails) {
+      fetching_(fetches ? Fetching::untried : Fetching::fails), ending_(std::move(ending)) {
     for (const Member& member : members_) {
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
         work_.push_back(member.arena->at(member.work));
@@ -93,7 +93,7 @@ void Communicator::run(const Call& call, const std::function<void()>& let_go, co
         running.program = agree(running, call);
         perform(running, call, *running.program);
     } catch (const EngineError& error) {
-        broken_by_ = error;
+        ending_->set(error);
         stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
         throw;
     } catch (...) {
@@ -107,13 +107,10 @@ int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     if (standing == Standing::open) return;
-    std::string name = std::string(collective_names[static_cast<size_t>(call.collective)]) + ": ";
-    if (standing == Standing::left) throw EngineError(Fault::usage, name + "this communicator is closed");
-    // Said again, and as what it was: the call that it ended may have been one in the background that nobody waited for.
-    std::string advice = "; go on with shrink(), or make a new one";
-    if (broken_by_)
-        throw EngineError(broken_by_->fault, name + "this communicator is broken by an earlier error: " + broken_by_->what() + advice);
-    throw EngineError(Fault::rank_lost, name + "this communicator was aborted, or broken by an error in a reduction" + advice);
+    std::string name = collective_names[static_cast<size_t>(call.collective)];
+    if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
+    ending_->say_again(name);
+    throw EngineError(Fault::rank_lost, name + ": this communicator was aborted, or broken by an error in a reduction; go on with shrink(), or make a new one");
 }
 
 void Communicator::enter(Running& running, const Call& call) {

@@ -14,6 +14,7 @@
 
 #include "arena.hpp"
 #include "blame.hpp"
+#include "ending.hpp"
 #include "errors.hpp"
 #include "kernels.hpp"
 #include "layout.hpp"
@@ -69,7 +70,9 @@ class Communicator {
 
     // `fetches`: arrays may be read out of other processes, if the system lets us.
     // `group`: the same number on all ranks of this communicator, and on no other, for whoever looks from outside.
-    Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group);
+    // `ending`: shared with the channel of the same communicator.
+    Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group,
+                 std::shared_ptr<Ending> ending = std::make_shared<Ending>());
     ~Communicator();
 
     // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
@@ -149,7 +152,7 @@ class Communicator {
     Entry* entry_ = nullptr;            // in the directory of this rank's arena
     std::unique_ptr<char[]> fetched_;  // tiles of peers' arrays, on their way into a fold
     std::mutex mutex_;
-    std::optional<EngineError> broken_by_;  // what ended this communicator here, for later calls to say again
+    std::shared_ptr<Ending> ending_;
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;

@@ -79,7 +79,7 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
         try {
             meet(running, peer);
         } catch (const EngineError& error) {
-            broken_by_ = error;
+            ending_->set(error);
             throw;
         }
     }

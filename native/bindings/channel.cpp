@@ -39,11 +39,12 @@ class PyChannel {
   public:
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
-    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout)
+    PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
+              std::shared_ptr<Ending> ending)
         : timeout_(timeout) {
         std::vector<Channel::Member> list;
         for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
-        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label));
+        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(ending));
     }
 
     void send(nb::handle array, nb::handle destination, nb::handle tag, nb::handle timeout, nb::handle dtype) {
@@ -147,9 +148,10 @@ class PyChannel {
 }  // namespace
 
 void bind_channel(nb::module_& module) {
+    nb::class_<Ending>(module, "Ending").def(nb::init<>());
     nb::class_<PyOperation>(module, "Operation");
     nb::class_<PyChannel>(module, "Channel")
-        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double>())
+        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double, std::shared_ptr<Ending>>())
         .def("send", &PyChannel::send, nb::arg("array"), nb::arg("destination").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("receive", &PyChannel::receive, nb::arg("array"), nb::arg("source").none(), nb::arg("tag").none(),

@@ -91,11 +91,12 @@ class PyCommunicator {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
-                   nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group)
+                   nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
+                   std::shared_ptr<Ending> ending)
         : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group);
+        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group, std::move(ending));
     }
 
     ~PyCommunicator() {
@@ -453,7 +454,7 @@ void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, nb::object,
-                      double, bool, uint64_t>())
+                      double, bool, uint64_t, std::shared_ptr<Ending>>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

@@ -35,6 +35,7 @@ class Communicator:
         timeout: float,
         fetches: bool,
         group: int,
+        ending: Ending,
         /,
     ) -> None: ...
     def choose(
@@ -62,8 +63,13 @@ class Communicator:
 
 class Operation: ...
 
+class Ending:
+    def __init__(self) -> None: ...
+
 class Channel:
-    def __init__(self, rank: int, members: Sequence[tuple[Any, ...]], label: str, timeout: float, /) -> None: ...
+    def __init__(
+        self, rank: int, members: Sequence[tuple[Any, ...]], label: str, timeout: float, ending: Ending, /
+    ) -> None: ...
     def send(self, array: Any, destination: int, tag: int, timeout: float | None, dtype: str | None) -> None: ...
     def receive(
         self, array: Any, source: int | None, tag: int, timeout: float | None, dtype: str | None

@@ -164,11 +164,12 @@ class Communicator(PointToPoint):
             assert communicator is not None
             communicator._failed(error)
 
+        ending = _native.Ending()
         self._engine = _native.Communicator(
-            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number
+            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number, ending
         )
         self._call = _native.caller(self._engine)
-        self._channel = _native.Channel(rank, inboxes, label, timeout)
+        self._channel = _native.Channel(rank, inboxes, label, timeout, ending)
         for name, code in _CODES.items():
             self._engine.choose(code, self._choices(name), *fetched(name, self.size))
 

@@ -1,0 +1,41 @@
+// What ended a communicator on this rank: for its later calls, and for its messages, to say again. The call that it ended
+// may have been one in the background that nobody waited for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "errors.hpp"
+
+namespace allfold {
+
+class Ending {
+  public:
+    void set(const EngineError& error) {
+        {
+            std::lock_guard lock(mutex_);
+            if (!error_) error_ = error;
+        }
+        changed_.notify_all();
+    }
+
+    // Throws it again, as what it was, in the name of another call; returns if there is nothing to say. `patience` is for
+    // an error that is about to come: who sees ranks disagree says so at once, and a little later who came with what.
+    void say_again(const std::string& name, std::chrono::nanoseconds patience = {}) {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, patience, [this] { return error_.has_value(); });
+        if (error_)
+            throw EngineError(error_->fault, name + ": this communicator is broken by an earlier error: " + error_->what() +
+                                                 "; go on with shrink(), or make a new one");
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::optional<EngineError> error_;
+};
+
+}  // namespace allfold
