@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import allfold as af
 from allfold.cli import main
+from allfold.cli.doctor_flight import compare_calls
 from allfold.errors import UsageError
 from allfold.export.flight import to_chrome, to_torch
 from allfold.run.communicator import Communicator
@@ -283,6 +284,15 @@ def test_any_change_of_a_file_is_understood_or_refused(
     to_torch(groups)
     to_chrome(groups)
     assert main(["doctor", "--read", str(path), "--last", "3"]) in (0, 1)
+
+
+def test_calls_that_nobody_holds_are_not_counted_through() -> None:
+    call = {"collective": "barrier", "begun": None, "ended": None}
+    member = {"last_done": 10**15, "last_call": 10**15}
+    calls = [{**call, "call": 10**15 - 1}, {**call, "call": 10**15}]
+    group = {"members": [{**member, "rank": rank, "calls": calls} for rank in (0, 1)]}
+    rows, sentences = compare_calls(group, 10**15)
+    assert [row[:3] for row in rows] == [[str(one["call"]), "0–1", "barrier"] for one in calls] and not sentences
 
 
 def test_what_the_doctor_dumped_is_read_as_well(tmp_path: Path) -> None:

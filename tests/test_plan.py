@@ -145,6 +145,8 @@ def test_a_sweep_is_its_plans() -> None:
     alone = plan("all_reduce", find_topology("dgx_h100", 64), 64, 2**26, ["ring", "tree", "swing"])
     assert found.plans[64, 2**26].winner.to_json() == alone.winner.to_json()
     assert set(found.winners) == {one.winner.algorithm for one in found.plans.values()}
+    large = sweep("all_reduce", lambda ranks: find_topology("dgx_h100", ranks), [1025], [1024], ["ring", "swing"])
+    assert list(large.to_json()["cells"][0]["left_out"]) == ["swing"]
 
 
 # The command line ----------------------------------------------------------------------------------------------------

@@ -684,6 +684,8 @@ def test_an_interrupted_tune_leaves_nothing(call: Call, tmp_path: Path, monkeypa
         (("--sizes", "0"), "at least 1 byte"),
         (("--output", "/dev/null/f.json"), "cannot be written"),
         (("--output", "/"), "cannot be written"),
+        (("--output", "a" * 5000), "cannot be written: File name too long"),
+        (("--refit", "--sizes", "1K"), "leave out --sizes"),
     ],
 )
 def test_tune_refuses_what_makes_no_sense(words: tuple[str, ...], sentence: str, call: Call) -> None:

@@ -45,7 +45,8 @@ def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], li
         default=0.0,
     )
     rows, sentences = [], []
-    for number in range(max(1, newest - last + 1), newest + 1):
+    held_by_some = {number for held in calls.values() for number in held if number > newest - last}
+    for number in sorted(held_by_some | ({newest} if newest else set())):
         alike: dict[tuple[str, bool], list[int]] = {}
         for rank, held in calls.items():
             if number in held:

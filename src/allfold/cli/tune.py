@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-n {arguments.ranks}: expected 2 to {_MOST_RANKS} ranks")
     if not 0 < arguments.seconds < 86_400:
         raise UsageError(f"--seconds {arguments.seconds:g}: expected a time above 0 and below a day")
+    if arguments.refit and (arguments.sizes, arguments.collectives, arguments.seconds) != (None, "all", SECONDS):
+        raise UsageError("--refit takes all that was measured; leave out --sizes, --collectives and --seconds")
     path = default_path() if arguments.output is None else Path(arguments.output)
     _require_writable(path)
     begin = time.monotonic()

@@ -41,6 +41,7 @@ class Sweep:
                     "limit": plan.winner.limit.kind,
                     "ratio": plan.winner.ratio,
                     "times": {cost.algorithm: cost.time for cost in plan.costs},
+                    "left_out": plan.left_out,
                 }
                 for (ranks, size), plan in self.plans.items()
             ],
