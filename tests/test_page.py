@@ -135,6 +135,19 @@ def test_links_carry_what_the_pairs_send(name: str) -> None:
     assert found["bottleneck"]["link"] in {link["name"] for link in found["links"]}
 
 
+def test_the_sentence_says_of_a_link_what_the_list_says() -> None:
+    schedule = af.schedule("all_to_all", "bruck", 6)
+    found = priced(schedule, 2**20)
+    busiest = next(link for link in found["links"] if link["name"] == found["bottleneck"]["link"])
+    share = 100 * busiest["seconds"] / found["timeline"]["duration"]
+    assert f"bytes take {share:.0f} % of the time" in found["bottleneck"]["sentence"]
+
+
+def test_where_no_bytes_go_no_link_is_the_busiest() -> None:
+    sentence = priced(af.schedule("barrier", "dissemination", 5))["bottleneck"]["sentence"]
+    assert "waiting" in sentence and "link" not in sentence
+
+
 def test_the_source_goes_with_the_steps() -> None:
     found = entry(af.schedule("all_reduce", "ring", 4))
     text = found["code"]["text"].splitlines()

@@ -224,8 +224,9 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
         "least": priced.bounds.time,
         "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},
     }
-    found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced)}
     found |= _links(schedule, topology, size)
+    took = found["timeline"]["duration"] if "timeline" in found else priced.time
+    found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced, found["links"], took)}
     return found
 
 
@@ -265,13 +266,17 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
     return found
 
 
-def _bottleneck(priced: Any) -> str:
-    share = f"{100 * priced.limit.part:.0f} % of the time"
-    if priced.limit.kind == "latency":
-        return f"Starting messages and waiting for them takes {share}; the busiest link is {priced.busiest}."
-    if priced.limit.kind == "reduction":
-        return f"Combining takes {share}; the busiest link is {priced.busiest}."
+def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
+    """What limits it; of a link the same share of the time as in the list of links."""
     limit = priced.limit
+    busy = {link["name"]: link["seconds"] for link in links}
+    part = busy[limit.name] / took if limit.name in busy and took else limit.part
+    share = f"{100 * part:.0f} % of the time"
+    busiest = f"; the busiest link is {priced.busiest}" if any(busy.values()) else ""
+    if limit.kind == "latency":
+        return f"Starting messages and waiting for them takes {share}{busiest}."
+    if limit.kind == "reduction":
+        return f"Combining takes {share}{busiest}."
     alike = f" and {limit.alike - 1} links like it limit it: their" if limit.alike > 1 else " limits it: its"
     return f"{limit.name[0].upper()}{limit.name[1:]}{alike} bytes take {share}."
 

@@ -90,7 +90,7 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
         </p>
       )}
       {!links.length && <p class="note">No topology was given, so no links are known.</p>}
-      {links.length > 0 && (
+      {busy.length > 0 && (
         <Busiest
           links={busy.slice(0, LISTED)}
           all={busy.length}

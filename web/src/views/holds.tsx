@@ -88,7 +88,7 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
           text-anchor="middle"
           {...lights({ chunk })}
         >
-          {chunk < chunks ? chunk : `s${chunk - chunks}`}
+          {chunk}
         </text>
       ))}
       {scratch > 0 && grid.pitchX > 14 && (
@@ -265,6 +265,11 @@ function Legend(props: { replay: Replay; crowd: boolean }): JSX.Element {
       {!crowd && replay.kinds.copy && (
         <span>
           <i class="line copy" /> copied
+        </span>
+      )}
+      {!crowd && replay.schedule.scratch > 0 && (
+        <span>
+          <i class="upright" /> scratch follows
         </span>
       )}
       {!crowd && !arcsFit(replay, replay.moves(0).length) && (

@@ -35,6 +35,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
       ? `Step ${step - 1} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
       : "Nothing has been sent yet.",
   ];
+  const crowd = replay.ranks > LIFELINES;
   return (
     <>
       <Clocks entry={entry} shown={what.clock} />
@@ -43,13 +44,11 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
         label={`Space and time: ${lines[0]}`}
         least={Math.min(760, 12 * replay.steps)}
         draw={(width) =>
-          replay.ranks > LIFELINES
-            ? drawCrowd(what, replay.ranks, step, width)
-            : drawLifelines(what, replay.ranks, step, width)
+          crowd ? drawCrowd(what, replay.ranks, step, width) : drawLifelines(what, replay.ranks, step, width)
         }
       />
       <p class="legend">
-        {what.clock !== "measured" && (
+        {!crowd && what.clock !== "measured" && (
           <>
             <span>
               <i class="slant reduce" /> to be combined
@@ -62,7 +61,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
             </span>
           </>
         )}
-        {what.clock === "measured" && (
+        {!crowd && what.clock === "measured" && (
           <>
             <span>
               <i class="swatch combine" /> combining
@@ -75,13 +74,13 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
             </span>
           </>
         )}
-        {critical.length > 0 && (
+        {!crowd && critical.length > 0 && (
           <span>
             <i class="swatch critical" /> critical path
           </span>
         )}
         <span>
-          <i class="swatch hatched" /> {what.clock === "measured" ? "waiting" : "idle"}, {percent(idle)}
+          {!crowd && <i class="swatch hatched" />} {what.clock === "measured" ? "waiting" : "idle"}, {percent(idle)}
         </span>
       </p>
       <Twin lines={lines} />
