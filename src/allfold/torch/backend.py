@@ -21,7 +21,7 @@ from .member import DONE, Member
 from .monitored import Monitor
 from .options import listed, plain_options, reduced, rooted
 from .tensors import check, describe, is_plain, to_dlpack
-from .work import GroupTimeout, Message
+from .work import GroupDestroyed, GroupTimeout, Message
 
 _SUM = dist.ReduceOp.SUM
 
@@ -36,20 +36,9 @@ class Group(Member):
     # Reductions ------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Any:
-        if opts is not None and len(tensors) == 1:
-            tensor = tensors[0]
-            if not self._line.open and is_plain(tensor) and opts.reduceOp == _SUM and not opts.asyncOp:
-                # What almost every call is, written out: this line costs half of what `_short` does for all others.
-                try:
-                    self._all_reduce(to_dlpack(tensor))
-                    return DONE
-                except CollectiveTimeout as error:
-                    raise GroupTimeout.of(error) from None
-                except (UsageError, BufferError):
-                    pass
-        return self._allreduce(tensors, opts, op, timeout)
-
-    def _allreduce(self, tensors: Any, opts: Any, op: Any, timeout: Any) -> Any:
+        is_plain_call = opts is not None and len(tensors) == 1 and not opts.asyncOp and opts.reduceOp == _SUM
+        if is_plain_call and self.sums_at_once(tensors[0]):
+            return DONE
         tensors, opts = listed(tensors), reduced(c10d.AllreduceOptions, opts, op, timeout)
         tensor, reduction = self._only("all_reduce", tensors), Reduction.of(opts.reduceOp)
         if reduction.factor is None:
@@ -62,6 +51,18 @@ class Group(Member):
             return self._perform(opts, tensors, lambda time: sparse.all_reduce(self._engine, tensor, reduction, time))
         check("all_reduce", tensor)
         return self._perform(opts, tensors, lambda time: self._engine.all_reduce(tensor, reduction, time))
+
+    def sums_at_once(self, tensor: Tensor) -> bool:
+        """What almost every call is, on the shortest way; False if this is none, and nothing has been done."""
+        if self._line.open or not is_plain(tensor):
+            return False
+        try:
+            self._all_reduce(to_dlpack(tensor))
+        except CollectiveTimeout as error:
+            raise GroupTimeout.of(error) from None
+        except (UsageError, BufferError, GroupDestroyed):  # torch says it better
+            return False
+        return True
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = reduced(c10d.AllreduceCoalescedOptions, opts)
