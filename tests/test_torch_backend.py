@@ -103,6 +103,21 @@ def all_reduce_every_shape(rank: int, size: int) -> None:
         assert inferred.tolist() == [size * size] * 3
 
 
+def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
+    """Our entrance leaves calls to torch's own function where somebody watches them."""
+    seen = []
+
+    class Watching(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(getattr(function, "__name__", ""))
+            return function(*args, **(kwargs or {}))
+
+    tensor = torch.ones(3)
+    with Watching():
+        dist.all_reduce(tensor)
+    assert tensor.tolist() == [size] * 3 and "all_reduce" in seen
+
+
 def all_reduce_of_sparse_tensors(rank: int, size: int) -> None:
     indices = torch.tensor([[0, rank + 1], [2, 0]])
     for operation, share in ((ReduceOp.SUM, 1.0), (ReduceOp.AVG, 1 / size)):
@@ -336,6 +351,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     all_reduce_every_operation,
     all_reduce_multiplied_before,
     all_reduce_every_shape,
+    all_reduce_seen_by_a_mode,
     all_reduce_of_sparse_tensors,
     reduce_to_a_root,
     broadcast_of_everything,

@@ -75,12 +75,36 @@ std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
     return std::nullopt;
 }
 
+// DLPack's table for a quick exchange, as its header has it; of version 1, whatever the minor one.
+struct Exchange {
+    uint32_t major, minor;
+    const Exchange* older;
+    void *allocate, *from_object, *to_object;
+    int (*borrow)(void* object, nb::dlpack::dltensor* out);
+};
+
+// How tensors of this very type, not of one derived from it, are borrowed; null if they are not. The last type is remembered.
+decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
+    static PyTypeObject* last = nullptr;
+    static decltype(Exchange::borrow) found = nullptr;
+    if (type == last) return found;
+    Py_INCREF(type);
+    Py_XDECREF(last);
+    last = type;
+    found = nullptr;
+    PyObject* capsule = PyDict_GetItemString(type->tp_dict, "__dlpack_c_exchange_api__");
+    if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+        auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+        while (table && table->major > 1) table = table->older;
+        if (table && table->major == 1) found = table->borrow;
+    }
+    return found;
+}
+
 }  // namespace
 
 // Delegates, so that the destructor gives the buffer back when something below throws.
 Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array() {
-    std::optional<DType> found;
-    size_t size = 0;
     if (PyObject_CheckBuffer(object.ptr())) {
         // Strides are asked for, not contiguity: what is not contiguous must be told from what cannot be used at all, and
         // NumPy says ValueError to both.
@@ -92,31 +116,53 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
             throw nb::python_error();
         }
         data = view_.buf;
-        size = static_cast<size_t>(view_.itemsize);
+        auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
-        found = from_format(view_.format, size);
+        auto found = from_format(view_.format, size);
         if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + ")").c_str());
+        set_dtype(*found, size, as);
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
             throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
                                   Py_TYPE(object.ptr())->tp_name).c_str());
-        if (tensor_.device_type() != nb::device::cpu::value)
-            throw nb::type_error("the array is not in this machine's memory; move it there first (torch: tensor.cpu())");
-        int64_t stride = 1;
-        for (size_t i = tensor_.ndim(); i-- > 0;) {
-            if (tensor_.shape(i) != 1 && tensor_.stride(i) != stride && tensor_.size() > 0) {
-                PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
-                throw nb::python_error();
-            }
-            stride *= static_cast<int64_t>(tensor_.shape(i));
-        }
-        data = tensor_.data();
-        elements = tensor_.size();
-        found = from_dlpack(tensor_.dtype());
-        if (!found) throw nb::type_error("unsupported element type");
-        size = size_of(*found);
+        auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
+        auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
+        take({tensor_.data(), {tensor_.device_type(), tensor_.device_id()}, static_cast<int32_t>(tensor_.ndim()), tensor_.dtype(),
+              shape, strides, 0}, as);
     }
-    dtype = as.value_or(*found);
+}
+
+Array Array::vouched(nb::handle object, bool writable, std::optional<DType> as) {
+    auto* borrow = exchange_of(Py_TYPE(object.ptr()));
+    if (!borrow) return Array(object, writable, as);
+    nb::dlpack::dltensor tensor;
+    if (borrow(object.ptr(), &tensor) != 0) throw nb::python_error();
+    Array array;
+    array.take(tensor, as);
+    return array;
+}
+
+void Array::take(const nb::dlpack::dltensor& tensor, std::optional<DType> as) {
+    if (tensor.device.device_type != nb::device::cpu::value)
+        throw nb::type_error("the array is not in this machine's memory; move it there first (torch: tensor.cpu())");
+    elements = 1;
+    for (int32_t i = 0; i < tensor.ndim; ++i) elements *= static_cast<size_t>(tensor.shape[i]);
+    int64_t stride = 1;
+    for (int32_t i = tensor.ndim; i-- > 0 && tensor.strides && elements > 0;) {
+        if (tensor.shape[i] != 1 && tensor.strides[i] != stride) {
+            PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
+            throw nb::python_error();
+        }
+        stride *= tensor.shape[i];
+    }
+    data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+    auto found = from_dlpack(tensor.dtype);
+    if (!found) throw nb::type_error("unsupported element type");
+    set_dtype(*found, size_of(*found), as);
+}
+
+void Array::set_dtype(DType found, size_t size, std::optional<DType> as) {
+    dtype = as.value_or(found);
     if (size_of(dtype) != size)
         throw nb::type_error((std::string("dtype ") + name_of(dtype) + " does not fit elements of " + std::to_string(size) + " bytes").c_str());
 }

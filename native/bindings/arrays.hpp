@@ -17,6 +17,9 @@ class Array {
   public:
     Array() = default;
     Array(nb::handle object, bool writable, std::optional<DType> as);
+    // The same for a tensor that the caller keeps alive, and has looked at for what DLPack's quick exchange does not say
+    // (views that are to be conjugated or negated): a tenth of the time. Other objects are taken as above.
+    static Array vouched(nb::handle object, bool writable, std::optional<DType> as);
     Array(Array&& other) noexcept;
     Array& operator=(Array&& other) noexcept;
     Array(const Array&) = delete;
@@ -27,6 +30,9 @@ class Array {
     DType dtype = DType::float32;
 
   private:
+    void take(const nb::dlpack::dltensor& tensor, std::optional<DType> as);
+    void set_dtype(DType found, size_t size, std::optional<DType> as);
+
     Py_buffer view_{};
     bool held_ = false;
     nb::ndarray<> tensor_;

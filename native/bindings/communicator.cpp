@@ -116,8 +116,9 @@ class PyCommunicator {
 
     // The way of almost all calls: blocking, a built-in operation, a registered algorithm, a contiguous array. It keeps what
     // Python adds to a call below a microsecond. Everything else, and everything that is wrong, goes the long way.
+    // `vouched`: see Array.
     nb::object call(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
-                    nb::handle in_background, nb::handle timeout, nb::handle dtype) {
+                    nb::handle in_background, nb::handle timeout, nb::handle dtype, bool vouched) {
         bool plain = in_background.ptr() == Py_False && (algorithm.is_none() || PyUnicode_CheckExact(algorithm.ptr())) &&
                      root >= 0 && static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
         nb::object number = nb::none();
@@ -128,7 +129,7 @@ class PyCommunicator {
         if (plain) {
             Job job;
             try {
-                prepare(job, collective, input, output, number, root, algorithm, timeout, dtype);
+                prepare(job, collective, input, output, number, root, algorithm, timeout, dtype, vouched);
             } catch (const std::exception&) {  // the long way says it better
                 plain = false;
             }
@@ -268,11 +269,11 @@ class PyCommunicator {
     }
 
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-                 nb::handle algorithm, nb::handle timeout, nb::handle dtype) {
+                 nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
         std::optional<DType> as;
         if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
-        if (!input.is_none()) job.input = Array(input, false, as);
-        if (!output.is_none()) job.output = Array(output, true, as);
+        if (!input.is_none()) job.input = vouched ? Array::vouched(input, false, as) : Array(input, false, as);
+        if (!output.is_none()) job.output = vouched ? Array::vouched(output, true, as) : Array(output, true, as);
         bool has_input = !input.is_none(), has_output = !output.is_none();
         if (has_input && has_output && job.input.dtype != job.output.dtype)
             throw nb::type_error((std::string("the input is ") + name_of(job.input.dtype) + ", the output " +
@@ -413,7 +414,7 @@ class PyCommunicator {
 
 // The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the smallest
 // calls would feel.
-static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) noexcept {
+static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count, bool vouched) noexcept {
     auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
@@ -422,7 +423,7 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
         long root = std::clamp<long>(PyLong_AsLong(arguments[4]), -1, most_ranks);
         PyErr_Clear();  // a root beyond all numbers is out of range like any other
         return self->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
-                          arguments[6], arguments[7], arguments[8])
+                          arguments[6], arguments[7], arguments[8], vouched)
             .release()
             .ptr();
     } catch (nb::python_error& error) {
@@ -439,8 +440,14 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
     return nullptr;
 }
 
+template <bool vouched>
+static PyObject* call_entry(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) noexcept {
+    return call_directly(capsule, arguments, count, vouched);
+}
+
+template <bool vouched>
 static nb::object caller(nb::handle communicator) {
-    static PyMethodDef definition{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_directly)),
+    static PyMethodDef definition{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_entry<vouched>)),
                                   METH_FASTCALL, "Run one collective."};
     // The function keeps the communicator alive, as the context of the capsule that it is bound to.
     nb::object capsule = nb::steal(PyCapsule_New(nb::cast<PyCommunicator*>(communicator), nullptr, [](PyObject* object) {
@@ -466,7 +473,8 @@ void bind_communicator(nb::module_& module) {
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
-    module.def("caller", &caller);
+    module.def("caller", &caller<false>);
+    module.def("caller_vouched", &caller<true>);
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
     module.attr("COLLECTIVES") = nb::make_tuple("all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather",

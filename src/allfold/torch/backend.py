@@ -20,7 +20,7 @@ from .engine import Reduction
 from .member import DONE, Member
 from .monitored import Monitor
 from .options import listed, plain_options, reduced, rooted
-from .tensors import check, describe, is_plain, to_dlpack
+from .tensors import check, describe
 from .work import GroupDestroyed, GroupTimeout, Message
 
 _SUM = dist.ReduceOp.SUM
@@ -54,10 +54,11 @@ class Group(Member):
 
     def sums_at_once(self, tensor: Tensor) -> bool:
         """What almost every call is, on the shortest way; False if this is none, and nothing has been done."""
-        if self._line.open or not is_plain(tensor):
+        # What is not contiguous, or not in this machine's memory, the engine sees for itself.
+        if self._line.open or tensor.__class__ is not Tensor or tensor.is_neg() or tensor.is_conj():
             return False
         try:
-            self._all_reduce(to_dlpack(tensor))
+            self._sum(tensor, self._seconds)
         except CollectiveTimeout as error:
             raise GroupTimeout.of(error) from None
         except (UsageError, BufferError, GroupDestroyed):  # torch says it better

@@ -193,6 +193,7 @@ class Member(dist.ProcessGroup):
         for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
             call = getattr(communicator, name)
             setattr(self, f"_{name}", call if seconds is None else functools.partial(call, timeout=seconds))
+        self._sum = communicator.summing() if isinstance(communicator, Communicator) else communicator.all_reduce
 
     def _short(self, opts: Any, results: Any, collective: Callable[..., Any], *tensors: Tensor, **how: Any) -> Any:
         """Make a call that needs nothing but the engine; None if it is not such a call, and has to go the long way.
