@@ -11,7 +11,9 @@ from pathlib import Path
 from .errors import UsageError
 
 
-def write_whole(path: str | Path, content: str | bytes, folders: bool = False, private: bool = False) -> None:
+def write_whole(
+    path: str | os.PathLike[str], content: str | bytes, folders: bool = False, private: bool = False
+) -> None:
     """Whoever reads `path` meanwhile, or finds it after Ctrl-C or on a full disk, has the old content or the new one.
 
     A link stays a link, and a file keeps its mode; a new one has the usual, or with `private` only its owner's. Pipes
@@ -29,7 +31,7 @@ def write_whole(path: str | Path, content: str | bytes, folders: bool = False, p
         raise UsageError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _is_stream(path: str | Path) -> bool:
+def _is_stream(path: str | os.PathLike[str]) -> bool:
     """What is no plain file (a folder too, which then says so), or stands for one that is open already."""
     if str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
         return True

@@ -21,6 +21,7 @@ from ..bench.sizes import format_size, parse_size, size_row
 from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
+from ..files import write_whole
 from ..ops import check_supported, find_op
 from ..registry import algorithms, find_algorithm
 
@@ -253,4 +254,4 @@ class _Output:
         if self.file == "-":
             sys.stdout.write(text)
         elif self.file is not None:
-            Path(self.file).write_text(text, encoding="utf-8")
+            write_whole(self.file, text)

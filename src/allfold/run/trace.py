@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..files import write_whole
 from .native import programs_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Trace:
         return {"traceEvents": rows, "displayTimeUnit": "ns"}
 
     def save(self, path: str | PathLike[str], chrome: bool = False) -> None:
-        Path(path).write_text(json.dumps(self.to_chrome() if chrome else self.to_json()))
+        write_whole(path, json.dumps(self.to_chrome() if chrome else self.to_json()))
 
 
 def _readable(communicator: Communicator, raw: tuple[Any, ...]) -> Event:

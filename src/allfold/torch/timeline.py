@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import write_whole
 from ..run.communicator import Communicator
 from .data_parallel import DataParallel
 from .same_model import everybodys
@@ -138,7 +139,7 @@ def save(timelines: Mapping[str, Timeline], path: str | PathLike[str]) -> None:
     kind = Path(path).suffix
     if kind not in (".json", ".svg"):
         raise UsageError(f"a timeline is saved as .json (for Perfetto) or .svg, not as {str(path)!r}")
-    Path(path).write_text(to_svg(timelines) if kind == ".svg" else json.dumps(to_chrome(timelines)))
+    write_whole(path, to_svg(timelines) if kind == ".svg" else json.dumps(to_chrome(timelines)))
 
 
 # For Perfetto -----------------------------------------------------------------------------------------------------------
