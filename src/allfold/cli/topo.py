@@ -75,9 +75,10 @@ def means(machine: Machine) -> Iterator[str]:
     ranks = max(2, usable)
     topology = topology_of_this_machine(ranks, machine)
     small, large = (plan("all_reduce", topology, ranks, size).winner for size in (_SMALL, _LARGE))
+    second = "" if small.algorithm == large.algorithm else f"{large.algorithm} "
     yield (
         f"Between {ranks} ranks, by built-in figures, {small.algorithm} is the fastest all_reduce of 1 KiB "
-        f"({_because(small.limit.kind)}) and {large.algorithm} of 64 MiB ({_because(large.limit.kind)})."
+        f"({_because(small.limit.kind)}) and {second}of 64 MiB ({_because(large.limit.kind)})."
     )
     last = max((cache.level for cache in machine.caches), default=0)
     size = max((cache.size for cache in machine.caches if cache.level == last), default=0)
