@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -25,6 +25,7 @@ from allfold.ops import OPS, check_supported
 from allfold.run.choice import ALWAYS, choices
 from allfold.run.communicator import Communicator
 from allfold.run.reference import replay
+from allfold.schedule import Move
 
 Array = NDArray[Any]
 
@@ -219,3 +220,23 @@ def bits(array: Array | None, dtype: str) -> bytes:
 
 def digest(array: Array | None, dtype: str) -> bytes:
     return blake2b(bits(array, dtype), digest_size=16).digest()
+
+
+PATIENCE = 30.0  # seconds after which something that should happen at once is taken not to happen
+
+
+def fails(function: Callable[..., Any], *arguments: Any, **named: Any) -> Exception:
+    """What a call raises."""
+    try:
+        function(*arguments, **named)
+    except Exception as error:
+        return error
+    raise AssertionError(f"{function} did not raise")
+
+
+def turned_ring(ranks: int) -> Iterator[list[Move]]:
+    """An all_reduce of the test's own: a ring, the other way round."""
+    for step in range(ranks - 1):
+        yield [allfold.reduce((r + step) % ranks, r, (r - 1) % ranks) for r in range(ranks)]
+    for step in range(ranks - 1):
+        yield [allfold.copy((r + step - 1) % ranks, r, (r - 1) % ranks) for r in range(ranks)]

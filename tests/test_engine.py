@@ -1,6 +1,6 @@
 """The native engine between real processes: every bit against the reference engine, and what becomes of ranks that die.
 
-Whatever can be asked of ranks that are threads is in test_engine_threads.py.
+Whatever can be asked of ranks that are threads is in test_engine_threads.py and beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The native engine, ranks as threads of one process: every bit against the reference engine, and every way to fail.
+"""The native engine, ranks as threads of one process: every bit against the reference engine, in all ways to call it.
 
 What needs processes of its own is in test_engine.py. Everything here also runs under ThreadSanitizer (`make sanitize`).
 """
@@ -6,38 +6,39 @@ What needs processes of its own is in test_engine.py. Everything here also runs 
 from __future__ import annotations
 
 import gc
-import itertools
-import json
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
 import pytest
-from engine_grid import RANKS, Array, Case, algorithms, bits, by_size, by_type, expected, fetch_all, input_of, perform
+from engine_grid import (
+    PATIENCE,
+    RANKS,
+    Array,
+    Case,
+    algorithms,
+    bits,
+    by_size,
+    by_type,
+    expected,
+    fails,
+    fetch_all,
+    input_of,
+    perform,
+    turned_ring,
+)
 
 import allfold
 from allfold.collectives import COLLECTIVES
-from allfold.errors import CollectiveTimeout, MismatchError, RankFailed, RankLost, ScheduleError, UsageError
+from allfold.errors import CollectiveTimeout, MismatchError, RankLost, ScheduleError, UsageError
 from allfold.run.communicator import Communicator
 from allfold.run.threads import run_threads
 from allfold.schedule import Move
 
-PATIENCE = 30.0  # seconds after which something that should happen at once is taken not to happen
 # Under a sanitizer a call takes ten times as long, and the interleavings count, not the values.
 REDUCED = os.environ.get("ALLFOLD_TEST_GRID") == "reduced"
-
-
-def fails(function: Callable[..., Any], *arguments: Any, **named: Any) -> Exception:
-    """What a call raises."""
-    try:
-        function(*arguments, **named)
-    except Exception as error:
-        return error
-    raise AssertionError(f"{function} did not raise")
 
 
 # Every bit ------------------------------------------------------------------------------------------------------------
@@ -126,14 +127,6 @@ def test_the_bits_of_the_default_do_not_change_with_the_size(shared: bool) -> No
 
 
 # The user's own algorithms and operations -----------------------------------------------------------------------------
-
-
-def turned_ring(ranks: int) -> Iterator[list[Move]]:
-    """An all_reduce of the test's own: a ring, the other way round."""
-    for step in range(ranks - 1):
-        yield [allfold.reduce((r + step) % ranks, r, (r - 1) % ranks) for r in range(ranks)]
-    for step in range(ranks - 1):
-        yield [allfold.copy((r + step - 1) % ranks, r, (r - 1) % ranks) for r in range(ranks)]
 
 
 def forgetful(ranks: int) -> Iterator[list[Move]]:
@@ -434,381 +427,6 @@ def test_groups_that_cannot_be(ranks: list[int]) -> None:
 
     for error in run_threads(work, 2):
         assert "different ranks from 0 to 1" in error and str(ranks) in error
-
-
-# Mismatched calls -----------------------------------------------------------------------------------------------------
-
-Call = Callable[[Communicator, Callable[..., Array]], object]
-
-
-def calls(name: str, count: int = 1000, dtype: str = "float32", **rest: Any) -> Call:
-    def call(comm: Communicator, array: Callable[..., Array]) -> object:
-        if name == "barrier":
-            return comm.barrier(**rest)
-        if name == "all_gather":
-            return comm.all_gather(array(count, dtype), array(count * comm.size, dtype), **rest)
-        if name == "all_to_all":
-            return comm.all_to_all(array(count * comm.size, dtype), array(count * comm.size, dtype), **rest)
-        return getattr(comm, name)(array(count, dtype), **rest)
-
-    return call
-
-
-MISMATCHES: dict[str, tuple[Call, Call, list[str]]] = {
-    "collective": (
-        calls("all_reduce"),
-        calls("broadcast"),
-        ["mismatched calls", "all_reduce of float32[1000] sum", "rank 1 with broadcast of float32[1000] root 0"],
-    ),
-    "barrier": (calls("barrier"), calls("all_reduce"), ["barrier", "all_reduce of float32[1000] sum"]),
-    "no barrier": (calls("all_gather"), calls("barrier"), ["all_gather of float32[3000]", "barrier"]),
-    "dtype": (
-        calls("all_reduce"),
-        calls("all_reduce", dtype="float64"),
-        ["float32[1000] sum", "rank 1 with float64[1000]"],
-    ),
-    "dtype of one size": (
-        calls("all_reduce"),
-        calls("all_reduce", dtype="int32"),
-        ["float32[1000]", "rank 1 with int32[1000]"],
-    ),
-    "count": (calls("all_reduce"), calls("all_reduce", 1001), ["float32[1000] sum", "rank 1 with float32[1001] sum"]),
-    "small and large": (
-        calls("all_reduce", 10),
-        calls("all_reduce", 100_000),
-        ["float32[10]", "rank 1 with float32[100000]"],
-    ),
-    "large and small": (
-        calls("all_reduce", 100_000),
-        calls("all_reduce", 0),
-        ["float32[100000]", "rank 1 with float32[0]"],
-    ),
-    "large slices": (
-        calls("all_gather", 50_000),
-        calls("all_gather", 1),
-        ["float32[150000]", "rank 1 with float32[3]"],
-    ),
-    "op": (calls("all_reduce"), calls("all_reduce", op="max"), ["float32[1000] sum", "rank 1 with float32[1000] max"]),
-    "root": (calls("broadcast"), calls("broadcast", root=1), ["root 0", "rank 1 with float32[1000] root 1"]),
-    "root of a reduce": (calls("reduce", root=2), calls("reduce", root=1), ["sum root 2", "sum root 1"]),
-    "algorithm": (
-        calls("all_reduce", algorithm="ring"),
-        calls("all_reduce", algorithm="tree"),
-        ["sum by ring", "rank 1 with float32[1000] sum by tree"],
-    ),
-    "named or not": (
-        calls("all_reduce"),
-        calls("all_reduce", algorithm="ring"),
-        ["rank 1 with float32[1000] sum by ring"],
-    ),
-    "algorithms in circles": (
-        calls("all_to_all", algorithm="pairwise"),
-        calls("all_to_all", algorithm="bruck"),
-        ["by pairwise", "by bruck"],
-    ),
-}
-
-
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("name", MISMATCHES)
-def test_mismatched_calls_raise_everywhere_and_say_who_came_with_what(name: str, shared: bool) -> None:
-    usual, other, facts = MISMATCHES[name]
-
-    def work(comm: Communicator) -> tuple[Exception, float]:
-        def array(count: int, dtype: str) -> Array:
-            return comm.empty(count, dtype) if shared else np.empty(count, dtype)
-
-        def both() -> None:
-            (other if comm.rank == 1 else usual)(comm, array)
-            comm.barrier()  # whoever needed nobody learns of it here
-
-        comm.barrier()
-        began = time.monotonic()
-        return fails(both), time.monotonic() - began
-
-    for error, took in run_threads(work, 3, timeout=PATIENCE):
-        assert isinstance(error, MismatchError), error
-        for fact in [*facts, "ranks 0 and 2", "(call 2 of the world)"]:
-            assert fact in str(error), f"{fact!r} is not in {str(error)!r}"
-        assert took < 5
-
-
-def test_after_a_mismatch_the_communicator_is_broken_and_says_so() -> None:
-    def work(comm: Communicator) -> str:
-        fails(comm.all_reduce, np.ones(comm.rank + 1))
-        return str(fails(comm.barrier))
-
-    for error in run_threads(work, 2):
-        assert "broken by an earlier error" in error
-
-
-# Those who do not come, and those who leave ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("call", ["barrier", "all_reduce", "shared all_reduce"])
-def test_a_rank_that_does_not_come_is_named_in_time(call: str) -> None:
-    over = threading.Barrier(3)
-
-    def work(comm: Communicator) -> tuple[Exception, float] | None:
-        error = None
-        if comm.rank != 1:
-            began = time.monotonic()
-            if call == "barrier":
-                error = fails(comm.barrier, timeout=0.4), time.monotonic() - began
-            else:
-                array = comm.empty(100_000) if call.startswith("shared") else np.ones(100_000, np.float32)
-                error = fails(comm.all_reduce, array, timeout=0.4), time.monotonic() - began
-        over.wait(PATIENCE)
-        return error
-
-    results = run_threads(work, 3)
-    came = [result for rank, result in enumerate(results) if rank != 1 and result is not None]
-    # The first to notice gives up, and the other may hear of that before its own time is up.
-    assert any(isinstance(error, CollectiveTimeout) for error, _ in came)
-    for error, took in came:
-        assert 0.3 < took < 2
-        assert isinstance(error, (CollectiveTimeout, RankLost)), error
-        if isinstance(error, CollectiveTimeout):
-            assert "rank 1 did not come within 0.4 s (call 1 of the world)" in str(error)
-
-
-def test_a_rank_that_leaves_early_is_named() -> None:
-    def work(comm: Communicator) -> Exception | None:
-        comm.barrier()
-        if comm.rank == 1:
-            comm.close()
-            assert "closed" in str(fails(comm.barrier))
-            return None
-        began = time.monotonic()
-        error = fails(comm.barrier)
-        assert time.monotonic() - began < 2
-        return error
-
-    for rank, error in enumerate(run_threads(work, 3)):
-        if rank != 1:
-            assert isinstance(error, RankLost), error
-            assert "rank 1 has left: it closed its communicator after call 1" in str(error) or "gave up" in str(error)
-
-
-def test_abort_ends_the_calls_of_all_ranks_here_and_elsewhere() -> None:
-    aborted = threading.Event()
-
-    def work(comm: Communicator) -> Exception | None:
-        if comm.rank == 2:  # never comes, so nobody else could end what rank 0 waits for
-            assert aborted.wait(PATIENCE)
-            return None
-        if comm.rank == 1:
-            return fails(comm.barrier)
-        in_flight = comm.all_reduce(np.ones(3), algorithm="ring", async_op=True)
-        assert in_flight is not None
-        comm.abort()
-        error = fails(in_flight.wait)
-        aborted.set()
-        return error
-
-    first, second, _ = run_threads(work, 3)
-    assert isinstance(first, (RankLost, UsageError)), first
-    assert isinstance(second, (RankLost, MismatchError)), second
-
-
-def test_run_threads_names_the_rank_that_raised_and_ends_the_others() -> None:
-    def work(comm: Communicator) -> None:
-        if comm.rank == 2:
-            raise LookupError("nothing here")
-        comm.barrier()
-
-    began = time.monotonic()
-    with pytest.raises(RankFailed, match="rank 2 raised LookupError: nothing here") as caught:
-        run_threads(work, 4)
-    assert caught.value.rank == 2 and isinstance(caught.value.__cause__, LookupError)
-    assert time.monotonic() - began < 5
-    with pytest.raises(UsageError, match="at least 1"):
-        run_threads(work, 0)
-
-
-# Arrays ---------------------------------------------------------------------------------------------------------------
-
-
-def test_arrays_of_every_shape() -> None:
-    def work(comm: Communicator) -> None:
-        rank, size = comm.rank, comm.size
-        whole = np.arange(60.0).reshape(3, 4, 5)
-        for view in (whole[:, ::2], whole.T, np.asfortranarray(whole), whole[::-1], whole[1:2, :, 3], whole[:, :0]):
-            before = view.copy()
-            comm.all_reduce(view)
-            assert (view == before * size).all()
-            view[...] = before
-        nothing_d = np.array(rank + 1.0)
-        comm.all_reduce(nothing_d)
-        assert nothing_d.shape == () and nothing_d == size * (size + 1) / 2
-        # Strided input and strided output; rows of a table.
-        table = np.zeros((size, 6))
-        comm.all_gather(np.full((3, 4), float(rank))[:, ::2], table.reshape(size, 3, 2))
-        assert (table == np.arange(size)[:, None]).all()
-        wide = np.zeros((size, 12))
-        comm.all_gather(np.full(6, float(rank)), wide[:, ::2])
-        assert (wide[:, ::2] == np.arange(size)[:, None]).all() and not wide[:, 1::2].any()
-        comm.broadcast(memoryview(bytearray(b"abc")))
-        read_only = np.arange(4.0)
-        read_only.flags.writeable = False
-        output = np.zeros(4 * size)
-        comm.all_gather(read_only, output)  # an input need not be writable
-        assert (output.reshape(size, 4) == np.arange(4)).all()
-
-    run_threads(work, 3)
-
-
-def _read_only() -> Array:
-    array = np.ones(4)
-    array.flags.writeable = False
-    return array
-
-
-@pytest.mark.parametrize(
-    ("make", "facts"),
-    [
-        (_read_only, ["read-only"]),
-        (lambda: _read_only()[::2], ["read-only"]),
-        (lambda: b"bytes", ["read-only"]),
-        (lambda: np.array([None, 1], object), ["element type", "O"]),
-        (lambda: np.array(["a"]), ["element type"]),
-        (lambda: np.ones(3, ">f4"), ["element type"]),
-        (lambda: np.ones(3, np.longdouble), ["element type"]),
-        (lambda: [1.0, 2.0], ["expected an array", "buffer protocol or DLPack"]),
-        (lambda: 3.0, ["expected an array"]),
-        (lambda: None, ["expected an array", "None"]),
-    ],
-)
-def test_what_is_no_array_is_refused(make: Callable[[], Any], facts: list[str]) -> None:
-    def work(comm: Communicator) -> str:
-        error = fails(comm.all_reduce, make())
-        assert isinstance(error, UsageError), error
-        comm.barrier()  # nothing was begun
-        return str(error)
-
-    for error in run_threads(work, 2):
-        assert error.startswith("all_reduce: ") and not error.startswith("all_reduce: all_reduce")
-        for fact in facts:
-            assert fact in error
-
-
-def test_calls_that_make_no_sense() -> None:
-    def work(comm: Communicator) -> None:
-        ones = np.ones(4)
-        for error, facts in (
-            (fails(comm.all_reduce, ones, op="median"), ["median", "known"]),
-            (fails(comm.all_reduce, np.ones(4, np.int32), op="avg"), ["avg is not defined for int32"]),
-            (fails(comm.all_reduce, np.ones(4, np.complex64), op="max"), ["max is not defined for complex64"]),
-            (fails(comm.all_reduce, ones, algorithm="circle"), ["circle", "known", "ring"]),
-            (fails(comm.all_reduce, ones, algorithm=7), ["generator function", "7"]),
-            (fails(comm.all_reduce, ones, dtype="float16"), ["float16", "8 bytes"]),
-            (fails(comm.broadcast, ones, root=2), ["root", "0 to 1", "2"]),
-            (fails(comm.all_gather, ones, np.ones(7)), ["one input of every rank", "4 and 7"]),
-            (fails(comm.all_gather, ones, np.ones(8, np.float32)), ["float64", "float32"]),
-            (fails(comm.reduce_scatter, np.ones(7), ones), ["one output for every rank", "7 and 4"]),
-            (fails(comm.all_to_all, np.ones(3), np.ones(3)), ["a multiple of the ranks", "3 and 3"]),
-            (fails(comm.gather, ones, None if comm.rank == 0 else ones), ["the root is 0"]),
-            (fails(comm.scatter, ones, ones if comm.rank else None), ["the root is 0"]),
-            (fails(comm.empty, -1), ["negative"]),
-        ):
-            assert isinstance(error, UsageError), error
-            for fact in facts:
-                assert fact in str(error), str(error)
-        comm.barrier()
-
-    run_threads(work, 2)
-
-
-# Shared memory --------------------------------------------------------------------------------------------------------
-
-
-def test_arrays_in_shared_memory_stay_there_as_slices_and_views_and_are_given_back() -> None:
-    def work(comm: Communicator) -> None:
-        arena = comm._members[comm.rank][0]
-        before = arena.in_use
-        array = comm.empty((10, 100), np.float64)
-        held = arena.in_use
-        assert held >= before + 8000
-        here = comm._engine.in_shared_memory
-        for view in (
-            array,
-            array[3:5],
-            array[2],
-            array[0, :10],
-            array.view(np.int64),
-            array.reshape(-1),
-            array[0, 0:1],
-        ):
-            assert here(view)
-        assert not here(array.copy()) and not here(np.ones(3))
-        with comm.trace() as trace:
-            part = array[3:5]
-            part[...] = comm.rank
-            comm.all_reduce(part, algorithm="ring")
-        assert {event.memory for event in trace.events} == {"shared"}
-        assert (part == 1).all()
-        assert (
-            comm.empty((), np.int8).shape == () and comm.empty(0).size == 0 and comm.empty((3, 0, 2)).shape == (3, 0, 2)
-        )
-        del array, view
-        assert arena.in_use == held  # a part of it is still in use
-        del part
-        assert arena.in_use == before
-        for dtype in ("bool", "bfloat16", "complex128", np.int16):
-            assert comm.empty(5, dtype).shape == (5,)
-        fresh = comm.empty(1000, np.uint8)
-        assert not fresh.any()
-
-    run_threads(work, 2)
-
-
-def test_shared_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLFOLD_ARENA_BYTES", str(2**23))
-
-    def work(comm: Communicator) -> str:
-        error = fails(comm.empty, 2**23, np.float64)
-        assert isinstance(error, allfold.SharedMemoryError)
-        return str(error)
-
-    (error,) = run_threads(work, 1)
-    assert str(2**26) in error and "ALLFOLD_ARENA_BYTES" in error
-
-
-# Traces ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_trace_holds_what_every_rank_did(tmp_path: Any) -> None:
-    def work(comm: Communicator) -> Any:
-        comm.barrier()
-        with comm.trace() as trace:
-            comm.all_reduce(np.ones(100_000), algorithm="ring")
-            comm.broadcast(np.ones(10), root=1)
-            comm.all_reduce(np.ones(10), algorithm=turned_ring)
-        comm.all_reduce(np.ones(10))
-        if comm.rank == 0:
-            trace.save(tmp_path / "trace.json")
-            trace.save(tmp_path / "chrome.json", chrome=True)
-        return trace
-
-    traces = run_threads(work, 3)
-    for trace in traces:
-        assert trace.events == traces[0].events
-        assert {event.rank for event in trace.events} == {0, 1, 2}
-        assert {event.call for event in trace.events} == {2, 3, 4}
-        assert {event.algorithm for event in trace.events} >= {"ring", "turned_ring()"}
-        assert all(event.waited >= 0 and event.worked >= 0 and event.start > 0 for event in trace.events)
-        assert any(event.peers for event in trace.events) and any(event.bytes for event in trace.events)
-        for rank in range(3):  # what one rank does, it does one thing after the other
-            own = [event for event in trace.events if event.rank == rank]
-            for one, following in itertools.pairwise(own):
-                assert one.start + one.waited + one.worked <= following.start
-    read = json.loads((tmp_path / "trace.json").read_text())
-    assert read["format"] == "allfold-trace" and len(read["events"]) == len(traces[0].events)
-    chrome = json.loads((tmp_path / "chrome.json").read_text())["traceEvents"]
-    assert {row["ph"] for row in chrome} == {"M", "X"}
-    for row in chrome:
-        if row["ph"] == "X":
-            assert row["ts"] >= 0 and row["dur"] >= 0 and row["tid"] in (0, 1, 2) and row["cat"] in ("wait", "work")
 
 
 def test_every_collective_is_in_the_grid() -> None:
