@@ -120,7 +120,7 @@ def find_op(wanted: str | Op | Function) -> Op:
 def check_supported(op: Op, dtype: Dtype) -> None:
     """Raise `UsageError` unless the operation is defined for the type."""
     if op.function is None and dtype.kind not in _COMBINE[op.name]:
-        raise UsageError(f"{op.name} is not defined for {dtype.name}: {_WHY_NOT[op.name]}")
+        raise UsageError(f"{op.name} is not defined for {dtype.name}: {WHY_NOT[op.name]}")
 
 
 def _check_operands(op: Op, operands: Sequence[Array], dtype: Dtype) -> None:
@@ -191,7 +191,7 @@ _COMBINE: dict[str, dict[Kind, Function]] = {
     "bxor": {"bool": np.logical_xor, "integer": np.bitwise_xor},
 }
 
-_WHY_NOT = {
+WHY_NOT = {
     "avg": "the mean of integers is not an integer; take the sum and divide it, or use a floating type",
     **dict.fromkeys(("min", "max"), "complex numbers have no order"),
     **dict.fromkeys(("band", "bor", "bxor"), "only integers and truth values have bits that mean something"),

@@ -25,7 +25,7 @@ import numpy as np
 from .. import _native
 from ..dtypes import find_dtype
 from ..errors import AllfoldError, MismatchError, UsageError
-from ..ops import Op, find_op
+from ..ops import WHY_NOT, Op, find_op
 from ..registry import Steps
 from .arrays import contiguous, is_writable, put_back
 from .choice import Choice, choices, fetched
@@ -460,7 +460,9 @@ class Communicator(PointToPoint):
                 raise
             if isinstance(error, BufferError):
                 return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
-            raise UsageError(f"{collective}: {error}") from None
+            name = _native.OPS[number] if isinstance(number, int) else ""
+            why = f": {WHY_NOT[name]}" if str(error).startswith(f"{name} is not defined for ") else ""
+            raise UsageError(f"{collective}: {error}{why}") from None
         return Handle(self._engine, ticket, (source, target), self._failed) if async_op else None
 
     def _failed(self, error: BaseException) -> None:
