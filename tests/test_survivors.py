@@ -185,6 +185,30 @@ def test_stacks_name_every_thread() -> None:
     assert [thread["thread"] for thread in json.loads(rest)][-1] == "MainThread"
 
 
+REPLACED = """
+import time
+import allfold as af
+comm = af.init()
+comm = comm.group([0, 1]) if WAY == "group" else comm.shrink()
+if comm.rank == 1:
+    time.sleep(2)
+else:
+    try:
+        comm.barrier(timeout=0.5)
+    except af.CollectiveTimeout as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("way", ["group", "shrink"])
+def test_who_is_late_says_where_it_is_also_after_the_first_communicator_was_dropped(way: str, tmp_path: Any) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(f"WAY = {way!r}" + REPLACED)
+    words = [sys.executable, "-m", "allfold", "run", "-n", "2", str(script)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert "it is at late.py:7 in <module>" in ended.stdout, ended
+
+
 # From outside ---------------------------------------------------------------------------------------------------------
 
 PATIENT = """

@@ -143,6 +143,8 @@ class Communicator(PointToPoint):
         self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and what of the arena it has
         self._dropped: list[int] = []  # groups that nobody holds any more on this rank
         self._flight_is_kept = False
+        # Where this one came from lives as long as it does: its life is that of the thread that says where this rank stands.
+        self._parent: Communicator | None = None
         # The engine asks for programs; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
 
@@ -347,6 +349,7 @@ class Communicator(PointToPoint):
         made = Communicator(chosen.index(self.rank), members, self.timeout, label, number, self._tuning)
         self._lent[self._groups] = (chosen, [int(offset) for offset in own[places]])
         weakref.finalize(made, self._dropped.append, self._groups).atexit = False
+        made._parent = self
         return made
 
     def _release(self, dropped: dict[int, set[int]]) -> None:
@@ -389,7 +392,9 @@ class Communicator(PointToPoint):
         members = [(self._members[rank][0], *offsets_of(self._members, rank)) for rank in left]
         label = f"what is left of {self._label}: ranks {', '.join(map(str, left))}"
         number = _number_of(self._number, "shrink", left)
-        return Communicator(left.index(self.rank), members, self.timeout, label, number, self._tuning)
+        made = Communicator(left.index(self.rank), members, self.timeout, label, number, self._tuning)
+        made._parent = self
+        return made
 
     def flight(self) -> dict[str, Any]:
         """What the flight recorder holds of this rank: the last 256 calls with what they were and when, and how it stands."""
