@@ -220,11 +220,12 @@ def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
 
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
-    """Whether this is of somebody who, for his part, had heard of the trouble before, in another place than this."""
+    """Whether one of those it names had, for his part, heard of the trouble before, in another place than this."""
     for number in _ranks_in(end["text"]):
         other = told[plan.members(_label(end["text"]))[number]].last("end")
-        if other and other["error"] and other["time"] < end["time"]:
-            return _label(other["text"]) != _label(end["text"]) or _is_of_a_message(other)
+        heard_before = other and other["error"] and other["time"] < end["time"]
+        if heard_before and (_label(other["text"]) != _label(end["text"]) or _is_of_a_message(other)):
+            return True
     return False
 
 
