@@ -157,8 +157,9 @@ class _Run:
         victim = self.told[self.plan.victim]
         if "stop" not in self.plan.fault or victim.died is not None:
             return
-        if victim.stopped is None and os.waitid(os.P_PID, victim.process, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
-            victim.stopped = time.monotonic()
+        with contextlib.suppress(ChildProcessError):  # it has just ended
+            if victim.stopped is None and os.waitid(os.P_PID, victim.process, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+                victim.stopped = time.monotonic()
         pause = PAUSE_OF_THE_SLOW if self.plan.fault in SLOW else 0.0 if released else LIMIT
         if victim.stopped is not None and time.monotonic() > victim.stopped + pause:
             os.kill(victim.process, signal.SIGCONT)
