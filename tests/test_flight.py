@@ -212,11 +212,12 @@ def test_what_cannot_be_written_is_a_note_and_the_error_stays(tmp_path: Path, mo
             comm.all_reduce(np.ones(3 + comm.rank), op=af.op(np.maximum, commutative=True))
         return str(differs.value), differs.value.__notes__
 
-    monkeypatch.setenv(FOLDER, str(tmp_path / "nowhere"))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "folder"))
     for said, notes in af.spawn(work, 2, timeout=PATIENCE):
         assert said.startswith("all_reduce: rank 0 came with float64[3]")
         assert len(notes) == 1 and notes[0].startswith("the flight recorder could not be written down: ")
-        assert "No such file or directory" in notes[0]
+        assert "Not a directory" in notes[0]
 
 
 # Files from anywhere --------------------------------------------------------------------------------------------------

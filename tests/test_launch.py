@@ -455,6 +455,7 @@ def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
         ),
         (["-n", 2, "--", "sh", "-c", "kill -SEGV $$"], 139, r"rank {} (process {}) was killed by SIGSEGV"),
         (["-n", 0, "--", "true"], 2, "expected a whole number of ranks, at least 1; got 0"),
+        (["-n", 1025, "--", "true"], 2, "1025 ranks on one machine are too many; the most is 1024"),
         (["-n", 2], 2, "expected a script, -m and a module, or -- and a command"),
         (["-n", 2, "--"], 2, "expected a command after --"),
         (["-n", 2, "-m"], 2, "-m: expected the name of a module after it"),
@@ -736,3 +737,17 @@ def test_start_refuses_half_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(UsageError, match="WORLD_SIZE is not set although RANK='0' is"):
         allfold.start(lambda comm: None, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((lambda comm: None), 1, {"timeout": -1}), "spawn: the timeout is a number of seconds from 0 up, not -1"),
+        ((3, 2, {}), "spawn: expected a function that every rank calls, got 3"),
+        (((lambda comm: None), 100_000, {}), "100000 ranks on one machine are too many; the most is 1024"),
+    ],
+)
+def test_what_cannot_be_spawned_is_refused_before_anything_starts(arguments: Any, message: str) -> None:
+    work, ranks, options = arguments
+    with pytest.raises(UsageError, match=message):
+        allfold.spawn(work, ranks, **options)

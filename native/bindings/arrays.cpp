@@ -35,6 +35,12 @@ std::optional<DType> from_format(const char* format, size_t size) {
     return std::nullopt;
 }
 
+std::string known_dtypes() {
+    std::string text;
+    for (size_t i = 0; i < dtype_count; ++i) text += (i ? ", " : "") + std::string(name_of(static_cast<DType>(i)));
+    return text;
+}
+
 std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
     if (type.lanes != 1) return std::nullopt;
     using Code = nb::dlpack::dtype_code;
@@ -119,7 +125,7 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
         auto found = from_format(view_.format, size);
-        if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + ")").c_str());
+        if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + "); known: " + known_dtypes()).c_str());
         set_dtype(*found, size, as);
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
@@ -157,7 +163,7 @@ void Array::take(const nb::dlpack::dltensor& tensor, std::optional<DType> as) {
     }
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
     auto found = from_dlpack(tensor.dtype);
-    if (!found) throw nb::type_error("unsupported element type");
+    if (!found) throw nb::type_error(("unsupported element type; known: " + known_dtypes()).c_str());
     set_dtype(*found, size_of(*found), as);
 }
 

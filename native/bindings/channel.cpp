@@ -102,7 +102,9 @@ class PyChannel {
     static nb::tuple message(const Message& message) { return nb::make_tuple(message.source, message.tag, message.elements); }
 
     Clock::duration duration(nb::handle timeout) const {
-        double seconds = timeout.is_none() ? timeout_ : nb::cast<double>(timeout);
+        double seconds = timeout_;
+        if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
+            throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") + nb::repr(timeout).c_str());
         // A year is as good as for ever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -285,7 +285,9 @@ class PyCommunicator {
         call.output = has_output ? job.output.data : nullptr;
         call.dtype = has_output ? job.output.dtype : has_input ? job.input.dtype : DType::uint8;
         call.elements = whole(call.collective, job, has_input, has_output);
-        call.timeout = timeout.is_none() ? timeout_ : seconds(nb::cast<double>(timeout));
+        double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
+        if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN is none either
+        call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
         set_op(job, op);
         bool reach = true;
         size_t bytes = call.elements * size_of(call.dtype);
@@ -418,8 +420,10 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
     auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
-        if (!PyLong_Check(arguments[4])) throw EngineError(Fault::usage, "the root must be a rank, a whole number");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
+        if (!PyLong_Check(arguments[4]))
+            throw EngineError(Fault::usage, std::string(collective_names[collective]) + ": root must be a rank, a whole number, not " +
+                                                nb::repr(arguments[4]).c_str());
         long root = std::clamp<long>(PyLong_AsLong(arguments[4]), -1, most_ranks);
         PyErr_Clear();  // a root beyond all numbers is out of range like any other
         return self->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .collectives import NOTHING, Bounds
-from .errors import ScheduleError
+from .errors import ScheduleError, UsageError
 from .run.check import check
 from .run.program import compile
 from .run.versions import Versions
@@ -89,6 +89,10 @@ class Proof:
 
 def verify(schedule: Schedule, programs: bool = True) -> Proof:
     """Prove a schedule, or raise `ScheduleError` with the rank, the chunk, the step and the source line."""
+    if not isinstance(schedule, Schedule):
+        raise UsageError(
+            f"verify: expected a schedule, as of allfold.schedule(collective, algorithm, ranks); got {schedule!r}"
+        )
     versions = Versions(schedule) if programs else None
     state = versions.state if versions else _run(State(schedule))
     results = _check_promise(state)

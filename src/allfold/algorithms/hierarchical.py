@@ -25,7 +25,8 @@ def near_square(ranks: int) -> list[list[int]]:
 def checked(ranks: int, groups: Groups | None) -> Groups:
     if groups is None:
         return near_square(ranks)
-    if sorted(rank for group in groups for rank in group) != list(range(ranks)) or not all(groups):
+    is_list = isinstance(groups, Sequence) and all(isinstance(group, Sequence) for group in groups)
+    if not is_list or sorted(rank for group in groups for rank in group) != list(range(ranks)) or not all(groups):
         raise UsageError(f"groups must hold each of the ranks 0–{ranks - 1} once and none may be empty, not {groups}")
     return groups
 

@@ -106,8 +106,10 @@ def rank_counts(text: str) -> list[int]:
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"ranks {text!r}: expected a number (4), a range (1-33) or a list (2,4,8)")
         low, high = (int(word[:_MOST_DIGITS]) for word in (first, last if dash else first))
-        if low < 1 or high < low:
+        if low < 1:
             raise UsageError(f"ranks {text!r}: {part.strip()} is not a number of ranks; the least is 1")
+        if high < low:
+            raise UsageError(f"ranks {text!r}: {part.strip()} goes backwards; the smaller number comes first")
         if high > MOST_RANKS:
             raise UsageError(f"ranks {text:.40}: the most is {MOST_RANKS:,}")
         if len(counts) + high - low >= _MOST_COUNTS:

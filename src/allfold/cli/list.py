@@ -15,9 +15,10 @@ _EPILOG = """\
 example:
   $ allfold list reduce
   collective  algorithm       steps, 8 ranks  busiest port  what it does
+  reduce      driver                       1           7 S  Everyone sends its buffer to the root, which adds them up.
   reduce      tree                         3           3 S  Neighbours pair up and one of each pair goes on; after …
   reduce      chain                        7           1 S  The farthest rank hands its buffer to the next, which …
-  reduce      driver                       1           7 S  Everyone sends its buffer to the root, which adds them up.
+  reduce      direct                       2        1.75 S  Everyone reduces its own chunk from all and hands it to …
   reduce      scatter_gather               6        1.75 S  A reduce_scatter by halving, then the root gathers the …"""
 
 

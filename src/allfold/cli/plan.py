@@ -27,11 +27,11 @@ from .plan_measured import write_measured
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-Price every algorithm of a collective on a topology, the fastest first: how long it takes in the α-β-γ model, what limits
-it, and how far it is from what no algorithm can beat. Topologies are named, or read from a JSON file (allfold topo --emit
-writes one): one_host, hosts, ring, torus, fat_tree, dragonfly, dgx_h100, ethernet_cloud, laptop. Their parameters
-follow a colon: fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the
-model."""
+Price every algorithm of a collective on a topology, the fastest first (of those within a per cent, the one with the least
+to start): how long it takes in the α-β-γ model, what limits it, and how far it is from what no algorithm can beat.
+Topologies are named, or read from a JSON file (allfold topo --emit writes one): one_host, hosts, ring, torus, fat_tree,
+dragonfly, dgx_h100, ethernet_cloud, laptop. Their parameters follow a colon:
+fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the model."""
 
 _EPILOG = """\
 example:

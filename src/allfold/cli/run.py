@@ -35,8 +35,8 @@ example:
   $ allfold run -n 2 -m package.module --its-own --options
   $ allfold run -n 2 -- ./executable --its-own --options
 
-exit status: 0 if every rank succeeded; otherwise that of the rank that failed first, 128 + N if signal N killed it;
-  124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
+exit status: 0 if every rank succeeded, with --survive if one did; otherwise that of the rank that failed first, 128 + N
+  if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

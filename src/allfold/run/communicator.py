@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import struct
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
@@ -36,6 +36,7 @@ from .point_to_point import PointToPoint
 from .rendezvous import exchange
 from .shrink import agree_on_survivors, offsets_of, was_shrunk
 from .standing import answer_questions
+from .timeouts import check_timeout
 from .trace import Trace
 from .tuning import Tuning, find_tuning
 
@@ -68,6 +69,7 @@ def connect(
 
     `room` is how much of this process's address space the arenas of all ranks may take together.
     """
+    check_timeout("connect", timeout)
     arena = _native.Arena(_arena_bytes(room // size))
     post, work, inbox = (
         arena.allocate(bytes) for bytes in (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(size))
@@ -316,9 +318,10 @@ class Communicator(PointToPoint):
         Every rank of this communicator takes part in the call. Different ranks may name different groups at the same
         time, as long as everyone in a group names it alike.
         """
-        chosen = [int(rank) for rank in ranks]
+        chosen = [int(rank) for rank in ranks] if isinstance(ranks, Iterable) else []
         if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
-            raise UsageError(f"group: expected different ranks from 0 to {self.size - 1}, not {list(ranks)}")
+            raise UsageError(f"group: expected different ranks from 0 to {self.size - 1}, not {ranks!r}")
+        check_timeout("group", timeout)
         arena = self._members[self.rank][0]
         inside = self.rank in chosen
         needs = (_native.POST_BYTES, _native.WORK_BYTES, _native.inbox_bytes(len(chosen)))
@@ -452,6 +455,7 @@ class Communicator(PointToPoint):
         collective = _native.COLLECTIVES[code]
         if not 0 <= root < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
+        check_timeout(collective, timeout)
         number = _OPS.get(op) if type(op) is str else None
         if op is not None and number is None:
             number, algorithm = self._custom(collective, op, root, algorithm)

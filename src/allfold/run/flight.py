@@ -36,6 +36,7 @@ def keep(
         error.flight = document  # type: ignore[attr-defined]
         folder = os.environ.get(FOLDER)
         if folder:
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             path = Path(folder) / f"allfold-flight-{number:016x}-rank{rank}-{os.getpid()}.json"
             _write(path, json.dumps(document, ensure_ascii=False))
             error.add_note(f"the last calls are in {path}; `allfold doctor --read {path}` shows them")

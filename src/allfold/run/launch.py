@@ -22,6 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
 from allfold.run.environment import Place, launched_place, place_from_environment
 from allfold.run.supervise import Child, Supervisor
+from allfold.run.timeouts import check_timeout
 
 if TYPE_CHECKING:
     from allfold.run.communicator import Communicator
@@ -31,6 +32,7 @@ Result = TypeVar("Result")
 
 DEFAULT_TIMEOUT = 300.0  # of a communicator's calls, in seconds
 TIMED_OUT = 124  # the exit status that timeout(1) gives
+MOST_RANKS = 1024  # of a communicator
 
 
 def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
@@ -86,6 +88,8 @@ def start(
     one's result, or None if `survive` let it be lost. For the results of all ranks there is `spawn`.
     """
     _check_ranks(ranks)
+    if not callable(work):
+        raise UsageError(f"start: expected a function that every rank calls, got {work!r}")
     place = launched_place()
     if place is None:
         return spawn(work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive)[0]
@@ -116,6 +120,9 @@ def run_everywhere(
 ) -> list[Result]:
     """What `spawn` does, with something else than a communicator to work on: whatever `enter` makes of a place."""
     _check_ranks(ranks)
+    check_timeout("spawn", timeout)
+    if not callable(work):
+        raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
     descriptor = _private_file(_pickled(enter, work, args))
     try:
         with Supervisor(prefix_output, survive) as supervisor:
@@ -177,6 +184,8 @@ def launch(
 def _check_ranks(ranks: int) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks on one machine are too many; the most is {MOST_RANKS}")
 
 
 def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:

@@ -51,5 +51,6 @@ def describe_stacks() -> str:
         ]
         threads.append({"thread": name, "stack": stack})
         if identity == threading.main_thread().ident:
-            main = ", called from ".join(stack[:_FRAMES_IN_A_SENTENCE])
+            own = [entry for entry in stack if not entry.startswith("worker.py:")]  # how a spawned rank began
+            main = ", called from ".join((own or stack)[:_FRAMES_IN_A_SENTENCE])
     return main + "\n" + json.dumps(threads)

@@ -203,7 +203,7 @@ class _Request(BaseHTTPRequestHandler):
 def _whole(query: dict[str, str], name: str) -> int:
     word = query.get(name, "")
     if not word.isdecimal() or len(word) > 18:
-        raise UsageError(f"{name} is {word[:40]!r}; expected a whole number")
+        raise UsageError(f"{name} is {word[:40]!r}; expected a whole number, from 0 up")
     return int(word)
 
 

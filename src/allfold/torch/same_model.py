@@ -16,6 +16,8 @@ from ..run.communicator import Communicator
 
 
 def check_module(module: torch.nn.Module, bucket_bytes: int, compress: str | None) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"DataParallel: expected a torch.nn.Module, got {module!r}")
     if compress not in (None, "bfloat16"):
         raise UsageError(f'DataParallel: compress is None or "bfloat16", not {compress!r}')
     if bucket_bytes < 1:

@@ -1,0 +1,14 @@
+"""How long a call may take: a number of seconds, None for what was set before."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+from ..errors import UsageError
+
+
+def check_timeout(call: str, timeout: object) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) >= 0:
+        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!r}")
