@@ -419,3 +419,11 @@ def test_a_film_has_a_frame_a_step(call: Call) -> None:
     assert shown[-1][-1].count("✓") == 3
     plain, animated = (call("show", "ring", "--ranks", "3", *more)[1] for more in ((), ("--animate",)))
     assert plain == animated  # this is no terminal
+
+
+@pytest.mark.parametrize("step", [-1, 15])
+def test_a_page_does_not_begin_where_there_is_no_step(step: int) -> None:
+    ring = af.schedule("all_reduce", "ring", 8)
+    assert page_of(ring, step=14)["state"]["step"] == 14
+    with pytest.raises(af.UsageError, match=f"cannot begin with {step} steps done; there are 14"):
+        ring.to_html(step=step)

@@ -26,9 +26,9 @@ _EPILOG = """\
 example:
   $ allfold doctor 4711
   the world: 3 ranks
-  rank  process  calls  now                                     since   waits for
-  0     4711     17     all_reduce of float32[1024] sum         4.2 s   rank 2
-  1     4712     17     all_reduce of float32[1024] sum         4.2 s   rank 2
+  rank  process  calls  now                               since  waits for
+  0     4711     17     all_reduce of float32[1024] sum   4.2 s     rank 2
+  1     4712     17     all_reduce of float32[1024] sum   4.2 s     rank 2
   2     4713     16     nothing: broadcast ended 4.2 s ago
   rank 2 (process 4713) is at train.py:31 in load, called from train.py:60 in main
 

@@ -63,6 +63,8 @@ def document(
         raise UsageError(f"the page has no view {view!r}; known: {', '.join(VIEWS)}")
     first = entries[0]
     schedule = first["schedule"]
+    if step is not None and not 0 <= step <= len(schedule["steps"]):
+        raise UsageError(f"the page cannot begin with {step} steps done; there are {len(schedule['steps'])}")
     collective, ranks = schedule["collective"], schedule["ranks"]
     page: dict[str, Any] = {"format": "allfold-page", "version": 1, "mode": mode}
     if token is not None:
