@@ -118,6 +118,23 @@ def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
     assert tensor.tolist() == [size] * 3 and "all_reduce" in seen
 
 
+def all_reduce_of_tensors_in_shared_memory(rank: int, size: int) -> None:
+    engine = dist.group.WORLD.communicator._engine  # type: ignore[union-attr]
+    for shape, dtype in (((), None), ((3,), torch.bfloat16), ((2, 0), torch.int8), ((50, 400), torch.float64)):
+        tensor = allfold.torch.empty(shape, dtype=dtype).fill_(1)
+        assert tensor.shape == shape and tensor.dtype == (dtype or torch.get_default_dtype())
+        assert tensor.numel() == 0 or engine.in_shared_memory(tensor)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.full(shape, size, dtype=tensor.dtype))
+    for arguments, message in ((("a",), "lengths from 0 up"), ((-1,), "lengths from 0 up")):
+        with pytest.raises(UsageError, match=message):
+            allfold.torch.empty(*arguments)
+    with pytest.raises(UsageError, match="float8_e4m3fn"):
+        allfold.torch.empty(3, dtype=torch.float8_e4m3fn)
+    with pytest.raises(UsageError, match="empty: expected a communicator of allfold or a process group"):
+        allfold.torch.empty(3, group="world")
+
+
 def all_reduce_of_sparse_tensors(rank: int, size: int) -> None:
     indices = torch.tensor([[0, rank + 1], [2, 0]])
     for operation, share in ((ReduceOp.SUM, 1.0), (ReduceOp.AVG, 1 / size)):
@@ -352,6 +369,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     all_reduce_multiplied_before,
     all_reduce_every_shape,
     all_reduce_seen_by_a_mode,
+    all_reduce_of_tensors_in_shared_memory,
     all_reduce_of_sparse_tensors,
     reduce_to_a_root,
     broadcast_of_everything,

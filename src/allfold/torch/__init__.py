@@ -11,8 +11,9 @@ from allfold_autoload import register
 
 if TYPE_CHECKING:
     from .data_parallel import DataParallel as DataParallel
+    from .shared import empty as empty
 
-__all__ = ["DataParallel", "register"]
+__all__ = ["DataParallel", "empty", "register"]
 
 register()
 
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from .data_parallel import DataParallel
 
         return DataParallel
+    if name == "empty":
+        from .shared import empty
+
+        return empty
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

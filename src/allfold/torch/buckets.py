@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..run.communicator import Communicator
+from .shared import empty
 
 _ALIGNMENT = 64  # bytes: where a parameter's gradient begins, for the vector instructions of whoever reads it
 
@@ -57,5 +58,4 @@ class Bucket:
 
 
 def _shared(communicator: Communicator, count: int, dtype: torch.dtype) -> torch.Tensor:
-    array = communicator.empty(count, str(dtype).removeprefix("torch."))
-    return torch.from_numpy(array).view(dtype).zero_()
+    return empty(count, dtype=dtype, group=communicator).zero_()

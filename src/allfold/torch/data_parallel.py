@@ -26,9 +26,9 @@ import torch
 from torch.autograd import Variable
 
 from ..errors import AllfoldError, UsageError
-from ..run.communicator import Communicator
 from .buckets import Bucket
 from .same_model import check_module, check_same
+from .shared import communicator_of
 
 BUCKET_BYTES = 2**23
 """A call wakes a thread on every rank; where ranks share cores that costs more than smaller buckets gain. The last one,
@@ -56,7 +56,7 @@ class DataParallel(torch.nn.Module):
         """
         super().__init__()
         check_module(module, bucket_bytes, compress)
-        everyone = _find(communicator)
+        everyone = communicator_of("DataParallel", communicator)
         check_same(everyone, module, bucket_bytes=bucket_bytes, compress=compress, broadcast_buffers=broadcast_buffers)
         group = everyone.group(range(everyone.size))
         assert group is not None  # every rank is in it
@@ -265,21 +265,3 @@ def _tensors(output: Any) -> Iterator[torch.Tensor]:
     elif isinstance(output, (Mapping, list, tuple)):
         for one in output.values() if isinstance(output, Mapping) else output:
             yield from _tensors(one)
-
-
-def _find(communicator: Any) -> Communicator:
-    found = communicator
-    if found is None:
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-            raise UsageError(
-                "DataParallel: there is no communicator; give it one (from allfold.init() or allfold.spawn), or call "
-                'torch.distributed.init_process_group("allfold") first'
-            )
-        found = torch.distributed.group.WORLD
-    found = getattr(found, "communicator", found)
-    if not isinstance(found, Communicator):
-        raise UsageError(
-            f"DataParallel: expected a communicator of allfold or a process group of its backend, not {found!r}; start "
-            'torch with torch.distributed.init_process_group("allfold")'
-        )
-    return found
