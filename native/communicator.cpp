@@ -96,7 +96,8 @@ void Communicator::run(const Call& call, const std::function<void()>& let_go, co
         ending_->set(error);
         stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
         throw;
-    } catch (...) {
+    } catch (...) {  // what it was, the caller hears from the exception itself
+        ending_->set(EngineError(Fault::usage, name_of(running) + ": an exception ended it on this rank, an interrupt or one of an operation of one's own " + where(call_)));
         stand(Standing::aborted);
         throw;
     }
@@ -110,7 +111,7 @@ void Communicator::check_open(const Call& call) const {
     std::string name = collective_names[static_cast<size_t>(call.collective)];
     if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
     ending_->say_again(name);
-    throw EngineError(Fault::rank_lost, name + ": this communicator was aborted, or broken by an error in a reduction; go on with shrink(), or make a new one");
+    throw EngineError(Fault::rank_lost, name + ": this communicator was aborted; go on with shrink(), or make a new one");
 }
 
 void Communicator::enter(Running& running, const Call& call) {

@@ -238,7 +238,13 @@ def test_an_error_in_a_users_operation_reaches_its_caller_and_ends_the_others(
                 handle.wait()
             comm.barrier()
 
-        return fails(call)
+        error = fails(call)
+        if comm.rank == 1:
+            again = str(fails(comm.barrier))
+            assert again.startswith(
+                "barrier: this communicator is broken by an earlier error: all_reduce: an exception"
+            )
+        return error
 
     errors = run_threads(work, 3)
     assert type(errors[1]) is kind and "not today" in str(errors[1])
