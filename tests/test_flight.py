@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_ranks import live_ranks
 
 import allfold as af
 from allfold.cli import main
@@ -301,23 +302,11 @@ def test_what_the_doctor_dumped_is_read_as_well(tmp_path: Path) -> None:
     script = (
         "import sys, allfold, numpy\ncomm = allfold.init()\ncomm.all_reduce(numpy.ones(5))\nprint(flush=True)\ninput()"
     )
-    key = os.urandom(16).hex()
-    processes = []
-    try:
-        for rank in range(2):
-            variables = os.environ | {"ALLFOLD_RANK": str(rank), "ALLFOLD_SIZE": "2", "ALLFOLD_KEY": key}
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            processes.append(subprocess.Popen([sys.executable, "-c", script], env=variables, **pipes))
-        for process in processes:
-            assert process.stdout is not None and process.stdout.readline() == "\n"
+    with live_ranks(script, 2, ready="") as processes:
         target = tmp_path / "dump.json"
         assert main(["doctor", str(processes[0].pid), "--dump", str(target)]) == 0
         trace = tmp_path / "trace.json"
         assert main(["doctor", str(processes[0].pid), "--to", "perfetto", "--output", str(trace)]) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
     [group] = read([target])
     assert [member["process"] for member in group["members"]] == [process.pid for process in processes]
     assert [member["calls"][0]["elements"] for member in group["members"]] == [5, 5] and group["errors"] == {}

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import secrets
-import socket
 import struct
 import subprocess
 import sys
@@ -27,13 +26,14 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_ranks import knock
 
 import allfold as af
 from allfold.cli import main
 from allfold.export import chakra, mscclpp, mscclpp_plan, perfetto
 from allfold.run.communicator import _arena_bytes, _fetches, connect
 from allfold.run.environment import place_from_environment
-from allfold.run.rendezvous import exchange, socket_name
+from allfold.run.rendezvous import exchange
 from allfold.run.tuning import find_tuning
 
 PATIENCE = 60.0
@@ -248,7 +248,7 @@ def test_strangers_of_all_kinds_hold_up_nobody() -> None:
     first.start()
     strangers = []
     for number in range(150):  # more than rank 0 keeps waiting at once
-        stranger = _knock(key)
+        stranger = knock(key, PATIENCE)
         strangers.append(stranger)
         packet = (
             b"",
@@ -274,16 +274,3 @@ def test_strangers_of_all_kinds_hold_up_nobody() -> None:
         stranger.close()
     three, two = [b"rank 0", b"rank 1", b"rank 2"], [b"rank 0", b"rank 1"]
     assert results == {**{(key, rank): three for rank in range(3)}, **{(other, rank): two for rank in range(2)}}
-
-
-def _knock(key: str) -> socket.socket:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.connect(socket_name(key, os.geteuid()))
-            return connection
-        except ConnectionError:
-            connection.close()
-            assert time.monotonic() < deadline, "rank 0 never listened"
-            time.sleep(0.001)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from live_ranks import knock
 
 from allfold.errors import AllfoldError
 from allfold.run import rendezvous
@@ -154,20 +155,6 @@ def test_a_rank_without_a_possible_place_is_refused_at_once(key: str) -> None:
 # What is not one of the ranks -----------------------------------------------------------------------------------------
 
 
-def knock(key: str) -> socket.socket:
-    """A connection to rank 0, as soon as it listens."""
-    deadline = time.monotonic() + LONG / 2
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.connect(socket_name(key, os.geteuid()))
-            return connection
-        except ConnectionError:
-            connection.close()
-            assert time.monotonic() < deadline, "rank 0 never listened"
-            time.sleep(0.001)
-
-
 def hello(rank: int, size: int, payload_bytes: int = 0, count: int = 0, version: int = 1) -> bytes:
     return struct.pack("!B8sHIIQI", 0, b"allfold\0", version, rank, size, payload_bytes, count)
 
@@ -182,7 +169,7 @@ def test_strangers_and_garbage_disturb_nobody(key: str) -> None:
         hello(1, 3) + b"x",
         b"\0notfold\0" * 3,
     ]
-    strangers = [knock(key) for _ in range(len(garbage) + 2)]
+    strangers = [knock(key, LONG / 2) for _ in range(len(garbage) + 2)]
     for stranger, packet in zip(strangers, garbage, strict=False):
         stranger.send(packet)
     memory = os.memfd_create("unwanted")
@@ -201,7 +188,7 @@ def test_strangers_and_garbage_disturb_nobody(key: str) -> None:
 
 def test_another_version_is_an_error_that_names_both(key: str) -> None:
     child = Child(plain, 0, 2, key)
-    with knock(key) as connection:
+    with knock(key, LONG / 2) as connection:
         connection.send(hello(1, 2, version=99) + b"whatever a later version says besides")
         answer = connection.recv(1000)
     outcome = child.outcome()
@@ -236,7 +223,7 @@ def test_another_user_cannot_join(key: str) -> None:
                 return True
 
     host = Child(plain, 0, 2, key)
-    knock(key).close()
+    knock(key, LONG / 2).close()
     assert Child(intrude).outcome().value is True
     other = Child(plain, 1, 2, key)
     assert host.outcome().value == other.outcome().value == [b"rank 0", b"rank 1"]
@@ -269,13 +256,13 @@ def test_another_user_cannot_pose_as_rank_zero(key: str) -> None:
 
 
 def die_after_hello(rank: int, size: int, key: str) -> None:
-    connection = knock(key)
+    connection = knock(key, LONG / 2)
     connection.send(hello(rank, size, payload_bytes=100))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_while_receiving(rank: int, size: int, key: str) -> None:
-    connection = knock(key)
+    connection = knock(key, LONG / 2)
     connection.send(hello(rank, size))
     connection.recv(1000)  # the answer begins: by now every rank has come and handed in its part
     os.kill(os.getpid(), signal.SIGKILL)
@@ -332,7 +319,7 @@ def test_a_rank_that_fails_tells_the_others_why(key: str) -> None:
 
 def test_a_rank_that_stops_in_the_middle_is_named(key: str) -> None:
     children = [Child(plain, 0, 3, key, 0.5), Child(plain, 1, 3, key, LONG)]
-    with knock(key) as connection:
+    with knock(key, LONG / 2) as connection:
         connection.send(hello(2, 3, payload_bytes=1))  # and never the byte
         for child in children:
             outcome = child.outcome()

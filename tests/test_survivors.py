@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from live_ranks import live_ranks
 
 import allfold
 from allfold import CollectiveTimeout, MismatchError, RankFailed, RankLost, UsageError, _native
@@ -224,15 +226,7 @@ comm.all_reduce(np.ones(8), op="max")
 
 
 def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
-    key = os.urandom(16).hex()
-    processes = []
-    try:
-        for rank in range(3):
-            variables = os.environ | {"ALLFOLD_RANK": str(rank), "ALLFOLD_SIZE": "3", "ALLFOLD_KEY": key}
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            processes.append(subprocess.Popen([sys.executable, "-c", PATIENT], env=variables, **pipes))
-        for process in processes:
-            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    with live_ranks(PATIENT, 3, ready="ready") as processes:
         deadline = time.monotonic() + PATIENCE
         while True:  # until both others are seen to wait
             main(["doctor", str(processes[0].pid), "--json"])
@@ -256,10 +250,6 @@ def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.Capt
         assert any(group["label"] == "the world" for group in json.loads((tmp_path / "flight.json").read_text()))
         processes[2].communicate("\n", timeout=PATIENCE)
         assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def test_the_doctor_refuses_what_it_cannot_look_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -477,10 +467,15 @@ print(allfold.spawn(work, 2))
 """
 
 
-@pytest.mark.skipif(
-    subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode != 0,
-    reason="the system gives no mount namespace of one's own",
-)
+def has_namespaces() -> bool:
+    command = ["unshare", "-rm", "true"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, check=False, capture_output=True).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="only where the system gives a mount namespace can /dev/shm be hidden")
 @pytest.mark.parametrize("state", [FULL, ABSENT], ids=["full", "absent"])
 def test_dev_shm_is_not_needed(state: str) -> None:
     words = ["unshare", "-rm", "sh", "-ec", state + '\nexec "$0" -c "$1"', sys.executable, SUMS]

@@ -205,18 +205,22 @@ _LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, the times of long schedules and 
 
 
 def check_link(topology: str, what: str, latency: float, bandwidth: float) -> None:
-    if not 0 <= latency <= _LONGEST:
-        expected = "0 or more" if not latency > _LONGEST else f"at most {_LONGEST:g}"
-        raise UsageError(f"topology {topology}: {what} has a latency of {latency} s; expected {expected}")
-    if not bandwidth >= _SLOWEST:
-        expected = "more than 0" if not bandwidth > 0 else f"at least {_SLOWEST:g}"
-        raise UsageError(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s; expected {expected}")
+    _check_seconds(f"topology {topology}: {what} has a latency of {latency} s", latency)
+    _check_speed(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s", bandwidth)
 
 
 def check_rank(topology: str, overhead: float, reduction: float) -> None:
-    if not 0 <= overhead <= _LONGEST:
-        expected = "0 or more" if not overhead > _LONGEST else f"at most {_LONGEST:g}"
-        raise UsageError(f"topology {topology}: an overhead of {overhead} s a message; expected {expected}")
-    if not reduction >= _SLOWEST:
-        expected = "more than 0" if not reduction > 0 else f"at least {_SLOWEST:g}"
-        raise UsageError(f"topology {topology}: a rank combines {reduction} B/s; expected {expected}, or inf for free")
+    _check_seconds(f"topology {topology}: an overhead of {overhead} s a message", overhead)
+    _check_speed(f"topology {topology}: a rank combines {reduction} B/s", reduction, ", or inf for free")
+
+
+def _check_seconds(claim: str, seconds: float) -> None:
+    if not 0 <= seconds <= _LONGEST:
+        expected = "0 or more" if not seconds > _LONGEST else f"at most {_LONGEST:g}"
+        raise UsageError(f"{claim}; expected {expected}")
+
+
+def _check_speed(claim: str, bytes_a_second: float, otherwise: str = "") -> None:
+    if not bytes_a_second >= _SLOWEST:
+        expected = "more than 0" if not bytes_a_second > 0 else f"at least {_SLOWEST:g}"
+        raise UsageError(f"{claim}; expected {expected}{otherwise}")

@@ -12,6 +12,7 @@ yet, so wait for what was sent before leaving.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -67,13 +68,14 @@ class Pending:
         return None if came is None else Message._make(came)
 
 
-class PointToPoint:
+class PointToPoint(ABC):
     """The part of a communicator that sends and receives."""
 
     _channel: _native.Channel
 
+    @abstractmethod
     def _failed(self, error: BaseException) -> None:
-        raise NotImplementedError
+        """An error is about to leave a call."""
 
     def send(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
