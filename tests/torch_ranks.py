@@ -103,3 +103,10 @@ def _group(rank: int, backend: str, store: str, size: int, timeout: float) -> It
     )
     yield
     dist.destroy_process_group()
+
+
+def full(value: float, *shape: int, dtype: Any = None) -> Any:
+    """A tensor of one value, of float32 unless told otherwise."""
+    import torch
+
+    return torch.full(shape, value, dtype=dtype or torch.float32)
