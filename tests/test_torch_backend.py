@@ -82,10 +82,12 @@ def all_reduce_every_shape(rank: int, size: int) -> None:
             if work is not None:
                 work.wait()
             assert torch.equal(tensor.detach(), torch.full_like(tensor, size))
-    negative = torch.full((3,), 1j).conj().imag  # −1, as a bit and not in memory
-    assert negative.is_neg()
-    dist.all_reduce(negative)
-    assert negative.tolist() == [-size] * 3
+    scattered = torch.full((3,), 1j).conj().imag
+    for negative in (scattered, torch._neg_view(torch.ones(3))):  # −1, as a bit and not in memory
+        assert negative.is_neg() and negative.is_contiguous() == (negative is not scattered)
+        mixed = negative if rank == 0 else torch.ones(3)  # where all are negated it would not show in a sum
+        dist.all_reduce(mixed)
+        assert mixed.tolist() == [size - 2] * 3
     with torch.inference_mode():
         inferred = torch.ones(3)
         dist.all_reduce(inferred)

@@ -229,6 +229,30 @@ def compiled_all_reduce(rank: int) -> list[list[float]]:
     return [step(torch.ones(3) * rank).tolist()]
 
 
+def all_reduce_that_the_compiler_does_not_know(rank: int) -> list[list[float]]:
+    """As where somebody has put another function in its place: the caller's graph breaks, and the call is made as it is."""
+    import torch.distributed._functional_collectives as functional
+
+    functional.traceable_collective_remaps.pop(dist.all_reduce, None)
+    return compiled_all_reduce(rank)
+
+
+def compiled_calls_that_break_the_graph(rank: int) -> list[list[float]]:
+    @torch.compile(backend="aot_eager")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        assert work is not None
+        work.wait()
+        dist.barrier()
+        dist.reduce(y, 0)
+        everyones = [torch.empty_like(y) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyones, y)
+        return everyones[0] + 1
+
+    return [step(torch.ones(3) * (rank + 1)).tolist()]
+
+
 def distributed_tensors(rank: int) -> list[list[float]]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -251,6 +275,8 @@ LIKE_GLOO = (
     functional_collectives,
     compiled,
     compiled_all_reduce,
+    all_reduce_that_the_compiler_does_not_know,
+    compiled_calls_that_break_the_graph,
     distributed_tensors,
     fsdp,
 )

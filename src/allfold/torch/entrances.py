@@ -8,6 +8,7 @@ ours the call goes to the group; for all others, and whatever is out of the ordi
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from .backend import Group
+from .member import Member
+from .work import WORKS
 
 _MARK = "_allfold_entrance"
 
@@ -28,6 +31,21 @@ def open_entrances() -> None:
     _open("monitored_barrier", functools.partial(_for_groups, _monitored_barrier))
     _open("split_group", functools.partial(_for_groups, _split_group))
     _open("all_reduce", _all_reduce)
+    _keep_the_compiler_out()
+
+
+def _keep_the_compiler_out() -> None:
+    """Where a compiled function breaks off to make a call, torch.compile looks into what the call calls, and falls over groups.
+
+    Told to the evaluator of frames itself, so that whoever compiles nothing need not import the compiler.
+    """
+    frames = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return
+    leave_alone = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    for kind in (Group, Member, *WORKS):
+        for _, function in inspect.getmembers(kind, inspect.isfunction):
+            frames.set_code_exec_strategy(function.__code__, leave_alone)
 
 
 def _open(name: str, make: Callable[[Any], Any]) -> None:

@@ -221,6 +221,9 @@ class Message(_Awaited):
             future.set_result([self._tensor])
 
 
+WORKS = (Done, Task, Posted, Message)
+
+
 class Line:
     """The calls of a group that nobody waits for, one after the other, on threads of their own.
 
