@@ -18,7 +18,7 @@ class Array {
     Array() = default;
     Array(nb::handle object, bool writable, std::optional<DType> as);
     // The same for a tensor that the caller keeps alive, and has looked at for what DLPack's quick exchange does not say
-    // (views that are to be conjugated or negated): a tenth of the time. Other objects are taken as above.
+    // (views that are to be conjugated or negated): no capsule is made. Other objects are taken as above.
     static Array vouched(nb::handle object, bool writable, std::optional<DType> as);
     Array(Array&& other) noexcept;
     Array& operator=(Array&& other) noexcept;
