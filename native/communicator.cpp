@@ -14,9 +14,9 @@ namespace allfold {
 
 namespace {
 
-// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
-// that waiting for them does not show.
-constexpr size_t segment_bytes = size_t{1} << 19;
+// The work area that one segment uses: small enough that it stays in a second-level cache, with what was copied to it,
+// until it is copied back, even if several ranks share the core; large enough that waiting for peers does not show.
+constexpr size_t segment_bytes = size_t{1} << 18;
 
 // What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
 constexpr size_t fetched_bytes = size_t{1} << 19;
@@ -137,7 +137,7 @@ void Communicator::enter(Running& running, const Call& call) {
         fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
             return each->fences_for_all.load(std::memory_order_relaxed) != 0;
         });
-    // Nobody may fall behind by more than two segments: the work area that comes next was used two segments ago, and
+    // Nobody may fall behind by more than two uses of a work area: the one that comes next was used before the last, and
     // records and chains are kept for a few calls only.
     for (uint32_t peer = 0; peer < size(); ++peer)
         if (peer != rank_) await_peer(running, peer, settled_);
@@ -251,14 +251,15 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 trace_->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
             }
         }
-        ++segments_done_;
+        if (!program.one_area) ++areas_used_;
     }
+    if (program.one_area) ++areas_used_;
     uint64_t last = start + uint64_t{running.segments - 1} * program.stride;
     for (const Wait& wait : program.leave) {
         await_peer(running, wait.rank, last + wait.count);
         meet(running, wait.rank);
     }
-    settled_ = running.segments > 1 ? last : base_;
+    settled_ = running.segments > 1 && !program.one_area ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
     // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard, may
     // keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it has
@@ -353,7 +354,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
 char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
     size_t element = size_of(static_cast<DType>(running.record.dtype));
     if (slot.space == Space::work) {
-        size_t area = segments_done_ & 1, offset = slot.index * running.slot_bytes;
+        size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
         if (running.is_tiny) return posts_[slot.rank]->inline_work[area] + offset;
         return work_[slot.rank] + area * window_bytes + offset;
     }

@@ -157,8 +157,8 @@ class Communicator {
     uint64_t call_ = 0;
     uint64_t chain_ = 0;
     uint64_t base_ = 0;           // progress at the end of the last call, the same on all ranks
-    uint64_t settled_ = 0;        // progress at the end of the last segment but one
-    uint64_t segments_done_ = 0;  // over all calls; its parity says which work area is next
+    uint64_t settled_ = 0;        // progress when the work area that comes next was last used
+    uint64_t areas_used_ = 0;     // over all calls; its parity says which work area is next
 };
 
 }  // namespace allfold

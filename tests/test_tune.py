@@ -170,7 +170,7 @@ def test_what_counts_is_what_a_rank_touches_and_not_how_large_the_arrays_are() -
 
 
 def test_what_a_peer_wrote_is_read_from_its_cache_until_that_is_full() -> None:
-    item = Item("all_reduce", "ring", 2, False, 2**18)
+    item = Item("all_gather", "ring", 4, False, 2**18)
     near, full = (places_of(item, replace(SETTING, own_cache=size)) for size in (2.0**23, 2.0**12))
     assert near["read, peer's cache"] > 0 == near["read, last-level cache"]
     assert full["read, last-level cache"] > 0 and full["read, peer's cache"] < near["read, peer's cache"]
@@ -198,7 +198,7 @@ def test_with_fewer_cores_than_ranks_they_take_turns() -> None:
 def test_known_numbers_are_found_again(ranks: int, setting: Setting) -> None:
     true = usual_terms() * np.exp(np.random.default_rng(7).uniform(-1, 1, len(TERMS)))
     with_data = tuple(name for name, one in COLLECTIVES.items() if one.carries_data)
-    items = every_item(ranks, (1024, 2**18, 2**22, 2**24), with_data)
+    items = every_item(ranks, (1024, 2**18, 2**20, 2**22, 2**24), with_data)
     times = predict(items, setting, true)
     assert judge(items, predict(items, setting, usual_terms()), times).error > 0.1  # it begins far from them
     model = fit(items, times, setting, knees=False)

@@ -237,6 +237,31 @@ def test_reuse_of_the_work_area_is_ordered() -> None:
         check(replace(programs, reuse=none), segments=5)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_one_work_area_will_do_where_results_come_back_to_where_the_parts_lay(ranks: int) -> None:
+    programs = compile(af.schedule("all_reduce", "direct", ranks), "private")
+    assert programs.one_area and not len(programs.reuse.rank)
+    assert programs.work_slots.tolist() == [ranks - 1] * ranks
+    check(programs, segments=5)
+
+
+@pytest.mark.parametrize(("collective", "name", "ranks"), [("all_reduce", "ring", 4), ("all_gather", "direct", 3)])
+def test_one_work_area_is_not_enough_for_everything(collective: str, name: str, ranks: int) -> None:
+    programs = compile(af.schedule(collective, name, ranks), "private")
+    assert not programs.one_area
+    check(programs, segments=5)
+    with pytest.raises(ScheduleError, match="unordered access"):
+        check(replace(programs, one_area=True), segments=5)
+
+
+def test_what_is_reduced_is_handed_to_a_few_and_fetched_by_many() -> None:
+    few, many = (compile(af.schedule("all_reduce", "direct", ranks), "private") for ranks in (8, 9))
+    assert few.describe(0).count("1.work[") == 2  # read, and written
+    assert many.describe(0).count("1.work[") == 2  # its part is read, and then what it has reduced
+    assert "1.work" in next(line for line in few.describe(0).splitlines() if "⊕" in line).split("←")[0]
+    assert "1.work" not in next(line for line in many.describe(0).splitlines() if "⊕" in line).split("←")[0]
+
+
 def test_a_cycle_of_waits() -> None:
     programs = compile(af.schedule("all_reduce", "ring", 3))
     first = programs.starts[:-1]

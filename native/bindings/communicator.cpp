@@ -49,6 +49,7 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     program->chunks = number("chunks");
     program->work_slots = number("work_slots");
     program->memory = static_cast<Memory>(number("memory"));
+    program->one_area = nb::cast<bool>(facts["one_area"]);
     program->end_awaited = nb::cast<bool>(facts["end_awaited"]);
     program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
     program->destinations = rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);

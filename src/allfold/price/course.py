@@ -67,8 +67,8 @@ class Course:
             self.first.append(len(self.row))
             for call in range(calls):
                 node = done[call, _CAME, rank, 0] = self._add(rank, comes)
-                # Nobody may fall behind by more than two segments.
-                if segments > 1 and call >= 1:
+                # Nobody may fall behind by more than two uses of a work area.
+                if segments > 1 and not programs.one_area and call >= 1:
                     waits += [(node, (call - 1, segments - 2, peer, _ALL)) for peer in peers]
                 elif call >= 2:
                     waits += [(node, (call - 2, segments - 1, peer, _ALL)) for peer in peers]

@@ -44,7 +44,7 @@ TERMS: tuple[str, ...] = (
 _CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _CROWDED, _FIRST, _CONTENDED, _ACCESS = range(12)
 
 # What the engine does, from native/communicator.cpp: these must be the same there.
-_SEGMENT_BYTES = 1 << 19
+_SEGMENT_BYTES = 1 << 18
 _WINDOW_BYTES = 1 << 20
 _FETCHED_BYTES = 1 << 19
 

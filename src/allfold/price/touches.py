@@ -51,6 +51,7 @@ class Touches:
         self._slot, self._is_work = slot[order], is_work[order]
         self._rank = programs.rank[self.row]
         self._ranks = programs.schedule.ranks
+        self._one_area = programs.one_area
         self.readers = self._count_readers(programs.step[self.row])
         """How many other ranks read the same bytes at the same time."""
         self._near = np.ones(len(row), bool)  # nobody else wrote it since, or has a copy of what is to be written
@@ -61,18 +62,18 @@ class Touches:
 
     def shares(self, chunk: float, bytes: float, segments: int, setting: Setting) -> list[Floats]:
         """Which part of each entry lies in which of the places, for chunks of a size in segments of so many bytes."""
-        areas = 2 if segments > 1 else 1
+        areas = 2 if segments > 1 and not self._one_area else 1
         of_arrays, of_work = (self._slots_by_rank(self._is_work == kind) for kind in (False, True))
         in_a_call = of_arrays * chunk + areas * of_work * bytes
-        in_two_segments = 2 * (of_arrays + of_work) * bytes
+        between_uses = areas * (of_arrays + of_work) * bytes
         everything = sum(
             len(np.unique(self._slot[self._is_work == kind])) * each
             for kind, each in ((False, chunk), (True, areas * bytes))
         )
 
         def distance(slots: Floats, rank: NDArray[Any]) -> Floats:
-            # A work area is used again two segments later, an array in the next call.
-            again = np.where(self._is_work, np.minimum(in_two_segments, in_a_call)[rank], in_a_call[rank])
+            # A work area is used again one or two segments later, an array in the next call.
+            again = np.where(self._is_work, np.minimum(between_uses, in_a_call)[rank], in_a_call[rank])
             return np.where(slots == _IN_THE_CALL_BEFORE, again, slots * bytes)
 
         own = distance(self._since, self._rank)

@@ -69,8 +69,9 @@ def _unroll(programs: Programs, segments: int) -> _Unrolled:
                 count = lists.value + (segment - back) * length[lists.rank]
                 waits.append((rows(lists.row, segment), lists.rank, count))
         for lists, is_write in ((programs.sources, False), (programs.destinations, True)):
-            # The work area exists twice, for segments in turn. A segment of an array is memory of its own.
-            area = np.where(lists.value >= WORK * programs.width, segment % 2, segment)
+            # The work area exists twice, for segments in turn, or once. A segment of an array is memory of its own.
+            work = 0 if programs.one_area else segment % 2
+            area = np.where(lists.value >= WORK * programs.width, work, segment)
             place = (area * ranks + lists.rank) * slots + lists.value
             accesses.append((rows(lists.row, segment), place, np.full(len(place), is_write)))
     wait_row, wait_rank, wait_count = (np.concatenate(part) for part in zip(*waits, strict=True))

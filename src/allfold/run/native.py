@@ -50,6 +50,7 @@ def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
         "width": programs.width,
         "chunks": programs.schedule.chunks,
         "work_slots": int(programs.work_slots.max(initial=0)),
+        "one_area": programs.one_area,
         "memory": MEMORIES.index(programs.memory),
         "length_of": _ints(programs.length_of[here]),
         "complete": _ints(programs.complete[here]),

@@ -17,8 +17,10 @@ from .versions import WORK
 
 def find_waits(
     sources: Lists, destinations: Lists, rank: Ints, step: Ints, starts: Ints, ranks: int, width: int, private: bool
-) -> tuple[Lists, Lists, Lists]:
-    """The waits of every instruction; those for work slots that are used again; and those before a rank may return."""
+) -> tuple[Lists, Lists, Lists, bool]:
+    """The waits of every instruction; those for work slots that are used again; those before a rank may return; and
+    whether one work area will do, since every slot is free again when the segment ends for whoever writes it first.
+    """
     index = np.arange(len(rank)) - starts[rank]
     row = np.concatenate([sources.row, destinations.row])
     slots = (WORK + 2) * width
@@ -36,13 +38,15 @@ def find_waits(
     # Work slots are used again two segments later; whoever writes one first must then know that the others are done.
     in_work = np.flatnonzero(place % slots >= WORK * width)
     writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
-    reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
+    one_area = _ends_where_it_begins(place[in_work], writes[in_work], rank[row[in_work]] == rank[writer])
+    used = in_work[: 0 if one_area else len(in_work)]
+    reuse = _waits(writer[: len(used)], rank[row[used]], index[row[used]] + 1, rank[writer[: len(used)]], len(rank))
 
     # Where peers reach into each other's arrays, nobody returns before they are done with its own.
     owner = place // slots
     foreign = np.flatnonzero((owner != rank[row]) & (place % slots < WORK * width) & (not private))
     leave = _waits(owner[foreign], rank[row[foreign]], index[row[foreign]] + 1, owner[foreign], ranks)
-    return waits, _without_known(reuse, rank), leave
+    return waits, _without_known(reuse, rank), leave, one_area
 
 
 def _conflicts(row: Ints, place: Ints, writes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
@@ -67,6 +71,21 @@ def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
     first = np.full(len(heads), len(place), np.int64)
     np.minimum.at(first, group[writes], np.flatnonzero(writes))
     return first[group]
+
+
+def _ends_where_it_begins(place: Ints, writes: NDArray[np.bool_], by_first: NDArray[np.bool_]) -> bool:
+    """Whether the rank that is the first to write a slot is also the last to use it, and knows the others to be done.
+
+    Whatever comes before the last write to a slot is ordered before it. After it nobody else may use the slot, and if it
+    was somebody else's, the rank must read what was written: that is when it hears of it.
+    """
+    heads = heads_of(place)
+    position = np.arange(len(place))
+    last_write = np.maximum.reduceat(np.where(writes, position, -1), heads) if len(heads) else heads
+    last_use = np.append(heads[1:], len(place))[: len(heads)] - 1
+    group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)))
+    after = position > last_write[group]
+    return bool(by_first[after].all() and (by_first[last_write] | (last_use > last_write)).all())
 
 
 def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:

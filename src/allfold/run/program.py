@@ -45,6 +45,8 @@ class Programs:
     waits: Lists
     reuse: Lists
     """Waits for the use before last of the same work slots: the work area exists twice, for two segments in turn."""
+    one_area: bool
+    """Every segment uses the same work area, which is in the cache then: whoever writes a slot first uses it last."""
     leave: Lists
     """For every rank: how far its peers must be before it may return, since until then they use its arrays."""
     work_slots: Ints
@@ -150,7 +152,9 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     write(brought, version[brought], home[version[brought]])
     destinations = lists_of(join(row), join(owner), join(target), len(version))
 
-    waits, reuse, leave = find_waits(sources, destinations, rank, step, starts, schedule.ranks, width, private)
+    waits, reuse, leave, one_area = find_waits(
+        sources, destinations, rank, step, starts, schedule.ranks, width, private
+    )
     sources, destinations, work_slots = _pack_work(sources, destinations, schedule.ranks, width)
     datum = versions.datum[version].astype(np.int64)
     return Programs(
@@ -165,6 +169,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
         destinations=destinations,
         waits=waits,
         reuse=reuse,
+        one_area=one_area,
         leave=leave,
         work_slots=work_slots,
     )

@@ -8,8 +8,10 @@ slots here:
   them for us out of the other process; otherwise in the work area, which is shared;
 - where somebody still reads the old version in the same step (two ranks that exchange, a ring that rotates), the new one
   goes to another slot, so that nobody waits in a circle;
-- in shared memory, a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in
-  cache, if that does not burden one rank with the work of many.
+- a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in cache, if that does
+  not burden one rank with the work of many: to their arrays where these are in shared memory, else to their work areas. It
+  then lies where their own parts of it lay, in lines that whoever reduced it has just read, and nobody needs to take any
+  line from the others that it only writes. For many ranks that is not worth the writes.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ from .lists import Ints
 
 Memory = Literal["shared", "readable", "private"]
 """What peers may do with a rank's arrays: read and write them, read them, or neither."""
+
+_MOST_HANDED = (
+    7  # others that a reduced chunk is written to, in their work areas: measured with up to 16 ranks on 16 cores
+)
 
 INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
 
@@ -100,6 +106,8 @@ class Places:
 
     shared: Ints
     local: Ints
+    work: Ints
+    """The slot in the work area that is free for it."""
     producer: Ints
     """The version whose instruction writes this one; another than itself where a reduction is handed out at once."""
 
@@ -114,6 +122,7 @@ def place(versions: Versions, memory: Memory) -> Places:
     places = Places(
         shared=np.full(versions.total, -1, np.int64),
         local=np.full(versions.total, -1, np.int64),
+        work=first.copy(),
         producer=np.arange(versions.total),
     )
     places.local[old] = begin[old]
@@ -127,6 +136,7 @@ def place(versions: Versions, memory: Memory) -> Places:
         busy_own = np.where(versions.own_hazard[here], places.local[before], -1)
         home_free = versions.home[here] & (home[here] != busy) & (home[here] != busy_own)
         work = np.where((first[here] != busy) & (first[here] != busy_own), first[here], second[here])
+        places.work[here] = work
         if reached:
             places.shared[here] = np.where(home_free, home[here], work)
             places.local[here] = places.shared[here]
@@ -136,13 +146,19 @@ def place(versions: Versions, memory: Memory) -> Places:
             places.local[here] = np.where(at_home, home[here], work)
             places.shared[here] = np.where(peers | ~at_home, work, -1)
     if memory == "shared":
-        hand_out(versions, places)
+        hand_out(versions, places, np.ones(versions.total, bool), versions.schedule.ranks)
+    elif memory == "private":
+        # Only where it lies changes nothing for the versions after it: where there are none, or it lies there anyway.
+        hand_out(versions, places, versions.final | (places.shared == places.local), _MOST_HANDED)
+        handed = np.flatnonzero(places.producer != np.arange(versions.total))
+        places.shared[handed] = places.local[handed] = places.work[handed]
+        _keep_to_itself(versions, places)
     return places
 
 
-def hand_out(versions: Versions, places: Places) -> None:
-    """Let the rank that reduces a chunk write it to the ranks that would copy it next."""
-    copies = np.flatnonzero((versions.sizes == 1) & (np.arange(versions.total) >= versions.initial))
+def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_], most: int) -> None:
+    """Let the rank that reduces a chunk write it to the ranks that would copy it next, if these are not too many."""
+    copies = np.flatnonzero((versions.sizes == 1) & may_be_given & (np.arange(versions.total) >= versions.initial))
     where = np.searchsorted(versions.reader, copies)
     source = versions.operand[where]
     reduced = versions.sizes[source] > 1
@@ -169,8 +185,18 @@ def hand_out(versions: Versions, places: Places) -> None:
         here = step == number
         pushes = np.bincount(versions.rank[source[here]]).max()
         pulls = np.bincount(versions.rank[copies[here]]).max()
-        if pushes <= pulls:
+        if pushes <= min(pulls, most):
             places.producer[copies[here]] = source[here]
+
+
+def _keep_to_itself(versions: Versions, places: Places) -> None:
+    """What was handed to all who would have read it need not lie where they could."""
+    reads = places.producer[versions.reader] == versions.reader
+    reads &= versions.rank[versions.reader] != versions.rank[versions.operand]
+    awaited = np.zeros(versions.total, bool)
+    awaited[versions.operand[reads]] = True
+    made = np.arange(versions.total) >= versions.initial
+    places.shared[made & ~awaited & (places.local != places.shared)] = -1
 
 
 def join(parts: Sequence[NDArray[np.integer]]) -> Ints:
