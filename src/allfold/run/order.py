@@ -38,7 +38,7 @@ def find_waits(
     # Work slots are used again two segments later; whoever writes one first must then know that the others are done.
     in_work = np.flatnonzero(place % slots >= WORK * width)
     writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
-    one_area = _ends_where_it_begins(place[in_work], writes[in_work], rank[row[in_work]] == rank[writer])
+    one_area = _are_free(waits, rank, starts, row[in_work], writer, ranks)
     used = in_work[: 0 if one_area else len(in_work)]
     reuse = _waits(writer[: len(used)], rank[row[used]], index[row[used]] + 1, rank[writer[: len(used)]], len(rank))
 
@@ -73,19 +73,20 @@ def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
     return first[group]
 
 
-def _ends_where_it_begins(place: Ints, writes: NDArray[np.bool_], by_first: NDArray[np.bool_]) -> bool:
-    """Whether the rank that is the first to write a slot is also the last to use it, and knows the others to be done.
+def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, ranks: int) -> bool:
+    """Whether whoever is the first to write a work slot knows, a segment later, that its users are done with it.
 
-    Whatever comes before the last write to a slot is ordered before it. After it nobody else may use the slot, and if it
-    was somebody else's, the rank must read what was written: that is when it hears of it.
+    It knows of a user that it has waited for after that use, in the same segment; and of one that it has waited for at
+    all before it writes, in the next: who has begun that has ended the one before.
     """
-    heads = heads_of(place)
-    position = np.arange(len(place))
-    last_write = np.maximum.reduceat(np.where(writes, position, -1), heads) if len(heads) else heads
-    last_use = np.append(heads[1:], len(place))[: len(heads)] - 1
-    group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)))
-    after = position > last_write[group]
-    return bool(by_first[after].all() and (by_first[last_write] | (last_use > last_write)).all())
+    index = np.arange(len(rank)) - starts[rank]
+    pair = rank[waits.row] * ranks + waits.rank
+    known = np.zeros(ranks * ranks, np.int64)
+    begun = np.full(ranks * ranks, len(rank))
+    np.maximum.at(known, pair, waits.value)
+    np.minimum.at(begun, pair, index[waits.row])
+    pair = rank[writer] * ranks + rank[user]
+    return bool(((rank[user] == rank[writer]) | (known[pair] > index[user]) | (begun[pair] <= index[writer])).all())
 
 
 def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
