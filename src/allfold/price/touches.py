@@ -120,7 +120,9 @@ class Touches:
                 others = held - {rank}
                 if call:
                     self._since[i] = since(rank, slot) if rank in held else _IN_THE_CALL_BEFORE
-                    self._near[i] = rank in held and not (writes and others)
+                    # What the same instruction has just read from a peer comes along for the write.
+                    taken = recent[rank].get(slot) == (call, row)
+                    self._near[i] = rank in held and (taken or not (writes and others))
                     if not self._near[i]:
                         # Whoever touched it last; those who did in the call before, after those who did in this one.
                         nearest = {peer: since(peer, slot) for peer in sorted(others)}
