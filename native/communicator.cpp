@@ -14,9 +14,10 @@ namespace allfold {
 
 namespace {
 
-// The work area that one segment uses: small enough that it stays in a second-level cache, with what was copied to it,
-// until it is copied back, even if several ranks share the core; large enough that waiting for peers does not show.
-constexpr size_t segment_bytes = size_t{1} << 18;
+// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
+// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with what
+// is copied to it and back, even if several ranks share the core.
+constexpr size_t segment_bytes = size_t{1} << 19, segment_bytes_in_one_area = size_t{1} << 18;
 
 // What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
 constexpr size_t fetched_bytes = size_t{1} << 19;
@@ -215,7 +216,8 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
         size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
-        size_t wanted = std::max<size_t>(segment_bytes, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
+        size_t together = program.one_area ? segment_bytes_in_one_area : segment_bytes;
+        size_t wanted = std::max<size_t>(together, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;

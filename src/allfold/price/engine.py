@@ -44,7 +44,7 @@ TERMS: tuple[str, ...] = (
 _CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _CROWDED, _FIRST, _CONTENDED, _ACCESS = range(12)
 
 # What the engine does, from native/communicator.cpp: these must be the same there.
-_SEGMENT_BYTES = 1 << 18
+_SEGMENT_BYTES, _SEGMENT_BYTES_IN_ONE_AREA = 1 << 19, 1 << 18
 _WINDOW_BYTES = 1 << 20
 _FETCHED_BYTES = 1 << 19
 
@@ -123,7 +123,8 @@ class _Walk:
         if not self.slots:
             return 1, longest
         slot = max(_WINDOW_BYTES // self.slots // _LINE * _LINE, _LINE)
-        wanted = max(_SEGMENT_BYTES, _LINE * self.slots) // self.slots // _LINE * _LINE
+        together = _SEGMENT_BYTES_IN_ONE_AREA if self.programs.one_area else _SEGMENT_BYTES
+        wanted = max(together, _LINE * self.slots) // self.slots // _LINE * _LINE
         count = max(1, int(np.ceil(longest / min(slot, max(wanted, _LINE)))))
         return count, longest / count
 
