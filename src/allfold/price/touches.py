@@ -105,6 +105,7 @@ class Touches:
             {} for _ in range(self._ranks)
         ]  # slots, the last touched at the end
         holders: dict[int, set[int]] = {}  # who has touched a slot as it is now
+        fetched: set[tuple[int, int]] = set()  # by which instruction what was found with a peer
 
         def since(rank: int, slot: int) -> float:
             if recent[rank][slot][0] < call:
@@ -120,10 +121,10 @@ class Touches:
                 others = held - {rank}
                 if call:
                     self._since[i] = since(rank, slot) if rank in held else _IN_THE_CALL_BEFORE
-                    # What the same instruction has just read from a peer comes along for the write.
-                    taken = recent[rank].get(slot) == (call, row)
-                    self._near[i] = rank in held and (taken or not (writes and others))
+                    # What the same instruction has just fetched from a peer comes along for the write.
+                    self._near[i] = rank in held and ((row, slot) in fetched or not (writes and others))
                     if not self._near[i]:
+                        fetched.add((row, slot))
                         # Whoever touched it last; those who did in the call before, after those who did in this one.
                         nearest = {peer: since(peer, slot) for peer in sorted(others)}
                         peer = min(nearest, key=lambda peer: (nearest[peer] == _IN_THE_CALL_BEFORE, nearest[peer]))
