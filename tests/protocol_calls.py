@@ -31,6 +31,7 @@ class Rules:
     keeps_its_end: str = "if heard"  # or "always", "unheard", "awaited": without looking at the one or the other
     calls_behind: int = 1  # how many calls others may be behind: this many and the one that has just ended
     areas: int = 2
+    one_area_for_all: bool = False  # not only for the programs that can do with one
     chains_kept: int = 4
     settles_with_segments: bool = True
     waits_in_second_segment: bool = True
@@ -94,20 +95,21 @@ def _with(row: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
 def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]:
     """One rank's calls, as `Communicator::run` goes through them."""
     peers = [peer for peer in range(ranks) if peer != rank]
-    base, ends, segments_done, steps = 0, [0, 0], 0, []
+    base, ends, areas_used, steps = 0, [0, 0], 0, []
     settled = 0
     for call, chosen in enumerate(calls, 1):
         programs = programs_of(chosen.collective, chosen.algorithm, ranks, chosen.root, chosen.memory)  # type: ignore[arg-type]
         program = facts(programs, rank, chosen.algorithm)
         found, left = _alone(programs)
         first, stride = int(programs.starts[rank]), program["stride"]
+        one_area = program["one_area"] or rules.one_area_for_all
         met: set[int] = set()
 
         def place_of(
-            slot: tuple[int, int], segment: int, done: int = segments_done, programs: Programs = programs
+            slot: tuple[int, int], segment: int, used: int = areas_used, programs: Programs = programs
         ) -> Place:
             space, index = _space(programs, slot[1])
-            return (slot[0], space, index, done % rules.areas if space == WORK else segment)
+            return (slot[0], space, index, used % rules.areas if space == WORK else segment)
 
         def meet(peer: int, call: int = call, met: set[int] = met) -> list[tuple[Place, Hashable]]:
             if peer in met:
@@ -137,15 +139,16 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
                 if segment >= 2 and rules.waits_for_reuse:
                     step.waits += [(peer, here - 2 * stride + count) for peer, count in programs.reuse.of(first + i)]
                 for slot in programs.sources.of(first + i):
-                    step.reads.append((place_of(slot, segment, segments_done), (call, segment, found[first + i, slot])))
+                    step.reads.append((place_of(slot, segment, areas_used), (call, segment, found[first + i, slot])))
                 for slot in programs.destinations.of(first + i):
-                    step.writes.append((place_of(slot, segment, segments_done), (call, segment, first + i)))
+                    step.writes.append((place_of(slot, segment, areas_used), (call, segment, first + i)))
                 last = i + 1 == program["instructions"] and segment + 1 == chosen.segments
                 if program["announce"][i] and (not last or len(program["leave_rank"])):
                     step.publishes, announced = here + i + 1, True
                 steps.append(step)
                 step = Step([], [], [])
-            segments_done += 1
+            areas_used += not one_area
+        areas_used += one_area
         last_start = start + (chosen.segments - 1) * stride
         for peer, count in programs.leave.of(rank) if rules.waits_to_leave else []:
             step.waits.append((peer, last_start + count))
@@ -153,7 +156,7 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         base = start + chosen.segments * stride + 1
         ends.append(base)
         settled = ends[-1 - rules.calls_behind]
-        if chosen.segments > 1 and rules.settles_with_segments:
+        if chosen.segments > 1 and not one_area and rules.settles_with_segments:
             settled = last_start
         for slot in arrays:  # what the caller finds
             step.reads += [(place_of(slot, one), (call, one, left[slot])) for one in range(chosen.segments)]

@@ -103,9 +103,18 @@ def test_different_calls_follow_each_other_without_harm() -> None:
         assert try_calls(3, row[shift:] + row[:shift]) > 100
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_calls_with_one_work_area_and_with_two_follow_each_other_without_harm(ranks: int) -> None:
+    row = [ONE_AREA, LONG, Call("all_reduce", "naive"), replace(ONE_AREA, segments=2)]
+    for shift in range(len(row)):
+        assert try_calls(ranks, row[shift:] + row[:shift]) > 100
+        assert try_calls(ranks, [*row[shift:], *row[:shift]][::-1]) > 100
+
+
 BROADCAST = Call("broadcast", "driver", 0)
 REDUCE = Call("reduce", "direct", 0)  # where the last instruction of some is awaited
 LONG = Call("broadcast", "driver", 0, segments=4)
+ONE_AREA = Call("all_reduce", "direct", segments=3)
 SHARED = Call("all_reduce", "direct", memory="shared")
 
 
@@ -122,6 +131,7 @@ SHARED = Call("all_reduce", "direct", memory="shared")
         ({"waits_in_second_segment": False}, [LONG, LONG], "finds"),
         ({"waits_for_reuse": False}, [LONG], "finds"),
         ({"waits_to_leave": False}, [SHARED] * 2, "finds"),
+        ({"one_area_for_all": True}, [LONG], "finds"),
     ],
 )
 def test_calls_that_do_not_wait_as_they_should_are_caught(
