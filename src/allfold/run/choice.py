@@ -71,7 +71,7 @@ def fetched(collective: str, ranks: int) -> tuple[int, int]:
 
     A fetch copies once where the work area copies twice, but each is a call of the kernel that goes page by page, and two
     that go to one process at once slow each other down. So it pays where everybody fetches chunks of some size from
-    everybody, and not where what is copied is folded too: that works in caches.
+    everybody and nothing comes back; an all_reduce through the work area stays in the caches.
     """
     if collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
         return 128 * 1024 * ranks, ALWAYS
