@@ -40,7 +40,7 @@ struct Program {
     uint32_t stride = 0;      // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t chunks = 0;
     uint32_t work_slots = 0;  // the most that any rank needs
-    bool one_area = false;    // whoever writes a work slot first uses it last: every segment can use the same
+    bool one_area = false;    // peers are known to be done with a work slot: all segments use the same ones
     Memory memory = Memory::unreachable;
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;

@@ -176,6 +176,15 @@ def test_what_a_peer_wrote_is_read_from_its_cache_until_that_is_full() -> None:
     assert full["read, last-level cache"] > 0 and full["read, peer's cache"] < near["read, peer's cache"]
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_an_instruction_fetches_comes_along_for_its_write(ranks: int) -> None:
+    """Parts are written over what peers have read; results, over parts that whoever reduces them has just fetched."""
+    size = 2**18
+    places = places_of(Item("all_reduce", "direct", ranks, False, size), SETTING)
+    assert places["write, peer's cache"] == size * (ranks - 1) / ranks
+    assert places["read, peer's cache"] == 2 * places["write, peer's cache"]
+
+
 def test_ranks_that_read_the_same_at_once_are_counted() -> None:
     four, two = (places_of(Item("broadcast", "driver", ranks, False, 2**16), SETTING) for ranks in (4, 2))
     assert four["contended byte"] == 2 * four["read, peer's cache"] > 0 == two["contended byte"]

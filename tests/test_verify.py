@@ -254,7 +254,7 @@ def test_one_work_area_is_not_enough_for_everything(collective: str, name: str, 
         check(replace(programs, one_area=True), segments=5)
 
 
-def test_what_is_reduced_is_handed_to_a_few_and_fetched_by_many() -> None:
+def test_what_is_reduced_is_handed_to_a_few_and_read_by_many() -> None:
     few, many = (compile(af.schedule("all_reduce", "direct", ranks), "private") for ranks in (8, 9))
     assert few.describe(0).count("1.work[") == 2  # read, and written
     assert many.describe(0).count("1.work[") == 2  # its part is read, and then what it has reduced

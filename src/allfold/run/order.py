@@ -19,7 +19,7 @@ def find_waits(
     sources: Lists, destinations: Lists, rank: Ints, step: Ints, starts: Ints, ranks: int, width: int, private: bool
 ) -> tuple[Lists, Lists, Lists, bool]:
     """The waits of every instruction; those for work slots that are used again; those before a rank may return; and
-    whether one work area will do, since every slot is free again when the segment ends for whoever writes it first.
+    whether one work area will do, since the first of these waits show every slot to be free when the next segment wants it.
     """
     index = np.arange(len(rank)) - starts[rank]
     row = np.concatenate([sources.row, destinations.row])
@@ -39,8 +39,9 @@ def find_waits(
     in_work = np.flatnonzero(place % slots >= WORK * width)
     writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
     one_area = _are_free(waits, rank, starts, row[in_work], writer, ranks)
-    used = in_work[: 0 if one_area else len(in_work)]
-    reuse = _waits(writer[: len(used)], rank[row[used]], index[row[used]] + 1, rank[writer[: len(used)]], len(rank))
+    if one_area:
+        in_work, writer = in_work[:0], writer[:0]
+    reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
 
     # Where peers reach into each other's arrays, nobody returns before they are done with its own.
     owner = place // slots

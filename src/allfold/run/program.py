@@ -46,7 +46,7 @@ class Programs:
     reuse: Lists
     """Waits for the use before last of the same work slots: the work area exists twice, for two segments in turn."""
     one_area: bool
-    """Every segment uses the same work area, which is in the cache then: whoever writes a slot first uses it last."""
+    """All segments use the same work area, which then stays in the cache: the waits show its slots to be free in time."""
     leave: Lists
     """For every rank: how far its peers must be before it may return, since until then they use its arrays."""
     work_slots: Ints
