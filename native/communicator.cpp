@@ -14,13 +14,10 @@ namespace allfold {
 
 namespace {
 
-// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
-// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with what
-// is copied to it and back, even if several ranks share the core.
-constexpr size_t segment_bytes = size_t{1} << 19, segment_bytes_in_one_area = size_t{1} << 18;
-
-// What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
-constexpr size_t fetched_bytes = size_t{1} << 19;
+// Whether the arrays of all ranks, which share the last-level cache, are taken to lie beyond it.
+bool are_beyond_caches(const Call& call, uint32_t ranks) {
+    return call.elements * size_of(call.dtype) > (size_t{64} << 20) / ranks;
+}
 
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
@@ -292,18 +289,18 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
                           elements, program.complete[i]);
     else
-        combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i]);
+        combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i],
+                program.sources.begin(i)->space != Space::work &&
+                    program.destinations.begin(i)->space == Space::work && are_beyond_caches(call, size()));
 }
 
 void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
-                           size_t destination_count, uint64_t elements, bool complete) const {
-    // Stores that bypass the cache never paid: what is written here was just read, or is read next.
-    constexpr bool stream = false;
+                           size_t destination_count, uint64_t elements, bool complete, bool from_memory) const {
     if (source_count == 1) {
-        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), stream);
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory);
     } else if (call.fold) {
         bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
-        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, stream);
+        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1);
     } else {
         call.custom_fold(sources, source_count, destinations, destination_count, elements);
     }

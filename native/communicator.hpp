@@ -33,6 +33,14 @@ inline constexpr const char* collective_names[] = {
 inline constexpr uint8_t custom_op = 255;  // the user's own operation
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
 
+// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
+// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with what
+// is copied to it and back, even if several ranks share the core.
+inline constexpr size_t segment_bytes = size_t{1} << 19, segment_bytes_in_one_area = size_t{1} << 17;
+
+// What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
+inline constexpr size_t fetched_bytes = size_t{1} << 19;
+
 struct Event {  // one instruction, as a trace shows it
     uint64_t call;
     std::string program;
@@ -111,7 +119,7 @@ class Communicator {
     void execute(Running& running, const Call& call, const Program& program, uint32_t instruction,
                  uint32_t segment);
     void combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
-                 size_t destination_count, uint64_t elements, bool complete) const;
+                 size_t destination_count, uint64_t elements, bool complete, bool from_memory = false) const;
     void fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                            size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
                            bool complete);

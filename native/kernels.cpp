@@ -6,16 +6,16 @@ namespace allfold {
 // Each is defined by kernels_<name>.cpp.
 namespace baseline {
 Fold find_fold(Op op, DType dtype);
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 }  // namespace baseline
 #ifdef __x86_64__
 namespace avx2 {
 Fold find_fold(Op op, DType dtype);
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 }  // namespace avx2
 namespace avx512 {
 Fold find_fold(Op op, DType dtype);
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 }  // namespace avx512
 #endif
 
@@ -61,9 +61,9 @@ Copy find_copy([[maybe_unused]] Isa isa) {
 
 Fold find_fold(Op op, DType dtype) { return find_fold(op, dtype, best_isa()); }
 
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream) {
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory) {
     static const Copy best = find_copy(best_isa());
-    best(source, destinations, destination_count, bytes, stream);
+    best(source, destinations, destination_count, bytes, from_memory);
 }
 
 }  // namespace allfold

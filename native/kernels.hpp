@@ -19,11 +19,12 @@ namespace allfold {
 // copied, byte for byte.
 //
 // At least one source and one destination; no alignment is assumed. A destination may be exactly one of the sources;
-// any other overlap is an error of the caller. `stream` asks for stores that bypass the cache, for destinations that are
-// not read again soon; they are ordered before whatever the calling thread stores after the call.
+// any other overlap is an error of the caller.
 using Fold = void (*)(const void* const* sources, size_t source_count, void* const* destinations,
-                      size_t destination_count, size_t elements, uint32_t divisor, bool stream);
-using Copy = void (*)(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+                      size_t destination_count, size_t elements, uint32_t divisor);
+
+// `from_memory` says that the source lies beyond the caches, and is to be fetched well before it is read.
+using Copy = void (*)(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 
 // The instruction sets the kernels are compiled for; baseline is what every processor of the architecture has
 // (SSE2 on x86-64, NEON on aarch64).
@@ -39,6 +40,6 @@ Fold find_fold(Op op, DType dtype);
 Fold find_fold(Op op, DType dtype, Isa isa);  // only for an available instruction set
 Copy find_copy(Isa isa);
 
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 
 }  // namespace allfold

@@ -14,7 +14,7 @@
 
 namespace allfold::ALLFOLD_ISA {
 
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 
 namespace {
 
@@ -138,7 +138,6 @@ struct Call {
     size_t destination_count;
     size_t bytes;
     uint32_t divisor;
-    bool stream;
 };
 
 // Written out `count` times, not a loop: only then does the compiler keep an array of vectors in registers.
@@ -149,7 +148,7 @@ ALLFOLD_INLINE void repeat(Body body) {
 
 // `known_sources` is the number of sources where the code is made for it, 0 where it is made for any.
 template <class Format, class Operation, size_t bytes, size_t known_sources>
-ALLFOLD_INLINE void fold_block(const Call& call, size_t offset, bool stream) {
+ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
     constexpr size_t width = bytes < smallest_vector ? smallest_vector : bytes < Format::width ? bytes : Format::width;
     constexpr size_t step = bytes < width ? bytes : width;
     constexpr size_t registers = bytes / step;
@@ -157,7 +156,7 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset, bool stream) {
     if constexpr (bytes == block_bytes && Format::read_ahead > 0) {
         for (size_t s = 0; s < source_count; ++s)
             for (size_t line = 0; line < bytes; line += 64)
-                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
+                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead, 0, Format::nearness);
     }
 
     decltype(Format::widen(Raw<width>{})) value[registers];
@@ -177,71 +176,56 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset, bool stream) {
     repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = Format::narrow(value[i]); });
     for (size_t d = 0; d < call.destination_count; ++d) {
         char* destination = call.destinations[d] + offset;
-        if constexpr (bytes == block_bytes) {
-            if (stream && is_aligned(destination)) {
-                repeat<registers>([&](size_t i) ALLFOLD_INLINED { store_past_cache<step>(destination + i * step, result[i]); });
-                continue;
-            }
-        }
         repeat<registers>([&](size_t i) ALLFOLD_INLINED { store<step>(destination + i * step, result[i]); });
     }
 }
 
 template <class Format, class Operation, size_t known_sources>
-size_t fold_blocks(const Call& call, size_t offset, bool stream) {
+size_t fold_blocks(const Call& call) {
+    size_t offset = 0;
     for (; call.bytes - offset >= block_bytes; offset += block_bytes)
-        fold_block<Format, Operation, block_bytes, known_sources>(call, offset, stream);
+        fold_block<Format, Operation, block_bytes, known_sources>(call, offset);
     return offset;
 }
 
 template <class Format, class Operation, size_t piece = block_bytes / 2>
-ALLFOLD_INLINE void fold_pieces(const Call& call, size_t offset, size_t end) {
-    if (end - offset >= piece) {
-        fold_block<Format, Operation, piece, 0>(call, offset, false);
+ALLFOLD_INLINE void fold_pieces(const Call& call, size_t offset) {
+    if (call.bytes - offset >= piece) {
+        fold_block<Format, Operation, piece, 0>(call, offset);
         offset += piece;
     }
-    if constexpr (piece > sizeof(typename Format::Lane)) fold_pieces<Format, Operation, piece / 2>(call, offset, end);
+    if constexpr (piece > sizeof(typename Format::Lane)) fold_pieces<Format, Operation, piece / 2>(call, offset);
 }
 
-// Less than a block, from `offset` to `end`.
+// Less than a block, from `offset` on.
 template <class Format, class Operation>
-[[gnu::noinline]] void fold_rest(const Call& call, size_t offset, size_t end) {
-    fold_pieces<Format, Operation>(call, offset, end);
+[[gnu::noinline]] void fold_rest(const Call& call, size_t offset) {
+    fold_pieces<Format, Operation>(call, offset);
 }
 
 template <class Format, class Operation>
-void fold_bytes(const Call& call, size_t element_size) {
+void fold_bytes(const Call& call) {
     size_t offset = 0;
-    bool stream = call.stream && call.bytes >= 2 * block_bytes;
-    if (stream) {
-        // Only whole aligned vectors can bypass the cache: get the first destination there, if whole elements do.
-        const size_t before = -reinterpret_cast<uintptr_t>(call.destinations[0]) % vector_bytes;
-        if (before % element_size == 0) {
-            fold_rest<Format, Operation>(call, 0, before);
-            offset = before;
-        }
-    }
-    if (call.bytes - offset >= block_bytes) {
+    if (call.bytes >= block_bytes) {
         switch (call.source_count) {
-            case 2: offset = fold_blocks<Format, Operation, 2>(call, offset, stream); break;
-            case 3: offset = fold_blocks<Format, Operation, 3>(call, offset, stream); break;
-            case 4: offset = fold_blocks<Format, Operation, 4>(call, offset, stream); break;
-            default: offset = fold_blocks<Format, Operation, 0>(call, offset, stream);
+            case 2: offset = fold_blocks<Format, Operation, 2>(call); break;
+            case 3: offset = fold_blocks<Format, Operation, 3>(call); break;
+            case 4: offset = fold_blocks<Format, Operation, 4>(call); break;
+            default: offset = fold_blocks<Format, Operation, 0>(call);
         }
     }
-    if (offset < call.bytes) fold_rest<Format, Operation>(call, offset, call.bytes);
-    if (stream) order_stores_past_cache();
+    if (offset < call.bytes) fold_rest<Format, Operation>(call, offset);
 }
 
 template <class Format, class Operation, size_t element_size>
 void fold(const void* const* sources, size_t source_count, void* const* destinations, size_t destination_count,
-          size_t elements, uint32_t divisor, bool stream) {
+          size_t elements, uint32_t divisor) {
     if (source_count == 1 && divisor <= 1)
-        return copy(sources[0], destinations, destination_count, elements * element_size, stream);
+        return copy(sources[0], destinations, destination_count, elements * element_size, false);
     const Call call = {reinterpret_cast<const char* const*>(sources), source_count,
                        reinterpret_cast<char* const*>(destinations), destination_count,
-                       elements * element_size, divisor, stream};
-    fold_bytes<Format, Operation>(call, element_size);
+                       elements * element_size, divisor};
+    fold_bytes<Format, Operation>(call);
 }
 
 // ---- which kernel an operation on a type is ----
@@ -322,16 +306,18 @@ Fold find_fold(Op op, DType dtype) {
     return nullptr;
 }
 
-// The library knows best how to copy once through the cache; several destinations, or none of them in the cache, are the
+// The library knows best how to copy once through the caches; to several destinations, or from beyond the caches, it is the
 // fold of a single source.
-void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool stream) {
-    if (destination_count == 1 && !stream) {
-        if (destinations[0] != source) std::memcpy(destinations[0], source, bytes);
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory) {
+    if (destination_count == 1 && destinations[0] == source) return;
+    if (destination_count == 1 && !from_memory) {
+        std::memcpy(destinations[0], source, bytes);
         return;
     }
     const auto* bytes_of_source = static_cast<const char*>(source);
-    fold_bytes<Plain<uint8_t>, Or>(
-        {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1, stream}, 1);
+    const Call call = {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1};
+    if (from_memory) fold_bytes<FromMemory, Or>(call);
+    else fold_bytes<Plain<uint8_t>, Or>(call);
 }
 
 }  // namespace allfold::ALLFOLD_ISA

@@ -89,6 +89,20 @@ def test_large_arrays_are_fetched_unless_a_rank_is_told_not_to(unwilling: list[i
         assert memories == {"private" if unwilling else "readable"} and right
 
 
+def test_arrays_beyond_the_caches_are_read_ahead_of_their_use() -> None:
+    elements = 5_000_003  # 20 MB on each of four ranks; chunks and segments of odd lengths
+
+    def work(comm: Communicator) -> tuple[bool, bool]:
+        pattern = np.arange(elements, dtype=np.float32) % 1021
+        array = pattern * (comm.rank + 1)
+        comm.all_reduce(array)
+        other = pattern + comm.rank
+        comm.broadcast(other, 2)
+        return np.array_equal(array, pattern * 10), np.array_equal(other, pattern + 2)
+
+    assert allfold.spawn(work, 4, timeout=PATIENCE) == [(True, True)] * 4
+
+
 def test_a_bad_word_for_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLFOLD_FETCH", "never")
     with pytest.raises(RankFailed, match=r"ALLFOLD_FETCH is 'never'; expected 1 \(.*\) or 0 \(never\)"):

@@ -65,7 +65,7 @@ int main(int argument_count, char** arguments) {
         std::fprintf(stderr, "this processor has no %s\n", name_of(isa));
         return 2;
     }
-    std::printf("kernels: %s; GB/s read and written; (stores past the cache)\n", name_of(isa));
+    std::printf("kernels: %s; GB/s read and written; (copied as from beyond the caches)\n", name_of(isa));
 
     const Case cases[] = {
         {"float32 sum of 2", Op::sum, DType::float32, 2},
@@ -108,10 +108,10 @@ int main(int argument_count, char** arguments) {
     std::printf("\n%-24s", "copy");
     for (const Arrays& array : arrays) {
         const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
-        for (const bool stream : {false, true}) {
-            const double seconds =
-                best_seconds(calls, [&] { find_copy(isa)(array.sources[0], array.destinations, 1, array.bytes, stream); });
-            std::printf(stream ? " (%6.1f)" : "%11.1f", 2e-9 * static_cast<double>(array.bytes) / seconds);
+        for (const bool from_memory : {false, true}) {
+            const double seconds = best_seconds(
+                calls, [&] { find_copy(isa)(array.sources[0], array.destinations, 1, array.bytes, from_memory); });
+            std::printf(from_memory ? " (%6.1f)" : "%11.1f", 2e-9 * static_cast<double>(array.bytes) / seconds);
         }
     }
     std::printf("\n");
@@ -120,14 +120,12 @@ int main(int argument_count, char** arguments) {
         std::printf("%-24s", test.name);
         for (const Arrays& array : arrays) {
             const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
-            for (const bool stream : {false, true}) {
-                const double seconds = best_seconds(calls, [&] {
-                    fold(array.sources, test.sources, array.destinations, test.destinations,
-                         array.bytes / size_of(test.dtype), test.divisor, stream);
-                });
-                const double bytes = static_cast<double>((test.sources + test.destinations) * array.bytes);
-                std::printf(stream ? " (%6.1f)" : "%11.1f", 1e-9 * bytes / seconds);
-            }
+            const double seconds = best_seconds(calls, [&] {
+                fold(array.sources, test.sources, array.destinations, test.destinations,
+                     array.bytes / size_of(test.dtype), test.divisor);
+            });
+            const double bytes = static_cast<double>((test.sources + test.destinations) * array.bytes);
+            std::printf("%11.1f %8s", 1e-9 * bytes / seconds, "");
         }
         std::printf("\n");
     }
@@ -141,8 +139,7 @@ int main(int argument_count, char** arguments) {
         std::printf("%-24s", test.name);
         for (const size_t elements : counts) {
             const double seconds = best_seconds(100000, [&] {
-                fold(arrays[0].sources, test.sources, arrays[0].destinations, test.destinations, elements, test.divisor,
-                     false);
+                fold(arrays[0].sources, test.sources, arrays[0].destinations, test.destinations, elements, test.divisor);
             });
             std::printf("%6.1f", 1e9 * seconds);
         }

@@ -302,7 +302,7 @@ struct Setting {
 
 // One call; `aliased` is the source that the last destination is, or nothing.
 void check_call(const Setting& setting, const std::vector<const uint8_t*>& sources, size_t elements,
-                size_t destination_count, size_t aliased, bool stream, const Bytes& expected) {
+                size_t destination_count, size_t aliased, const Bytes& expected) {
     static size_t turn = 0;
     const size_t size = size_of(setting.dtype), bytes = elements * size;
     const size_t misalignments[] = {0, 1, size, 64 - size, 37};
@@ -316,12 +316,12 @@ void check_call(const Setting& setting, const std::vector<const uint8_t*>& sourc
         from[aliased] = arrays.back().data();
     }
     find_fold(setting.op, setting.dtype, setting.isa)(from.data(), from.size(), to.data(), to.size(), elements,
-                                                      setting.divisor, stream);
+                                                      setting.divisor);
     for (size_t d = 0; d < destination_count; ++d) {
         if (arrays[d].guards_intact() && same(setting.dtype, arrays[d].data(), expected.data(), elements)) continue;
-        fail("%s %s %s: %zu sources, destination %zu of %zu, %zu elements, divisor %u, aliased %zd, stream %d: %s",
+        fail("%s %s %s: %zu sources, destination %zu of %zu, %zu elements, divisor %u, aliased %zd: %s",
              name_of(setting.isa), name_of(setting.op), name_of(setting.dtype), sources.size(), d, destination_count,
-             elements, setting.divisor, static_cast<ssize_t>(aliased), stream,
+             elements, setting.divisor, static_cast<ssize_t>(aliased),
              arrays[d].guards_intact() ? "wrong result" : "wrote outside the array");
     }
 }
@@ -341,12 +341,11 @@ void check_grid(Op op, DType dtype) {
                 for (const Isa isa : all_isas) {
                     if (!available(isa)) continue;
                     const Setting setting = {isa, op, dtype, divisor};
-                    for (size_t destination_count = 1; destination_count <= 3; ++destination_count)
-                        for (const bool stream : {false, true}) {
-                            check_call(setting, sources, elements, destination_count, nothing, stream, expected);
-                            for (size_t aliased = 0; aliased < source_count; ++aliased)
-                                check_call(setting, sources, elements, destination_count, aliased, stream, expected);
-                        }
+                    for (size_t destination_count = 1; destination_count <= 3; ++destination_count) {
+                        check_call(setting, sources, elements, destination_count, nothing, expected);
+                        for (size_t aliased = 0; aliased < source_count; ++aliased)
+                            check_call(setting, sources, elements, destination_count, aliased, expected);
+                    }
                 }
             }
         }
@@ -358,17 +357,17 @@ void check_copy() {
         if (!available(isa)) continue;
         for (const size_t bytes : element_counts)
             for (size_t destination_count = 1; destination_count <= 3; ++destination_count)
-                for (const bool stream : {false, true}) {
+                for (const bool from_memory : {false, true}) {
                     Source source(DType::uint8, bytes, 3);
                     std::vector<Destination> arrays;
                     for (size_t d = 0; d < destination_count; ++d) arrays.emplace_back(bytes, 5 * d);
                     std::vector<void*> to;
                     for (Destination& array : arrays) to.push_back(array.data());
-                    find_copy(isa)(source.data(), to.data(), to.size(), bytes, stream);
+                    find_copy(isa)(source.data(), to.data(), to.size(), bytes, from_memory);
                     for (Destination& array : arrays)
                         if (!array.guards_intact() || !same(DType::uint8, array.data(), source.data(), bytes))
-                            fail("%s copy: %zu bytes to %zu, stream %d: wrong", name_of(isa), bytes, destination_count,
-                                 stream);
+                            fail("%s copy: %zu bytes to %zu, from memory %d: wrong", name_of(isa), bytes, destination_count,
+                                 from_memory);
                 }
     }
 }
@@ -386,7 +385,7 @@ void check_fold(Op op, DType dtype, const std::vector<T>& operands, T expected, 
         for (const T& operand : operands) sources.push_back(arrays.emplace_back(repeats, operand).data());
         std::vector<T> result(repeats);
         void* destination = result.data();
-        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, false);
+        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor);
         for (const T& value : result)
             if (!same(dtype, reinterpret_cast<const uint8_t*>(&value), reinterpret_cast<const uint8_t*>(&expected), 1)) {
                 fail("%s %s %s: not the value that is defined (case with divisor %u)", name_of(isa), name_of(op),
@@ -453,7 +452,7 @@ void check_definitions() {
             for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i);
             const void* sources[] = {numbers.data(), zeros.data()};
             void* destination = result.data();
-            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1, false);
+            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1);
             if (!same(dtype, reinterpret_cast<const uint8_t*>(result.data()),
                       reinterpret_cast<const uint8_t*>(numbers.data()), numbers.size()))
                 fail("%s %s: a number changes on the way to float32 and back", name_of(isa), name_of(dtype));
