@@ -8,6 +8,10 @@ COLLECTIVES: tuple[str, ...]
 OPS: tuple[str, ...]
 POST_BYTES: int
 WORK_BYTES: int
+WINDOW_BYTES: int
+SEGMENT_BYTES: int
+SEGMENT_BYTES_IN_ONE_AREA: int
+FETCHED_BYTES: int
 
 class Arena:
     def __init__(self, descriptor_or_size: int, size: int = ..., /) -> None: ...

@@ -19,6 +19,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _native
 from ..collectives import find_collective
 from ..run.choice import fetched
 from ..run.native import programs_of
@@ -42,11 +43,6 @@ TERMS: tuple[str, ...] = (
     *(f"{what}, {place}" for what in ACCESSES for place in PLACES),  # seconds a byte: β
 )
 _CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _CROWDED, _FIRST, _CONTENDED, _ACCESS = range(12)
-
-# What the engine does, from native/communicator.cpp: these must be the same there.
-_SEGMENT_BYTES, _SEGMENT_BYTES_IN_ONE_AREA = 1 << 19, 1 << 18
-_WINDOW_BYTES = 1 << 20
-_FETCHED_BYTES = 1 << 19
 
 _WALKED = 6  # segments that are walked through; what follows them repeats the last two
 _LINE = 64
@@ -122,8 +118,8 @@ class _Walk:
         longest = max(1.0, size / self.chunks)
         if not self.slots:
             return 1, longest
-        slot = max(_WINDOW_BYTES // self.slots // _LINE * _LINE, _LINE)
-        together = _SEGMENT_BYTES_IN_ONE_AREA if self.programs.one_area else _SEGMENT_BYTES
+        slot = max(_native.WINDOW_BYTES // self.slots // _LINE * _LINE, _LINE)
+        together = _native.SEGMENT_BYTES_IN_ONE_AREA if self.programs.one_area else _native.SEGMENT_BYTES
         wanted = max(together, _LINE * self.slots) // self.slots // _LINE * _LINE
         count = max(1, int(np.ceil(longest / min(slot, max(wanted, _LINE)))))
         return count, longest / count
@@ -190,7 +186,7 @@ class _Walk:
         row, crowd, chunks = self._fetches
         fetches = np.bincount(row, minlength=many)
         rows[:many, _FOLD] = np.maximum(operands - 1, 0) * bytes
-        rows[:many, _FETCH] = fetches * np.where(operands > 1, np.ceil(bytes * fetches / _FETCHED_BYTES), 1.0)
+        rows[:many, _FETCH] = fetches * np.where(operands > 1, np.ceil(bytes * fetches / _native.FETCHED_BYTES), 1.0)
         rows[:many, _FETCHED] = fetches * bytes
         small = chunks * size / self.chunks < _HUGE_PAGES_FROM
         rows[:many, _CROWDED] = np.bincount(row, crowd * small, many) * bytes
