@@ -14,10 +14,8 @@ namespace allfold {
 
 namespace {
 
-// Whether the arrays of all ranks, which share the last-level cache, are taken to lie beyond it.
-bool are_beyond_caches(const Call& call, uint32_t ranks) {
-    return call.elements * size_of(call.dtype) > (size_t{64} << 20) / ranks;
-}
+// Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks share.
+constexpr uint64_t cached_bytes = uint64_t{64} << 20;
 
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
@@ -220,6 +218,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
         running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
         if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
+        running.beyond_caches = call.elements * element * size() > cached_bytes;
     }
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
@@ -282,25 +281,33 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     const void* sources[most_ranks];
     void* destinations[most_ranks + 1];
     size_t source_count = 0, destination_count = 0;
-    for (; source != source_end; ++source) sources[source_count++] = locate(running, program, *source, start);
-    for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot)
+    const void* from_memory = nullptr;  // what comes out of an array, to be worked on in the cache
+    bool into_work = false;
+    for (; source != source_end; ++source) {
+        sources[source_count++] = locate(running, program, *source, start);
+        if (source->space != Space::work) from_memory = sources[source_count - 1];
+    }
+    for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot) {
         destinations[destination_count++] = locate(running, program, *slot, start);
+        into_work |= slot->space == Space::work;
+    }
+    if (!into_work || !running.beyond_caches) from_memory = nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
                           elements, program.complete[i]);
     else
         combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i],
-                program.sources.begin(i)->space != Space::work &&
-                    program.destinations.begin(i)->space == Space::work && are_beyond_caches(call, size()));
+                from_memory);
 }
 
 void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
-                           size_t destination_count, uint64_t elements, bool complete, bool from_memory) const {
+                           size_t destination_count, uint64_t elements, bool complete,
+                           const void* from_memory) const {
     if (source_count == 1) {
-        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory);
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory != nullptr);
     } else if (call.fold) {
         bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
-        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1);
+        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, from_memory);
     } else {
         call.custom_fold(sources, source_count, destinations, destination_count, elements);
     }

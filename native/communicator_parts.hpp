@@ -42,6 +42,7 @@ struct Communicator::Running {
     uint32_t segments = 1;
     size_t slot_bytes = 0;
     bool is_tiny = false;  // everything fits the inline work areas
+    bool beyond_caches = false;  // the arrays are too large for them
 };
 
 }  // namespace allfold

@@ -81,15 +81,13 @@ ALLFOLD_INLINE void store(char* to, V vector) {
 }
 
 // ---- formats: Lane, the smallest thing in memory; width, the vector read at once; read_ahead, how many bytes before their
-// use the sources are fetched into the cache (0: the processor does that better by itself); nearness, to which cache, as
-// __builtin_prefetch counts (3: the first level, 2: the second) ----
+// use the sources are fetched into the cache (0: the processor does that better by itself) ----
 
 template <class L>
 struct Plain {
     using Lane = L;
     static constexpr size_t width = vector_bytes;
     static constexpr size_t read_ahead = 0;
-    static constexpr int nearness = 3;
     template <class Raw>
     static ALLFOLD_INLINE auto widen(Raw raw) {
         return as<Vector<Lane, sizeof(Raw)>>(raw);
@@ -98,13 +96,6 @@ struct Plain {
     static ALLFOLD_INLINE auto narrow(V value) {
         return as<Raw<sizeof(V)>>(value);
     }
-};
-
-// What lies beyond the caches. The processor sees by itself that it is read in a row, but stops at the end of every page and
-// begins anew in the next one; and the second-level cache can wait for more lines at a time than the first.
-struct FromMemory : Plain<uint8_t> {
-    static constexpr size_t read_ahead = 4096;
-    static constexpr int nearness = 2;
 };
 
 struct Truth : Plain<uint8_t> {
@@ -129,7 +120,6 @@ struct BFloat16 {
     using Lane = uint16_t;
     static constexpr size_t width = vector_bytes;
     static constexpr size_t read_ahead = half_read_ahead;
-    static constexpr int nearness = 3;
     template <class Raw>
     static ALLFOLD_INLINE auto widen(Raw raw) {
         using Single = Vector<float, sizeof(Raw)>;
@@ -184,7 +174,6 @@ struct Float16 {
     using Lane = uint16_t;
     static constexpr size_t width = 16;
     static constexpr size_t read_ahead = half_read_ahead;
-    static constexpr int nearness = 3;
 #if defined(__F16C__)
     // Eight at a time even where vectors are wider: the wider conversion takes a shuffle besides, and gains nothing.
     static ALLFOLD_INLINE Vector<float, 32> widen(Raw<16> raw) { return _mm256_cvtph_ps(as<__m128i>(raw)); }

@@ -138,7 +138,13 @@ struct Call {
     size_t destination_count;
     size_t bytes;
     uint32_t divisor;
+    const char* from_memory;  // the source that lies beyond the caches, or null
 };
+
+// The processor sees by itself what is read in a row, but stops at the end of every page and begins anew in the next one;
+// and the second-level cache can wait for more lines at a time than the first.
+constexpr size_t read_ahead_in_memory = 4096;
+constexpr int second_level = 2;  // as __builtin_prefetch counts
 
 // Written out `count` times, not a loop: only then does the compiler keep an array of vectors in registers.
 template <size_t count, class Body>
@@ -156,7 +162,12 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
     if constexpr (bytes == block_bytes && Format::read_ahead > 0) {
         for (size_t s = 0; s < source_count; ++s)
             for (size_t line = 0; line < bytes; line += 64)
-                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead, 0, Format::nearness);
+                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
+    }
+    if constexpr (bytes == block_bytes) {
+        if (call.from_memory)
+            for (size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch(call.from_memory + offset + line + read_ahead_in_memory, 0, second_level);
     }
 
     decltype(Format::widen(Raw<width>{})) value[registers];
@@ -219,12 +230,12 @@ void fold_bytes(const Call& call) {
 
 template <class Format, class Operation, size_t element_size>
 void fold(const void* const* sources, size_t source_count, void* const* destinations, size_t destination_count,
-          size_t elements, uint32_t divisor) {
+          size_t elements, uint32_t divisor, const void* from_memory) {
     if (source_count == 1 && divisor <= 1)
-        return copy(sources[0], destinations, destination_count, elements * element_size, false);
+        return copy(sources[0], destinations, destination_count, elements * element_size, from_memory != nullptr);
     const Call call = {reinterpret_cast<const char* const*>(sources), source_count,
                        reinterpret_cast<char* const*>(destinations), destination_count,
-                       elements * element_size, divisor};
+                       elements * element_size, divisor, static_cast<const char*>(from_memory)};
     fold_bytes<Format, Operation>(call);
 }
 
@@ -315,9 +326,8 @@ void copy(const void* source, void* const* destinations, size_t destination_coun
         return;
     }
     const auto* bytes_of_source = static_cast<const char*>(source);
-    const Call call = {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1};
-    if (from_memory) fold_bytes<FromMemory, Or>(call);
-    else fold_bytes<Plain<uint8_t>, Or>(call);
+    fold_bytes<Plain<uint8_t>, Or>({&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count,
+                                    bytes, 1, from_memory ? bytes_of_source : nullptr});
 }
 
 }  // namespace allfold::ALLFOLD_ISA
