@@ -281,17 +281,17 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     const void* sources[most_ranks];
     void* destinations[most_ranks + 1];
     size_t source_count = 0, destination_count = 0;
-    const void* from_memory = nullptr;  // what comes out of an array, to be worked on in the cache
-    bool into_work = false;
+    bool from_array = false, into_work = false;
     for (; source != source_end; ++source) {
         sources[source_count++] = locate(running, program, *source, start);
-        if (source->space != Space::work) from_memory = sources[source_count - 1];
+        from_array |= source->space != Space::work;
     }
     for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot) {
         destinations[destination_count++] = locate(running, program, *slot, start);
         into_work |= slot->space == Space::work;
     }
-    if (!into_work || !running.beyond_caches) from_memory = nullptr;
+    // Between arrays the library's own copy is faster, and what lies in the work area is in the cache.
+    bool from_memory = from_array && into_work && running.beyond_caches;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
                           elements, program.complete[i]);
@@ -302,9 +302,9 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
 
 void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
                            size_t destination_count, uint64_t elements, bool complete,
-                           const void* from_memory) const {
+                           bool from_memory) const {
     if (source_count == 1) {
-        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory != nullptr);
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory);
     } else if (call.fold) {
         bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
         call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, from_memory);

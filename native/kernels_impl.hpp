@@ -138,13 +138,8 @@ struct Call {
     size_t destination_count;
     size_t bytes;
     uint32_t divisor;
-    const char* from_memory;  // the source that lies beyond the caches, or null
+    bool from_memory;  // some source lies beyond the caches
 };
-
-// The processor sees by itself what is read in a row, but stops at the end of every page and begins anew in the next one;
-// and the second-level cache can wait for more lines at a time than the first.
-constexpr size_t read_ahead_in_memory = 4096;
-constexpr int second_level = 2;  // as __builtin_prefetch counts
 
 // Written out `count` times, not a loop: only then does the compiler keep an array of vectors in registers.
 template <size_t count, class Body>
@@ -163,11 +158,6 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
         for (size_t s = 0; s < source_count; ++s)
             for (size_t line = 0; line < bytes; line += 64)
                 __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
-    }
-    if constexpr (bytes == block_bytes) {
-        if (call.from_memory)
-            for (size_t line = 0; line < bytes; line += 64)
-                __builtin_prefetch(call.from_memory + offset + line + read_ahead_in_memory, 0, second_level);
     }
 
     decltype(Format::widen(Raw<width>{})) value[registers];
@@ -192,11 +182,22 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
 }
 
 template <class Format, class Operation, size_t known_sources>
-size_t fold_blocks(const Call& call) {
-    size_t offset = 0;
+size_t fold_blocks(const Call& call, size_t offset) {
     for (; call.bytes - offset >= block_bytes; offset += block_bytes)
         fold_block<Format, Operation, block_bytes, known_sources>(call, offset);
     return offset;
+}
+
+// Most of it, in four rows side by side. The processor reads ahead by itself in each of them, but no farther than to the end
+// of a page: with four rows it waits for more lines of memory at a time than with one.
+template <class Format, class Operation>
+size_t fold_rows(const Call& call) {
+    constexpr size_t rows = 4;
+    const size_t row = call.bytes / rows / block_bytes * block_bytes;
+    for (size_t offset = 0; offset < row; offset += block_bytes)
+        for (size_t start = 0; start < rows * row; start += row)
+            fold_block<Format, Operation, block_bytes, 0>(call, start + offset);
+    return rows * row;
 }
 
 template <class Format, class Operation, size_t piece = block_bytes / 2>
@@ -216,13 +217,13 @@ template <class Format, class Operation>
 
 template <class Format, class Operation>
 void fold_bytes(const Call& call) {
-    size_t offset = 0;
-    if (call.bytes >= block_bytes) {
+    size_t offset = call.from_memory ? fold_rows<Format, Operation>(call) : 0;
+    if (call.bytes - offset >= block_bytes) {
         switch (call.source_count) {
-            case 2: offset = fold_blocks<Format, Operation, 2>(call); break;
-            case 3: offset = fold_blocks<Format, Operation, 3>(call); break;
-            case 4: offset = fold_blocks<Format, Operation, 4>(call); break;
-            default: offset = fold_blocks<Format, Operation, 0>(call);
+            case 2: offset = fold_blocks<Format, Operation, 2>(call, offset); break;
+            case 3: offset = fold_blocks<Format, Operation, 3>(call, offset); break;
+            case 4: offset = fold_blocks<Format, Operation, 4>(call, offset); break;
+            default: offset = fold_blocks<Format, Operation, 0>(call, offset);
         }
     }
     if (offset < call.bytes) fold_rest<Format, Operation>(call, offset);
@@ -230,12 +231,12 @@ void fold_bytes(const Call& call) {
 
 template <class Format, class Operation, size_t element_size>
 void fold(const void* const* sources, size_t source_count, void* const* destinations, size_t destination_count,
-          size_t elements, uint32_t divisor, const void* from_memory) {
+          size_t elements, uint32_t divisor, bool from_memory) {
     if (source_count == 1 && divisor <= 1)
-        return copy(sources[0], destinations, destination_count, elements * element_size, from_memory != nullptr);
+        return copy(sources[0], destinations, destination_count, elements * element_size, from_memory);
     const Call call = {reinterpret_cast<const char* const*>(sources), source_count,
                        reinterpret_cast<char* const*>(destinations), destination_count,
-                       elements * element_size, divisor, static_cast<const char*>(from_memory)};
+                       elements * element_size, divisor, from_memory};
     fold_bytes<Format, Operation>(call);
 }
 
@@ -327,7 +328,7 @@ void copy(const void* source, void* const* destinations, size_t destination_coun
     }
     const auto* bytes_of_source = static_cast<const char*>(source);
     fold_bytes<Plain<uint8_t>, Or>({&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count,
-                                    bytes, 1, from_memory ? bytes_of_source : nullptr});
+                                    bytes, 1, from_memory});
 }
 
 }  // namespace allfold::ALLFOLD_ISA

@@ -302,7 +302,7 @@ struct Setting {
 
 // One call; `aliased` is the source that the last destination is, or nothing.
 void check_call(const Setting& setting, const std::vector<const uint8_t*>& sources, size_t elements,
-                size_t destination_count, size_t aliased, size_t from_memory, const Bytes& expected) {
+                size_t destination_count, size_t aliased, bool from_memory, const Bytes& expected) {
     static size_t turn = 0;
     const size_t size = size_of(setting.dtype), bytes = elements * size;
     const size_t misalignments[] = {0, 1, size, 64 - size, 37};
@@ -316,12 +316,12 @@ void check_call(const Setting& setting, const std::vector<const uint8_t*>& sourc
         from[aliased] = arrays.back().data();
     }
     find_fold(setting.op, setting.dtype, setting.isa)(from.data(), from.size(), to.data(), to.size(), elements,
-                                                      setting.divisor, from_memory == nothing ? nullptr : from[from_memory]);
+                                                      setting.divisor, from_memory);
     for (size_t d = 0; d < destination_count; ++d) {
         if (arrays[d].guards_intact() && same(setting.dtype, arrays[d].data(), expected.data(), elements)) continue;
-        fail("%s %s %s: %zu sources, destination %zu of %zu, %zu elements, divisor %u, aliased %zd, from memory %zd: %s",
+        fail("%s %s %s: %zu sources, destination %zu of %zu, %zu elements, divisor %u, aliased %zd, from memory %d: %s",
              name_of(setting.isa), name_of(setting.op), name_of(setting.dtype), sources.size(), d, destination_count,
-             elements, setting.divisor, static_cast<ssize_t>(aliased), static_cast<ssize_t>(from_memory),
+             elements, setting.divisor, static_cast<ssize_t>(aliased), from_memory,
              arrays[d].guards_intact() ? "wrong result" : "wrote outside the array");
     }
 }
@@ -342,7 +342,7 @@ void check_grid(Op op, DType dtype) {
                     if (!available(isa)) continue;
                     const Setting setting = {isa, op, dtype, divisor};
                     for (size_t destination_count = 1; destination_count <= 3; ++destination_count)
-                        for (const size_t from_memory : {nothing, source_count - 1}) {
+                        for (const bool from_memory : {false, true}) {
                             check_call(setting, sources, elements, destination_count, nothing, from_memory, expected);
                             for (size_t aliased = 0; aliased < source_count; ++aliased)
                                 check_call(setting, sources, elements, destination_count, aliased, from_memory, expected);
@@ -386,7 +386,7 @@ void check_fold(Op op, DType dtype, const std::vector<T>& operands, T expected, 
         for (const T& operand : operands) sources.push_back(arrays.emplace_back(repeats, operand).data());
         std::vector<T> result(repeats);
         void* destination = result.data();
-        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, nullptr);
+        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, false);
         for (const T& value : result)
             if (!same(dtype, reinterpret_cast<const uint8_t*>(&value), reinterpret_cast<const uint8_t*>(&expected), 1)) {
                 fail("%s %s %s: not the value that is defined (case with divisor %u)", name_of(isa), name_of(op),
@@ -453,7 +453,7 @@ void check_definitions() {
             for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i);
             const void* sources[] = {numbers.data(), zeros.data()};
             void* destination = result.data();
-            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1, nullptr);
+            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1, false);
             if (!same(dtype, reinterpret_cast<const uint8_t*>(result.data()),
                       reinterpret_cast<const uint8_t*>(numbers.data()), numbers.size()))
                 fail("%s %s: a number changes on the way to float32 and back", name_of(isa), name_of(dtype));
