@@ -281,17 +281,18 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     const void* sources[most_ranks];
     void* destinations[most_ranks + 1];
     size_t source_count = 0, destination_count = 0;
-    bool from_array = false, into_work = false;
+    const void* from_array = nullptr;
+    bool into_work = false;
     for (; source != source_end; ++source) {
         sources[source_count++] = locate(running, program, *source, start);
-        from_array |= source->space != Space::work;
+        if (source->space != Space::work) from_array = sources[source_count - 1];
     }
     for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot) {
         destinations[destination_count++] = locate(running, program, *slot, start);
         into_work |= slot->space == Space::work;
     }
     // Between arrays the library's own copy is faster, and what lies in the work area is in the cache.
-    bool from_memory = from_array && into_work && running.beyond_caches;
+    const void* from_memory = into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
                           elements, program.complete[i]);
@@ -302,9 +303,9 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
 
 void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
                            size_t destination_count, uint64_t elements, bool complete,
-                           bool from_memory) const {
+                           const void* from_memory) const {
     if (source_count == 1) {
-        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory);
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory != nullptr);
     } else if (call.fold) {
         bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
         call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, from_memory);

@@ -119,7 +119,7 @@ class Communicator {
     void execute(Running& running, const Call& call, const Program& program, uint32_t instruction,
                  uint32_t segment);
     void combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
-                 size_t destination_count, uint64_t elements, bool complete, bool from_memory = false) const;
+                 size_t destination_count, uint64_t elements, bool complete, const void* from_memory = nullptr) const;
     void fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                            size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
                            bool complete);

@@ -19,9 +19,10 @@ namespace allfold {
 // copied, byte for byte.
 //
 // At least one source and one destination; no alignment is assumed. A destination may be exactly one of the sources;
-// any other overlap is an error of the caller. `from_memory` says that a source lies beyond the caches.
+// any other overlap is an error of the caller. `from_memory` is a source that lies beyond the caches, or null; of a
+// copy it says whether its only source does.
 using Fold = void (*)(const void* const* sources, size_t source_count, void* const* destinations,
-                      size_t destination_count, size_t elements, uint32_t divisor, bool from_memory);
+                      size_t destination_count, size_t elements, uint32_t divisor, const void* from_memory);
 using Copy = void (*)(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 
 // The instruction sets the kernels are compiled for; baseline is what every processor of the architecture has

@@ -122,7 +122,7 @@ int main(int argument_count, char** arguments) {
             const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
             const double seconds = best_seconds(calls, [&] {
                 fold(array.sources, test.sources, array.destinations, test.destinations,
-                     array.bytes / size_of(test.dtype), test.divisor, false);
+                     array.bytes / size_of(test.dtype), test.divisor, nullptr);
             });
             const double bytes = static_cast<double>((test.sources + test.destinations) * array.bytes);
             std::printf("%11.1f %8s", 1e-9 * bytes / seconds, "");
@@ -140,7 +140,7 @@ int main(int argument_count, char** arguments) {
         for (const size_t elements : counts) {
             const double seconds = best_seconds(100000, [&] {
                 fold(arrays[0].sources, test.sources, arrays[0].destinations, test.destinations, elements, test.divisor,
-                     false);
+                     nullptr);
             });
             std::printf("%6.1f", 1e9 * seconds);
         }

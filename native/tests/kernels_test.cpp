@@ -316,7 +316,7 @@ void check_call(const Setting& setting, const std::vector<const uint8_t*>& sourc
         from[aliased] = arrays.back().data();
     }
     find_fold(setting.op, setting.dtype, setting.isa)(from.data(), from.size(), to.data(), to.size(), elements,
-                                                      setting.divisor, from_memory);
+                                                      setting.divisor, from_memory ? from.back() : nullptr);
     for (size_t d = 0; d < destination_count; ++d) {
         if (arrays[d].guards_intact() && same(setting.dtype, arrays[d].data(), expected.data(), elements)) continue;
         fail("%s %s %s: %zu sources, destination %zu of %zu, %zu elements, divisor %u, aliased %zd, from memory %d: %s",
@@ -386,7 +386,7 @@ void check_fold(Op op, DType dtype, const std::vector<T>& operands, T expected, 
         for (const T& operand : operands) sources.push_back(arrays.emplace_back(repeats, operand).data());
         std::vector<T> result(repeats);
         void* destination = result.data();
-        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, false);
+        find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, nullptr);
         for (const T& value : result)
             if (!same(dtype, reinterpret_cast<const uint8_t*>(&value), reinterpret_cast<const uint8_t*>(&expected), 1)) {
                 fail("%s %s %s: not the value that is defined (case with divisor %u)", name_of(isa), name_of(op),
@@ -453,7 +453,7 @@ void check_definitions() {
             for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<uint16_t>(i);
             const void* sources[] = {numbers.data(), zeros.data()};
             void* destination = result.data();
-            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1, false);
+            find_fold(Op::sum, dtype, isa)(sources, 2, &destination, 1, numbers.size(), 1, nullptr);
             if (!same(dtype, reinterpret_cast<const uint8_t*>(result.data()),
                       reinterpret_cast<const uint8_t*>(numbers.data()), numbers.size()))
                 fail("%s %s: a number changes on the way to float32 and back", name_of(isa), name_of(dtype));
