@@ -211,7 +211,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
         size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
-        size_t together = program.one_area ? segment_bytes_in_one_area : segment_bytes;
+        size_t together = segment_bytes(program.work_slots, program.one_area);
         size_t wanted = std::max<size_t>(together, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));

@@ -35,8 +35,12 @@ inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work 
 
 // The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
 // that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with what
-// is copied to it and back, even if several ranks share the core.
-inline constexpr size_t segment_bytes = size_t{1} << 19, segment_bytes_in_one_area = size_t{1} << 17;
+// is copied to it and back, even if several ranks share the core; but in many slots it would be small change, and ranks that
+// share cores would change too often.
+inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
+    if (!one_area) return size_t{1} << 19;
+    return work_slots <= 8 ? size_t{1} << 17 : size_t{1} << 18;
+}
 
 // What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
 inline constexpr size_t fetched_bytes = size_t{1} << 19;

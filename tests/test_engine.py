@@ -89,7 +89,7 @@ def test_large_arrays_are_fetched_unless_a_rank_is_told_not_to(unwilling: list[i
         assert memories == {"private" if unwilling else "readable"} and right
 
 
-def test_arrays_beyond_the_caches_are_read_in_rows() -> None:
+def test_arrays_beyond_the_caches() -> None:
     elements = 5_000_003  # 20 MB on each of four ranks; chunks and segments of odd lengths
 
     def work(comm: Communicator) -> tuple[bool, bool]:

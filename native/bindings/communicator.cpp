@@ -484,9 +484,8 @@ void bind_communicator(nb::module_& module) {
     module.attr("WORK_BYTES") = Communicator::work_bytes();
     // What the model of the engine (price/engine.py) must know.
     module.attr("WINDOW_BYTES") = window_bytes;
-    module.attr("SEGMENT_BYTES") = segment_bytes;
-    module.attr("SEGMENT_BYTES_IN_ONE_AREA") = segment_bytes_in_one_area;
     module.attr("FETCHED_BYTES") = fetched_bytes;
+    module.def("segment_bytes", &segment_bytes);
     module.attr("COLLECTIVES") = nb::make_tuple("all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather",
                                                 "reduce_scatter", "all_to_all", "barrier");
     module.attr("OPS") = nb::make_tuple("sum", "avg", "product", "min", "max", "band", "bor", "bxor");

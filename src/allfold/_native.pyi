@@ -9,9 +9,9 @@ OPS: tuple[str, ...]
 POST_BYTES: int
 WORK_BYTES: int
 WINDOW_BYTES: int
-SEGMENT_BYTES: int
-SEGMENT_BYTES_IN_ONE_AREA: int
 FETCHED_BYTES: int
+
+def segment_bytes(work_slots: int, one_area: bool, /) -> int: ...
 
 class Arena:
     def __init__(self, descriptor_or_size: int, size: int = ..., /) -> None: ...

@@ -119,7 +119,7 @@ class _Walk:
         if not self.slots:
             return 1, longest
         slot = max(_native.WINDOW_BYTES // self.slots // _LINE * _LINE, _LINE)
-        together = _native.SEGMENT_BYTES_IN_ONE_AREA if self.programs.one_area else _native.SEGMENT_BYTES
+        together = _native.segment_bytes(self.slots, self.programs.one_area)
         wanted = max(together, _LINE * self.slots) // self.slots // _LINE * _LINE
         count = max(1, int(np.ceil(longest / min(slot, max(wanted, _LINE)))))
         return count, longest / count
