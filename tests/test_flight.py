@@ -81,7 +81,11 @@ def test_what_is_written_is_read_again(flights: list[Path]) -> None:
     assert sorted(world["errors"]) == [0, 1] and world["errors"][0].startswith("CollectiveTimeout: all_reduce: rank 2")
     assert [member["calls"][-1]["elements"] for member in pair["members"]] == [3, 5]
     one = next(path for path in flights if '"label": "the world"' in path.read_text())
-    assert read([one])[0]["members"][2]["calls"] == world["members"][2]["calls"]
+    # Each of the others has found for itself what a tick is worth: their times of rank 2 agree, but not to the last digit.
+    for seen, told in zip(read([one])[0]["members"][2]["calls"], world["members"][2]["calls"], strict=True):
+        for time in ("begun", "ended"):
+            assert seen.pop(time) == pytest.approx(told.pop(time), rel=0, abs=1e-3)
+        assert seen == told
 
 
 def test_people_see_where_ranks_part(flights: list[Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 /** What the tests have in common: files that `allfold show` wrote, pages that may not complain, a studio. */
 
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
-import { mkdtempSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -10,6 +10,7 @@ import { expect, test as base, type Page } from "@playwright/test";
 const ROOT = resolve(fileURLToPath(import.meta.url), "../../..");
 const PROGRAM = process.env.ALLFOLD ?? join(ROOT, ".venv/bin/allfold");
 const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
+process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 /** The address of a file written by `allfold show ARGUMENTS --html`; a wrong schedule is shown, too. */
 export function exported(name: string, ...given: string[]): string {
