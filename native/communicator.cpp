@@ -208,6 +208,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     size_t element = size_of(call.dtype);
     uint64_t longest = (call.elements + program.chunks - 1) / program.chunks;
+    running.segment_elements = longest;
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
         size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
@@ -217,7 +218,9 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
         running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
+        // Whole cache lines: segments of an array that begins with one then all do, and nothing in them lies across two.
         if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
+        running.segment_elements = std::min(longest, running.slot_bytes / element);
         running.beyond_caches = call.elements * element * size() > cached_bytes;
     }
     const uint32_t count = program.instructions;
@@ -245,8 +248,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 announced = true;
             }
             if (trace_) {
-                uint64_t length = (longest + running.segments - 1) / running.segments;
-                trace_->push_back({call_, program.name, segment, i, began, ready, now(), length * element});
+                trace_->push_back({call_, program.name, segment, i, began, ready, now(), running.segment_elements * element});
             }
         }
         if (!program.one_area) ++areas_used_;
@@ -275,8 +277,8 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     if (source == source_end || call.elements == 0) return;
     uint32_t chunk = program.length_of[i];
     uint64_t length = (chunk + 1) * call.elements / program.chunks - chunk * call.elements / program.chunks;
-    uint64_t start = segment * length / running.segments;
-    uint64_t elements = (segment + 1) * length / running.segments - start;
+    uint64_t start = std::min(length, segment * running.segment_elements);
+    uint64_t elements = std::min(length, start + running.segment_elements) - start;
     if (elements == 0) return;
     const void* sources[most_ranks];
     void* destinations[most_ranks + 1];

@@ -40,6 +40,7 @@ struct Communicator::Running {
     std::vector<uint8_t>& far;           // those are addresses in the peer's own process
     const Program* program = nullptr;
     uint32_t segments = 1;
+    uint64_t segment_elements = 0;  // of every chunk; the last segments have what is left
     size_t slot_bytes = 0;
     bool is_tiny = false;  // everything fits the inline work areas
     bool beyond_caches = false;  // the arrays are too large for them
