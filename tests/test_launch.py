@@ -359,6 +359,15 @@ def test_wrong_usage_is_refused() -> None:
         launch(["no-such-command"], 1)
 
 
+def test_work_that_a_rank_cannot_unpickle_is_named() -> None:
+    class Elsewhere:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.listdir, ("/no/such/folder",)
+
+    with pytest.raises(RankFailed, match=r"rank 0 cannot unpickle its work, .* FileNotFoundError: .*/no/such/folder"):
+        everywhere(lambda place, what: None, 1, Elsewhere())
+
+
 def test_what_is_entered_is_left_after_the_result_was_pickled_and_not_after_an_error(tmp_path: Path) -> None:
     class Reluctant:
         def __reduce__(self) -> tuple[type[str], tuple[str]]:

@@ -67,8 +67,14 @@ def _perform(work: int, report: int) -> NoReturn:
         from allfold.errors import UsageError
         from allfold.run.environment import place_from_environment
 
-        enter, function, args = pickle.loads(pickled_work)
         place = place_from_environment()
+        try:
+            enter, function, args = pickle.loads(pickled_work)
+        except Exception as error:
+            raise UsageError(
+                f"rank {place.rank} cannot unpickle its work, what that uses of the script, or its arguments: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         with enter(place) as handle:
             result = function(handle, *args)
             try:
