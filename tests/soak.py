@@ -39,6 +39,7 @@ TIMEOUT = 600.0
 SECONDS_A_LINE = 30.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LONG = 60.0  # seconds from which on the memory of a process must be flat
+M_ARENA_MAX = -8  # of malloc.h
 MAY_GROW = 8 * 2**20  # bytes of a process: allocators round up, and keep what they once had
 
 
@@ -128,6 +129,8 @@ def small(comm: Communicator, calls: int) -> Course:
 def mixed(comm: Communicator, seconds: float, seed: int) -> Course:
     """Rounds of seeded calls on three communicators at once, until the time is over."""
     comm.timeout = TIMEOUT
+    # One heap for all threads: of the others malloc_trim leaves the end, as long as it once was.
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     everyone = list(range(comm.size))
     turned, pair = comm.group(everyone[::-1]), comm.group([rank for rank in everyone if rank % 2 == comm.rank % 2])
     streams = [comm, turned, pair]
