@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from live_ranks import live_ranks
 
@@ -272,6 +272,7 @@ PLACES += [["groups", 0, "members", 0, "calls", 0, key] for key in (*CALL, "begu
 
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
+@example(place=["groups", 0, "size"], value=2**27)  # more ranks than there can be are not counted through
 def test_any_change_of_a_file_is_understood_or_refused(
     tmp_path_factory: pytest.TempPathFactory, place: list[Any], value: Any
 ) -> None:

@@ -480,6 +480,7 @@ void bind_communicator(nb::module_& module) {
         .def("stop_trace", &PyCommunicator::stop_trace);
     module.def("caller", &caller<false>);
     module.def("caller_vouched", &caller<true>);
+    module.attr("MOST_RANKS") = most_ranks;
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
     // What the model of the engine (price/engine.py) must know.

@@ -4,6 +4,7 @@ from typing import Any
 from .run.handle import Handle
 
 ANY_TAG: int
+MOST_RANKS: int
 COLLECTIVES: tuple[str, ...]
 OPS: tuple[str, ...]
 POST_BYTES: int

@@ -136,7 +136,7 @@ def _read(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
 
 def _group(value: Any, error: str | None) -> dict[str, Any]:
     group = _object(value, "group")
-    size = _number(group, "size", least=1)
+    size = _number(group, "size", 1, _native.MOST_RANKS)
     members = [_member(one, size) for one in _list(group, "members")]
     if len({member["rank"] for member in members}) < len(members):
         raise ValueError("a rank is in it twice")
@@ -179,10 +179,10 @@ def _list(value: dict[str, Any], name: str) -> list[Any]:
     return value[name]  # type: ignore[no-any-return]
 
 
-def _number(value: dict[str, Any], name: str, least: int = 0) -> int:
+def _number(value: dict[str, Any], name: str, least: int = 0, most: int = 2**64 - 1) -> int:
     number = value.get(name)
-    if type(number) is not int or not least <= number < 2**64:
-        raise ValueError(f"{name} is not a number from {least} up")
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{name} is not a number from {least} to {most}")
     return number
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from allfold import _native
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
 from allfold.run.environment import Place, launched_place, place_from_environment
 from allfold.run.supervise import Child, Supervisor
@@ -32,7 +33,6 @@ Result = TypeVar("Result")
 
 DEFAULT_TIMEOUT = 300.0  # of a communicator's calls, in seconds
 TIMED_OUT = 124  # the exit status that timeout(1) gives
-MOST_RANKS = 1024  # of a communicator
 
 
 def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
@@ -184,8 +184,8 @@ def launch(
 def _check_ranks(ranks: int) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
-    if ranks > MOST_RANKS:
-        raise UsageError(f"{ranks} ranks on one machine are too many; the most is {MOST_RANKS}")
+    if ranks > _native.MOST_RANKS:
+        raise UsageError(f"{ranks} ranks on one machine are too many; the most is {_native.MOST_RANKS}")
 
 
 def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import _native
 from ..collectives import COLLECTIVES
 from ..errors import UsageError
 from ..registry import algorithms
@@ -29,7 +30,6 @@ VARIABLE = "ALLFOLD_TUNING"
 
 _MOST_BYTES = 8 * 2**20  # of a file that is read at every connect
 _MOST_CHOICES = 64
-_MOST_RANKS = 1024
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,11 @@ def choices_of(document: Mapping[str, Any]) -> Tuning:
         if not (isinstance(word, str) and word.isascii() and word.isdecimal() and len(word) < 6):
             raise TuningError(f"it is damaged: {_short(word)} is not a number of ranks")
         ranks = int(word)
-        if not 1 <= ranks <= _MOST_RANKS or not isinstance(run, dict) or not isinstance(run.get("choices"), dict):
+        if (
+            not 1 <= ranks <= _native.MOST_RANKS
+            or not isinstance(run, dict)
+            or not isinstance(run.get("choices"), dict)
+        ):
             raise TuningError(f"it is damaged: no choices for {_short(word)} ranks")
         any_order = run.get("any_order") is True
         found[ranks] = {name: _checked(name, ranks, rows, any_order) for name, rows in run["choices"].items()}
