@@ -218,7 +218,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
         running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
-        // Whole cache lines: segments of an array that begins with one then all do, and nothing in them lies across two.
+        // Whole cache lines: where a chunk begins with one, all its segments do.
         if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
         running.segment_elements = std::min(longest, running.slot_bytes / element);
         running.beyond_caches = call.elements * element * size() > cached_bytes;
@@ -247,9 +247,9 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 publish_progress(here + i + 1);
                 announced = true;
             }
-            if (trace_) {
-                trace_->push_back({call_, program.name, segment, i, began, ready, now(), running.segment_elements * element});
-            }
+            if (trace_)
+                trace_->push_back({call_, program.name, segment, i, began, ready, now(),
+                                   running.segment_elements * element});
         }
         if (!program.one_area) ++areas_used_;
     }

@@ -166,7 +166,6 @@ ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
             for (size_t line = 0; line < bytes; line += 64)
                 __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
     }
-
     if constexpr (bytes == block_bytes && known_sources != 1) {
         if (call.from_memory)
             for (size_t line = 0; line < bytes; line += 64)

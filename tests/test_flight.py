@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_ranks import live_ranks
 
@@ -272,7 +272,6 @@ PLACES += [["groups", 0, "members", 0, "calls", 0, key] for key in (*CALL, "begu
 
 @settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
-@example(place=["groups", 0, "size"], value=2**27)  # more ranks than there can be are not counted through
 def test_any_change_of_a_file_is_understood_or_refused(
     tmp_path_factory: pytest.TempPathFactory, place: list[Any], value: Any
 ) -> None:
@@ -291,6 +290,14 @@ def test_any_change_of_a_file_is_understood_or_refused(
     to_torch(groups)
     to_chrome(groups)
     assert main(["doctor", "--read", str(path), "--last", "3"]) in (0, 1)
+
+
+@pytest.mark.parametrize("size", [0, 1025, 2**27])
+def test_more_ranks_than_there_can_be_are_refused(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps({**GOOD, "groups": [{**GROUP, "size": size}]}))
+    with pytest.raises(UsageError, match="size is not a number from 1 to 1024"):
+        read([path])
 
 
 def test_calls_that_nobody_holds_are_not_counted_through() -> None:
