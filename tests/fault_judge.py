@@ -199,9 +199,15 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
     heard = sorted(rank for rank, end in ends.items() if end and end["error"])
     if plan.family == "mismatch":
         heard = list(range(plan.ranks))
+    # Who heard of it while closing, of a call that had ended, has closed the world before, and cannot go on with it.
+    for rank in [rank for rank in heard if told[rank].last("closes")]:
+        heard.remove(rank)
+        went, end = told[rank].last("went on"), told[rank].last("end")
+        if end and end["error"] and (went is None or "shrink: this communicator is closed" not in went.get("text", "")):
+            verdict.complaints.append(f"rank {rank} was to be refused to go on with what it has closed: {went}")
     for number, rank in enumerate(heard):
         went = told[rank].last("went on")
-        if went is None or (went["size"], went["rank"]) != (len(heard), number):
+        if went is None or (went["size"], went.get("rank")) != (len(heard), number):
             verdict.complaints.append(f"rank {rank} did not go on as {number} of {len(heard)}: {went}")
 
 

@@ -60,6 +60,7 @@ def take_part(plan: Plan, rank: int, key: str, report: int, control: int) -> int
         facts = os.fstat(world._members[rank][0].descriptor)
         say(event="met", memory=[facts.st_dev, facts.st_ino])
         _make_calls(plan, rank, communicators, say)
+        say(event="closes")
         for communicator in communicators:
             if communicator is not None:
                 communicator.close()
