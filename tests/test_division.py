@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from allfold.division import chunk_bounds, segment_bounds
 from allfold.errors import UsageError
-from allfold.run.division import chunk_bounds, segment_bounds
 
 Rule = Callable[[int, int], NDArray[np.int64]]
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 import allfold
 from allfold.collectives import COLLECTIVES
+from allfold.division import chunk_bounds
 from allfold.dtypes import DTYPES, Dtype, narrow, widen
 from allfold.errors import ScheduleError, UsageError
 from allfold.ops import OPS, Op, op
 from allfold.registry import Algorithm
-from allfold.run.division import chunk_bounds
 from allfold.run.reference import Replay, replay
 from allfold.schedule import Move, Schedule, copy, reduce
 

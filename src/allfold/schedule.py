@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from hashlib import blake2b
 from itertools import chain
 from os.path import basename
 from types import CodeType
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collectives import Collective, find_collective
+from .documents import is_exactly
 from .errors import AllfoldError, ScheduleError, UsageError
 
 Column = NDArray[np.int32]
@@ -186,9 +188,17 @@ class Schedule:
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
         lines = np.asarray(self.sites, dtype=object)[self.columns["site"]] if self.moves else ()
-        head = (self.collective, self.algorithm, self.ranks, self.root, self.chunks, self.scratch)
-        columns = (self.columns[name].tobytes() for name in COLUMNS[:5])
-        return (*head, self.starts.tobytes(), *columns, tuple(lines))
+        return (self.algorithm, self.digest, tuple(lines))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What this schedule does, in sixteen bytes: its moves, whatever it is called and wherever they were made."""
+        head = (self.collective, self.ranks, self.root, self.chunks, self.scratch)
+        digest = blake2b(repr(head).encode(), digest_size=16)
+        digest.update(self.starts.tobytes())
+        for name in COLUMNS[:5]:
+            digest.update(self.columns[name].tobytes())
+        return digest.digest()
 
     def __str__(self) -> str:
         from .view.text import moves_as_text
@@ -397,7 +407,7 @@ def _from_json(data: Any) -> Schedule:
 
     need(isinstance(data, dict), f"expected an object, got {type(data).__name__}")
     need(data.get("format") == "allfold-schedule", f"format is {data.get('format')!r}, expected 'allfold-schedule'")
-    need(data.get("version") == 1, f"version is {data.get('version')!r}, expected 1")
+    need(is_exactly(data.get("version"), 1), f"version is {data.get('version')!r}, expected 1")
     promise = find_collective(data.get("collective"))
     for name, least in (("ranks", 1), ("chunks", 1), ("scratch", 0)):
         need(type(data.get(name)) is int and least <= data[name] < 2**31, f"{name} is {data.get(name)!r}")

@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collectives import NOTHING
+from .division import longer_by
 from .errors import ScheduleError
 from .schedule import Schedule, describe
 
 Cells = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory has an end
+_MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
 _MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+_ROUNDED = np.uint64(0xD6E8FEB86659FD93)
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class State:
         self.width = schedule.chunks + schedule.scratch
         cells = schedule.ranks * self.width
         words = -(-schedule.ranks // 64) if self.promise.reduces else 0
-        if cells * (32 + 8 * words) > MOST_BYTES:
+        if cells * (40 + 8 * words) > MOST_BYTES:
             raise ScheduleError(
                 f"{schedule.title}: {schedule.ranks} ranks with {self.width} chunks each are too many to follow: that takes "
-                f"{cells * (32 + 8 * words) / 2**30:.0f} GiB, and at most {MOST_BYTES // 2**30} are used"
+                f"{cells * (40 + 8 * words) / 2**30:.0f} GiB, and at most {MOST_BYTES // 2**30} are used"
             )
         start = self.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)
         datum = np.full((schedule.ranks, self.width), NOTHING, np.int32)
@@ -61,10 +64,15 @@ class State:
         self.last = rank.copy()
         self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
         self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
-        self.expression = _mix(
-            rank.astype(np.uint64), np.uint64(1)
-        )  # a hash of the whole expression, brackets included
-        self.members: NDArray[np.uint64] | None = None  # one bit a contribution
+        # Two hashes of the whole expression, brackets included; the second also knows where folds ended and were rounded.
+        self.expression = combined(rank.astype(np.uint64), np.uint64(1))
+        self.bits = self.expression.copy()
+        # The chunks of a slice (of the whole buffer, where there are none): what of them lies where decides their length.
+        self._part = schedule.chunks // self.promise.slices(schedule.ranks)
+        self._fits: set[tuple[int, int]] = (
+            set()
+        )  # pairs of such chunks: the first never has more elements than the second
+        self.members: NDArray[np.uint64] | None = None  # one bit per contribution
         if self.promise.reduces:
             self.members = np.zeros((cells, words), np.uint64)
             holding = np.flatnonzero(self.datum != NOTHING)
@@ -111,6 +119,7 @@ class State:
 
         copied = self._take(source[copies])
         folded = self._fold(operands, heads, sizes, moves, own, here.start)
+        self._check_lengths(target[copies], copied[0], copies + here.start)
         self._put(target[copies], copied)
         self._put(own, folded)
         self.step += 1
@@ -131,7 +140,7 @@ class State:
             column[cells] = value
 
     def _columns(self) -> list[NDArray[Any]]:
-        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression]
+        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression, self.bits]
         return columns if self.members is None else [*columns, self.members]
 
     def _fold(
@@ -139,8 +148,8 @@ class State:
     ) -> list[NDArray[Any]]:
         """Fold each run of operands from left to right, all runs side by side."""
         total = self._take(operands[heads])
-        datum, _, last, count, in_order, expression = total[:6]
-        members = total[6] if self.members is not None else None
+        datum, _, last, count, in_order, expression, bits = total[:7]
+        members = total[7] if self.members is not None else None
         for depth in range(1, int(sizes.max(initial=1))):
             runs = np.flatnonzero(sizes > depth)
             position = heads[runs] + depth
@@ -164,7 +173,12 @@ class State:
             last[runs] = np.maximum(last[runs], self.last[operand])
             count[runs] += self.count[operand]
             members[runs] |= self.members[operand]
-            expression[runs] = _mix(expression[runs], self.expression[operand])
+            expression[runs] = combined(expression[runs], self.expression[operand])
+            bits[runs] = combined(bits[runs], self.bits[operand])
+        # A fold rounds once, at its end, where its type is calculated with in a wider one: (a ⊕ b ⊕ c) in one fold is not
+        # (a ⊕ b) ⊕ c in two.
+        several = np.flatnonzero(sizes > 1)
+        bits[several] = rounded(bits[several])
         return total
 
     def _check_copies(self, target: Cells, copies: Cells, reducing: Cells, start: int) -> None:
@@ -183,6 +197,28 @@ class State:
             message = f"{title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
             raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
+    def _check_lengths(self, target: Cells, datum: NDArray[np.int32], moves: Cells) -> None:
+        """Chunks of a buffer that does not divide differ in length; what is copied to another chunk must fit in there.
+
+        What is reduced is the same piece of data on both sides, and fits where it was. Scratch chunks hold any length.
+        """
+        if not self.promise.carries_data or self._part == 1:
+            return
+        chunk = target % self.width
+        piece, place = datum % self.schedule.chunks % self._part, chunk % self._part
+        for i in np.flatnonzero((piece != place) & (chunk < self.schedule.chunks)).tolist():
+            pair = int(piece[i]), int(place[i])
+            if pair in self._fits:
+                continue
+            if (len(self._fits) + 1) * self._part > _MOST_COMPARED:
+                raise ScheduleError(
+                    f"{self.schedule.title}: {len(self._fits) + 1} pairs of {self._part} chunks are too many to compare"
+                )
+            elements = longer_by(*pair, self._part)
+            if elements is not None:
+                self._refuse_length(int(target[i]), int(datum[i]), elements, int(moves[i]))
+            self._fits.add(pair)
+
     # What is wrong, in sentences -------------------------------------------------------------------------------------
 
     def _word(self, move: int) -> str:
@@ -196,6 +232,17 @@ class State:
         message = (
             f"{self.schedule.title}: step {self.step}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
             f"which holds nothing ({site})"
+        )
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+
+    def _refuse_length(self, cell: int, datum: int, elements: int, move: int) -> None:
+        rank, chunk = divmod(cell, self.width)
+        site, piece = self.schedule.where(move), datum % self.schedule.chunks
+        of = "slices" if self.promise.sliced else "a buffer"
+        message = (
+            f"{self.schedule.title}: step {self.step}, move {self._word(move)} puts {self.name_of(datum)} into chunk {chunk} "
+            f"of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk {chunk} "
+            f"none ({site}); a scratch chunk holds any length"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
@@ -241,11 +288,11 @@ class State:
         """A datum in words."""
         if datum == NOTHING:
             return "nothing"
-        part = self.schedule.chunks // self.promise.slices(self.schedule.ranks)
-        if self.promise.name == "all_to_all":
-            rank, chunk = divmod(int(datum), self.schedule.chunks)
-            return f"slice {chunk // part} of rank {rank}"
-        return f"slice {int(datum) // part}" if self.promise.sliced else f"chunk {int(datum)}"
+        rank, chunk = divmod(int(datum), self.schedule.chunks)
+        if not self.promise.sliced:
+            return f"chunk {chunk}"
+        name = f"slice {chunk // self._part}" if self._part == 1 else f"chunk {chunk} (of slice {chunk // self._part})"
+        return f"{name} of rank {rank}" if self.promise.name == "all_to_all" else name
 
 
 def name_ranks(ranks: list[int]) -> str:
@@ -286,7 +333,12 @@ def _bits(words: NDArray[np.uint64]) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
 
 
-def _mix(left: NDArray[np.uint64], right: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
+def rounded(expression: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What a fold of several operands ends with: the types that are calculated with in a wider one round there."""
+    return combined(expression, np.full(len(expression), _ROUNDED))
+
+
+def combined(left: NDArray[np.uint64], right: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
     """A hash of a pair that tells (a, b) from (b, a), and ((a, b), c) from (a, (b, c))."""
     value = (left ^ left >> np.uint64(29)) * _MIX_LEFT + (right ^ right >> np.uint64(32)) * _MIX_RIGHT + np.uint64(1)
     return value ^ value >> np.uint64(31)

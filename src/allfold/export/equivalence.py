@@ -15,7 +15,8 @@ from ..symbolic import State
 def check_equivalent(schedule: Schedule, other: Schedule) -> None:
     """Raise `ScheduleError` unless both leave the same in every chunk that the collective makes a promise about.
 
-    For a reduction that means the same expression, brackets included, so the same bits; and both must send as many
+    For a reduction that means the same expression, brackets included; a fold of several operands may have become several of
+    two, which rounds more often where a type is calculated with in a wider one (float16, bfloat16). Both must send as many
     chunks from each rank to each other.
     """
     head = ("collective", "ranks", "root", "chunks")

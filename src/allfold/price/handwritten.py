@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..documents import is_exactly
 from ..errors import UsageError
 from .naming import construct
 from .routing import ABSENT, Graph, Table
@@ -36,7 +37,7 @@ def read(data: object) -> Topology:
     document = _object(data, "this is not a topology: the document")
     if document.get("format") != "allfold-topology":
         raise UsageError(f"this is not a topology: format is {document.get('format')!r}, expected 'allfold-topology'")
-    if document.get("version") != 1:
+    if not is_exactly(document.get("version"), 1):
         raise UsageError(f"this is not a topology: version is {document.get('version')!r}, expected 1")
     rest = {key: value for key, value in document.items() if key not in ("format", "version")}
     if "constructor" in rest:

@@ -63,7 +63,7 @@ def _expressions(built: Schedule) -> set[int]:
     while not state.done:
         state.advance()
     ends = built.promise.ends_with(built.ranks, built.root, built.chunks) != NOTHING
-    return set(state.expression.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
+    return set(state.bits.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
 
 
 def fetched(collective: str, ranks: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _native
+from ..documents import is_exactly
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
@@ -125,7 +126,7 @@ def _read(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
         if isinstance(content, list):  # of `allfold doctor --dump`
             return None, [_group(one, None) for one in content]
         document = _object(content, "file")
-        if document.get("format") != FORMAT or document.get("version") != VERSION:
+        if document.get("format") != FORMAT or not is_exactly(document.get("version"), VERSION):
             raise ValueError(f"its format is not {FORMAT!r}, version {VERSION}")
         raised = document.get("error")
         what = f"{_text(raised, 'type')}: {_text(raised, 'message', 10_000)}" if isinstance(raised, dict) else ""

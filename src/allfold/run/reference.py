@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..collectives import NOTHING
+from ..division import chunk_bounds
 from ..dtypes import Array, Dtype, describe, find_dtype, narrow
 from ..errors import ScheduleError, UsageError
 from ..ops import Function, Op, check_supported, find_op
 from ..schedule import Schedule
 from ..symbolic import Folds, State, name_ranks
-from .division import chunk_bounds
 
 Inputs = Iterable[ArrayLike | None] | None
 Shape = tuple[int, ...]

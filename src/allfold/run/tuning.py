@@ -21,8 +21,10 @@ from typing import Any
 
 from .. import _native
 from ..collectives import COLLECTIVES
+from ..documents import is_exactly
 from ..errors import UsageError
 from ..registry import algorithms
+from ..version import __version__
 from .choice import ALWAYS, Choice, folds_from_left
 
 FORMAT, VERSION = "allfold-tuning", 1
@@ -125,8 +127,6 @@ def read_document(path: Path, of_this_machine: bool = True) -> dict[str, Any]:
 
 
 def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, Any]:
-    from .. import __version__
-
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -137,7 +137,7 @@ def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, An
     if of_this_machine:
         wanted["machine"] = ("the machine", machine())
     for key, (what, here) in wanted.items():
-        if document.get(key) != here:
+        if not is_exactly(document.get(key), here):
             raise TuningError(f"it is stale: made for {what} {_short(document.get(key))}, this is {_short(here)}")
     return document
 

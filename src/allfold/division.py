@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from .errors import UsageError
 
 
 def chunk_bounds(elements: int, chunks: int) -> NDArray[np.int64]:
@@ -23,6 +23,22 @@ def chunk_bounds(elements: int, chunks: int) -> NDArray[np.int64]:
 def segment_bounds(length: int, segments: int) -> NDArray[np.int64]:
     """Segment s of a chunk goes from the chunk's element `bounds[s]` to `bounds[s + 1]`."""
     return _bounds(length, segments, "elements", "segments")
+
+
+def longer_by(chunk: int, other: int, parts: int) -> int | None:
+    """A number of elements of which chunk `chunk` gets one more than chunk `other`, both of `parts`; None if there is none.
+
+    How long two chunks are differs by what is left when the elements are divided by the parts, so it is enough to try
+    every remainder.
+    """
+    step = 1 << 16
+    for start in range(0, parts, step):
+        rest = np.arange(start, min(start + step, parts), dtype=np.int64)
+        lengths = [(one + 1) * rest // parts - one * rest // parts for one in (chunk, other)]
+        longer = np.flatnonzero(lengths[0] > lengths[1])
+        if len(longer):
+            return int(rest[longer[0]])
+    return None
 
 
 def _bounds(length: int, parts: int, of: str, into: str) -> NDArray[np.int64]:
