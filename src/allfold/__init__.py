@@ -20,8 +20,7 @@ from .run.point_to_point import ANY_TAG, Message
 from .run.reference import Replay, replay
 from .schedule import Move, Schedule, copy, reduce
 from .verify import Proof, verify
-
-__version__ = "0.1.0"
+from .version import __version__
 
 __all__ = [
     "ANY_TAG",
@@ -39,6 +38,7 @@ __all__ = [
     "ScheduleError",
     "SharedMemoryError",
     "UsageError",
+    "__version__",
     "algorithm",
     "algorithms",
     "copy",

@@ -15,9 +15,9 @@ Steps = Iterable[Iterable[Move]]
 Generator = TypeVar("Generator", bound=Callable[..., Steps])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A registered generator function."""
+    """A generator function, and how many chunks it divides the buffer into."""
 
     collective: str
     name: str
@@ -35,6 +35,10 @@ class Algorithm:
 
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+_REGISTERED_AS = "__allfold_algorithms__"  # on a function: by collective its name and chunks, which so travel with it
+
+on_replacement: list[Callable[[], None]] = []
+"""Called when a name comes to stand for another function: what was made of the old one is stale."""
 
 
 def algorithm(
@@ -44,6 +48,7 @@ def algorithm(
 
     The function stays what it is: plain and importable. `name` is the function's own unless given. `chunks` says how
     many chunks the buffer has when that does not follow from the largest chunk named; chunks beyond are scratch.
+    Processes that `allfold.spawn` starts know what a script or a notebook has registered.
     """
     find_collective(collective)
 
@@ -54,7 +59,16 @@ def algorithm(
         known = _registry[collective].get(key)
         if known is not None and _identity(known.function) != _identity(function):
             raise UsageError(f"{collective} already has an algorithm {key!r}, in {known.function.__module__}")
+        try:
+            # A dictionary of its own: a function made by functools.wraps has that of the function that it wraps.
+            marks = {**getattr(function, _REGISTERED_AS, {}), collective: (key, chunks)}
+            setattr(function, _REGISTERED_AS, marks)
+        except AttributeError:
+            raise UsageError(f"@algorithm goes before a function of a module or a notebook, not {function!r}") from None
         _registry[collective][key] = Algorithm(collective, key, function, chunks)
+        if known is not None:
+            for stale in on_replacement:
+                stale()
         return function
 
     return register
@@ -63,6 +77,11 @@ def algorithm(
 def _identity(function: Callable[..., Steps]) -> tuple[str, str]:
     # A notebook cell or a module that is run again defines the same function anew; that replaces the old one.
     return function.__module__, function.__qualname__
+
+
+def algorithms_of_script() -> list[Algorithm]:
+    """What the script or notebook itself has registered: other processes do not find it in any module."""
+    return [one for known in _registry.values() for one in known.values() if one.function.__module__ == "__main__"]
 
 
 def algorithms(collective: str) -> list[str]:
@@ -87,7 +106,7 @@ def schedule(
     """The schedule of an algorithm, by its name or as a generator function, for `ranks` ranks.
 
     `root` is for the rooted collectives (0 unless given); further parameters go to the algorithm
-    (`schedule("all_reduce", "hierarchical", 8, inner="ring")`).
+    (`schedule("all_reduce", "hierarchical", 8, groups=[[0, 1, 2], [3, 4, 5, 6, 7]])`).
     """
     promise = find_collective(collective)
     ranks = _whole("ranks", ranks, 1, None)
@@ -95,16 +114,7 @@ def schedule(
         root = _whole("root", 0 if root is None else root, 0, ranks - 1)
     elif root is not None:
         raise UsageError(f"{collective} has no root, but root={root} was given")
-    if isinstance(algorithm, str):
-        chosen = find_algorithm(collective, algorithm)
-    elif isinstance(algorithm, Algorithm):
-        chosen = algorithm
-    elif callable(algorithm):
-        chosen = _registered(collective, algorithm)
-    else:
-        raise UsageError(f"an algorithm is a name or a generator function, not {algorithm!r}")
-    if chosen.collective != collective:
-        raise UsageError(f"{chosen.name!r} is an algorithm for {chosen.collective}, not for {collective}")
+    chosen = algorithm_of(collective, algorithm)
     arguments = (ranks, root) if promise.rooted else (ranks,)
     try:
         inspect.signature(chosen.function).bind(*arguments, **parameters)
@@ -124,11 +134,19 @@ def schedule(
     return build(collective, chosen.name, ranks, root, steps, chunks)
 
 
-def _registered(collective: str, function: Callable[..., Steps]) -> Algorithm:
-    for known in _registry[collective].values():
-        if known.function is function:
-            return known
-    return Algorithm(collective, getattr(function, "__name__", "algorithm"), function, None)
+def algorithm_of(collective: str, algorithm: str | Callable[..., Steps] | Algorithm) -> Algorithm:
+    """What is meant by an algorithm's name, or by a generator function, registered or not."""
+    if isinstance(algorithm, str):
+        return find_algorithm(collective, algorithm)
+    if isinstance(algorithm, Algorithm):
+        if algorithm.collective != collective:
+            raise UsageError(f"{algorithm.name!r} is an algorithm for {algorithm.collective}, not for {collective}")
+        return algorithm
+    if not callable(algorithm):
+        raise UsageError(f"an algorithm is a name or a generator function, not {algorithm!r}")
+    marks = getattr(algorithm, _REGISTERED_AS, {})
+    name, chunks = marks.get(collective, (getattr(algorithm, "__name__", "algorithm"), None))
+    return Algorithm(collective, name, algorithm, chunks)
 
 
 def _whole(what: str, value: object, least: int, most: int | None) -> int:

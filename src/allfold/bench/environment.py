@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__, _native
+from .. import _native
+from ..version import __version__
 from .peers import cores
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
 from ..collectives import COLLECTIVES
 from ..errors import UsageError
 from ..files import write_whole
 from ..registry import algorithms
 from ..run.choice import ALWAYS, Choice
 from ..run.tuning import FORMAT, VARIABLE, VERSION, TuningError, choices_of, machine, read_document, tuning_path
+from ..version import __version__
 from .engine import TERMS, Item
 from .fit import Judgement, Model, fit, held_out, judge
 from .touches import Floats, Setting

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..collectives import NOTHING, Bounds, find_collective
 from ..errors import ScheduleError, UsageError
-from ..registry import Algorithm, Steps, find_algorithm
+from ..registry import Algorithm, Steps, algorithm_of
 from ..registry import schedule as make
 from ..schedule import Schedule
 from ..verify import Proof, verify
@@ -98,13 +98,7 @@ def schedule_up_to_error(
         return make(collective, algorithm, ranks, root, **parameters), None
     except ScheduleError as error:
         wrong = error  # its name does not outlive this block
-    if isinstance(algorithm, str):
-        algorithm = find_algorithm(collective, algorithm)
-    chosen = (
-        algorithm
-        if isinstance(algorithm, Algorithm)
-        else Algorithm(collective, getattr(algorithm, "__name__", "algorithm"), algorithm, None)
-    )
+    chosen = algorithm_of(collective, algorithm)
 
     def until(*arguments: Any, **keywords: Any) -> Steps:
         done = 0
