@@ -28,7 +28,7 @@ _USER = -1  # the writer of what lies in an array before the call
 class Rules:
     """What the engine does; a test changes one and expects to be told."""
 
-    keeps_its_end: str = "if heard"  # or "always", "unheard", "awaited": without looking at the one or the other
+    keeps_its_end: str = "if heard"  # or "always", or "awaited": even if somebody waits for it in this call
     calls_behind: int = 1  # how many calls others may be behind: this many and the one that has just ended
     areas: int = 2
     one_area_for_all: bool = False  # not only for the programs that can do with one
@@ -101,7 +101,11 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         programs = programs_of(chosen.collective, chosen.algorithm, ranks, chosen.root, chosen.memory)  # type: ignore[arg-type]
         program = facts(programs, rank, chosen.algorithm)
         found, left = _alone(programs)
-        first, stride = int(programs.starts[rank]), program["stride"]
+        first, stride, instructions = (
+            int(programs.starts[rank]),
+            int(program["lengths"].max()),
+            program["lengths"][rank],
+        )
         one_area = program["one_area"] or rules.one_area_for_all
         met: set[int] = set()
 
@@ -127,12 +131,12 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         if chosen.memory != "private":  # agree(): everybody has come, and says where its arrays are
             steps.append(Step(step.waits, [], [], base + 1))
             step = Step([(peer, base + 1) for peer in peers], [read for peer in peers for read in meet(peer)], [])
-        start, announced = base + 1, False
+        start = base + 1
         for segment in range(chosen.segments):
             here = start + segment * stride
             if segment == 1 and rules.waits_in_second_segment:
                 step.waits += [(peer, base) for peer in peers]
-            for i in range(program["instructions"]):
+            for i in range(instructions):
                 for peer, count in programs.waits.of(first + i):
                     step.waits.append((peer, here + count))
                     step.reads += meet(peer)
@@ -142,9 +146,9 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
                     step.reads.append((place_of(slot, segment, areas_used), (call, segment, found[first + i, slot])))
                 for slot in programs.destinations.of(first + i):
                     step.writes.append((place_of(slot, segment, areas_used), (call, segment, first + i)))
-                last = i + 1 == program["instructions"] and segment + 1 == chosen.segments
+                last = i + 1 == instructions and segment + 1 == chosen.segments
                 if program["announce"][i] and (not last or len(program["leave_rank"])):
-                    step.publishes, announced = here + i + 1, True
+                    step.publishes = here + i + 1
                 steps.append(step)
                 step = Step([], [], [])
             areas_used += not one_area
@@ -160,13 +164,12 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
             settled = last_start
         for slot in arrays:  # what the caller finds
             step.reads += [(place_of(slot, one), (call, one, left[slot])) for one in range(chosen.segments)]
-        must_tell = {
-            "if heard": not announced or len(met) < len(peers) or program["end_awaited"] or chosen.segments > 1,
-            "always": False,
-            "unheard": not announced or program["end_awaited"] or chosen.segments > 1,
-            "awaited": not announced or len(met) < len(peers) or chosen.segments > 1,
+        may_be_silent = {
+            "if heard": bool(program["silent"]),
+            "always": True,
+            "awaited": len(met) == len(peers) and any(program["announce"]),
         }
-        if must_tell[rules.keeps_its_end]:
+        if not may_be_silent[rules.keeps_its_end] or chosen.segments > 1:
             step.publishes = base
         steps.append(step)
     return steps

@@ -31,7 +31,8 @@ class Proof:
     counts: Counts
     bounds: Bounds
     same_bits: bool | None
-    """All ranks that get a result get the same bits: each element is reduced by the same expression everywhere."""
+    """All ranks that get a result get the same bits: each element is reduced by the same expression everywhere, and
+    rounded at the same places. (A NaN is a NaN everywhere; which one it is may differ.)"""
     rank_order: bool | None
     """Contributions are combined in the order of the ranks, so an operation need not be commutative."""
     uniform: bool | None
@@ -95,20 +96,21 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         )
     versions = Versions(schedule) if programs else None
     state = versions.state if versions else _run(State(schedule))
-    results = _check_promise(state)
+    results = check_promise(state)
     if versions:
         # Three segments show the work area being used again; the largest schedules are proved for one. What the compiler
         # makes of arrays that peers cannot reach is proved for few ranks: it is the same rule for many.
         for memory in get_args(Memory)[: 3 if schedule.ranks <= 12 else 1]:
-            check(compile(schedule, memory, versions), segments=3 if schedule.moves < 100_000 else 1)
+            segments = None if schedule.moves < 100_000 else 1
+            check(compile(schedule, memory, versions), versions.state, segments)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
-        expression, chunk = state.expression[results], results % state.width
+        bits, chunk = state.bits[results], results % state.width
         first = np.zeros(schedule.chunks, np.uint64)
-        first[chunk] = expression
-        same_bits = bool((first[chunk] == expression).all())
+        first[chunk] = bits
+        same_bits = bool((first[chunk] == bits).all())
         rank_order = bool(state.in_order[results].all())
-        uniform = bool((expression == expression[:1]).all())
+        uniform = bool((bits == bits[:1]).all())
     return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
 
 
@@ -118,7 +120,7 @@ def _run(state: State) -> State:
     return state
 
 
-def _check_promise(state: State) -> Cells:
+def check_promise(state: State) -> Cells:
     """The cells that hold results, or the first cell that does not hold what the collective promises."""
     schedule, promise = state.schedule, state.promise
     ends = np.full((schedule.ranks, state.width), NOTHING, np.int32)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import ScheduleError
 from ..symbolic import heads_of, sizes_of
-from .lists import Ints, Lists
+from .lists import Ints, Lists, by_round, positions
 
 
 def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
@@ -27,7 +27,7 @@ def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
     active = np.flatnonzero(done < total)
     while len(active):
         rows = starts[active] + done[active]
-        owner, position = _positions(waits, rows)
+        owner, position = positions(waits, rows)
         unmet = waits.value[position] > done[waits.rank[position]]
         blocked = np.zeros(len(active), bool)
         blocked[owner[unmet]] = True
@@ -71,6 +71,7 @@ class Clocks:
         self._kept: dict[int, NDArray[np.signedinteger]] = {}
         self._kept_row = np.full(len(self.rank), -1, np.int64)
         self._forget_after: dict[int, list[int]] = {}
+        self._waits = by_round(waits, rounds)
 
     def advance(self, number: int) -> NDArray[np.signedinteger]:
         """The clocks of the instructions of the next round, themselves included, in the order of `rounds[number]`."""
@@ -78,7 +79,7 @@ class Clocks:
         own = self.rank[rows]
         everybody = len(own) == len(self._known)  # then `own` is 0, 1, 2, …
         clock = self._known.copy() if everybody else self._known[own]
-        owner, position = _positions(self.waits, rows)
+        owner, position = self._waits[number]
         if len(owner):
             self._hear(clock, owner, position)
         clock[np.arange(len(own)), own] = rows - self.starts[own] + 1
@@ -125,10 +126,3 @@ class Clocks:
             self._forget_after.setdefault(last, []).append(number)
         for block in self._forget_after.pop(number, ()):
             del self._kept[block]
-
-
-def _positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
-    """Where the lists of the given rows stand: (which of the rows, position), flat."""
-    begin, sizes = lists.starts[rows], lists.starts[rows + 1] - lists.starts[rows]
-    owner = np.repeat(np.arange(len(rows)), sizes)
-    return owner, np.arange(len(owner)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)

@@ -31,3 +31,21 @@ def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
     order = np.argsort(row, kind="stable")
     row = row[order]
     return Lists(np.searchsorted(row, np.arange(total + 1)), rank[order], value[order])
+
+
+def positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
+    """Where the lists of the given rows stand: (which of the rows, position), flat."""
+    begin, sizes = lists.starts[rows], lists.starts[rows + 1] - lists.starts[rows]
+    owner = np.repeat(np.arange(len(rows)), sizes)
+    return owner, np.arange(len(owner)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+
+
+def by_round(lists: Lists, rounds: list[Ints]) -> list[tuple[Ints, Ints]]:
+    """The same for the rows of each round, all rounds at once."""
+    if not rounds:
+        return []
+    owner, position = positions(lists, np.concatenate(rounds))
+    ends = np.cumsum([len(rows) for rows in rounds])
+    cuts = np.searchsorted(owner, ends)
+    owner -= np.repeat(ends - [len(rows) for rows in rounds], np.diff(cuts, prepend=0))
+    return list(zip(np.split(owner, cuts[:-1]), np.split(position, cuts[:-1]), strict=True))

@@ -50,6 +50,13 @@ class Programs:
     leave: Lists
     """For every rank: how far its peers must be before it may return, since until then they use its arrays."""
     work_slots: Ints
+    announce: NDArray[np.bool_]
+    """Somebody waits for this instruction: that it is done is published at once. (The last one of a call is published with
+    the end of the call, if nothing is waited for between the two.)"""
+    silent: NDArray[np.bool_]
+    """For every rank: in a call of one segment it may keep its end to itself. It has heard from everyone in this call, and
+    what it has published tells everyone that it is in it, and so that it has ended the call before; that it has ended
+    this one they hear from it in the next, and nobody needs to know before."""
 
     @property
     def rank(self) -> Ints:
@@ -156,6 +163,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
         sources, destinations, rank, step, starts, schedule.ranks, width, private
     )
     sources, destinations, work_slots = _pack_work(sources, destinations, schedule.ranks, width)
+    announce, silent = _publications(starts, waits, reuse, leave, private)
     datum = versions.datum[version].astype(np.int64)
     return Programs(
         schedule=schedule,
@@ -164,7 +172,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
         starts=starts,
         step=step,
         length_of=datum % schedule.chunks,
-        complete=versions.complete[version] & (kind == 1) & schedule.promise.reduces,
+        complete=versions.complete[version] & (kind == 1) & (versions.sizes[version] > 1) & schedule.promise.reduces,
         sources=sources,
         destinations=destinations,
         waits=waits,
@@ -172,7 +180,35 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
         one_area=one_area,
         leave=leave,
         work_slots=work_slots,
+        announce=announce,
+        silent=silent,
     )
+
+
+def _publications(
+    starts: Ints, waits: Lists, reuse: Lists, leave: Lists, private: bool
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which instructions are published when they are done, and which ranks may keep their end to themselves."""
+    ranks = len(starts) - 1
+    announce, in_call = np.zeros(starts[-1], bool), np.zeros(starts[-1], bool)
+    for lists in (waits, leave, reuse):
+        announce[starts[lists.rank] + lists.value - 1] = True
+        if lists is not reuse:  # which only later segments wait for
+            in_call[starts[lists.rank] + lists.value - 1] = True
+    owner = np.repeat(np.arange(ranks), np.diff(starts))
+    has_leave = np.diff(leave.starts) > 0
+    is_last = np.zeros(len(owner), bool)
+    is_last[starts[1:][np.diff(starts) > 0] - 1] = True
+    spoken = np.zeros(ranks, bool)
+    spoken[owner[announce & (~is_last | has_leave[owner])]] = True
+    awaited = np.zeros(ranks, bool)
+    awaited[owner[in_call & is_last]] = True
+    # Where arrays are reached into, everybody has heard from everybody before the first instruction.
+    heard = np.full(ranks, not private)
+    if private:
+        pairs = np.unique(np.concatenate([owner[waits.row] * ranks + waits.rank, leave.row * ranks + leave.rank]))
+        heard = np.bincount(pairs // ranks, minlength=ranks) == ranks - 1
+    return announce, spoken & heard & ~awaited
 
 
 def _pack_work(sources: Lists, destinations: Lists, ranks: int, width: int) -> tuple[Lists, Lists, Ints]:

@@ -83,9 +83,9 @@ class Versions:
         self.final = np.zeros(total, bool)
         self.final[final] = True
         # May a version lie in its rank's output array? Where the collective works in place the array is everybody's
-        # workspace; where slices are equal anything fits; otherwise only the chunk that belongs there has its length.
-        has_home = (self.chunk < schedule.chunks) if promise.in_place else self.wanted[self.cell] != NOTHING
-        self.home = has_home & (promise.sliced | (self.datum == self.chunk))
+        # workspace, otherwise it holds what is wanted there. That the version fits, whatever the length of the array, is a
+        # rule of the language (`symbolic`).
+        self.home = (self.chunk < schedule.chunks) if promise.in_place else self.wanted[self.cell] != NOTHING
         remote = self.rank[self.reader] != self.rank[self.operand]
         self.read_by_peers = np.zeros(total, bool)
         self.read_by_peers[self.operand[remote]] = True
