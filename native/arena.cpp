@@ -1,6 +1,7 @@
 #include "arena.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -9,16 +10,40 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "directory.hpp"
 #include "errors.hpp"
+#include "layout_hash.hpp"
 
 namespace allfold {
 
 namespace {
 
-constexpr size_t page = 4096;
 constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
+
+// All arenas of this process, so that a forked child can close their descriptors: while it had them open, the memory of ranks
+// that have ended would stay. The lock is taken before the fork and given back on both sides of it.
+std::mutex all_mutex;
+std::set<int*> all_descriptors;
+
+void watch_forks() {
+    static const bool watching = [] {
+        auto before = [] { all_mutex.lock(); };
+        auto in_parent = [] { all_mutex.unlock(); };
+        auto in_child = [] {
+            fork_count.fetch_add(1, std::memory_order_relaxed);
+            for (int* descriptor : all_descriptors) {
+                close(*descriptor);
+                *descriptor = -1;
+            }
+            all_descriptors.clear();
+            all_mutex.unlock();
+        };
+        return pthread_atfork(before, in_parent, in_child) == 0;
+    }();
+    (void)watching;
+}
 
 [[noreturn]] void fail(const std::string& what) {
     throw EngineError(Fault::memory, "shared memory: " + what + ": " + std::strerror(errno));
@@ -43,12 +68,13 @@ Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, di
     struct stat facts{};
     fstat(descriptor_, &facts);
     directory().identity.store(facts.st_ino, std::memory_order_relaxed);
-    directory().magic.store(directory_magic, std::memory_order_release);
+    directory().magic.store(layout_hash, std::memory_order_release);
 }
 
 Arena::Arena(int descriptor, size_t bytes) : descriptor_(descriptor), size_(bytes) { map(); }
 
 void Arena::map() {
+    process_ = getpid();
     void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_, 0);
     if (base == MAP_FAILED) {
         int error = errno;
@@ -61,14 +87,34 @@ void Arena::map() {
     madvise(base, size_, MADV_HUGEPAGE);
     // A child made by fork() must not keep a dead rank's memory alive, nor write into it.
     madvise(base, size_, MADV_DONTFORK);
+    watch_forks();
+    std::lock_guard lock(all_mutex);
+    all_descriptors.insert(&descriptor_);
 }
 
 Arena::~Arena() {
+    if (!is_here()) return;  // in a child something else may lie at these addresses by now
     munmap(base_, size_);
+    std::lock_guard lock(all_mutex);
+    all_descriptors.erase(&descriptor_);
     close(descriptor_);
 }
 
+void Arena::need_here(const char* name) const {
+    if (is_here()) return;
+    throw EngineError(Fault::usage, std::string(name) + ": this process was forked off rank process " + std::to_string(process_) +
+                                        ", whose communicator it cannot use; make one in this process, or leave the call to " +
+                                        "its parent");
+}
+
+void Arena::lend_to_children(size_t offset) {
+    std::lock_guard lock(mutex_);
+    // Where the kernel declines (too many pieces), children have to do without.
+    madvise(base_ + offset, used_.at(offset), MADV_DOFORK);
+}
+
 size_t Arena::allocate(size_t bytes) {
+    need_here("shared memory");
     bytes = (bytes + page - 1) / page * page;
     if (bytes == 0) bytes = page;
     std::lock_guard lock(mutex_);
@@ -84,11 +130,13 @@ size_t Arena::allocate(size_t bytes) {
 }
 
 void Arena::release(size_t offset) {
+    if (!is_here()) return;  // the parent goes on using it
     std::lock_guard lock(mutex_);
     auto found = used_.find(offset);
     if (found == used_.end()) return;
     size_t length = found->second;
     used_.erase(found);
+    madvise(base_ + offset, length, MADV_DONTFORK);
     // Give the pages back at once, and have them zeroed when they are used again.
     fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(length));

@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include "fork.hpp"
+
 namespace allfold {
 
 struct Directory;
@@ -23,6 +25,14 @@ class Arena {
     size_t allocate(size_t bytes);
     void release(size_t offset);
 
+    // Children made by fork() get nothing of an arena but what is lent to them: arrays, which are then theirs too.
+    void lend_to_children(size_t offset);
+
+    // False in a child that was forked off the process that has this arena: most of it is not mapped there.
+    bool is_here() const { return forks_ == forks(); }
+    // Throws where it is not, in the name of a call.
+    void need_here(const char* name) const;
+
     Directory& directory() const { return *reinterpret_cast<Directory*>(base_); }
     char* at(size_t offset) const { return base_ + offset; }
     bool holds(const void* pointer, size_t bytes) const {
@@ -37,6 +47,8 @@ class Arena {
   private:
     void map();
 
+    uint32_t forks_ = forks();
+    int32_t process_;
     int descriptor_ = -1;
     size_t size_ = 0;
     char* base_ = nullptr;

@@ -105,6 +105,10 @@ class Channel {
     // Ends the helper thread, and with an error whatever is not done.
     void close();
 
+    // Throws, in the name of `name`, where this process was forked off the rank's.
+    void check_caller(const char* name) const { members_[rank_].arena->need_here(name); }
+    bool is_here() const { return members_[rank_].arena->is_here(); }
+
   private:
     struct Inbound;
     struct Outbound;

@@ -21,7 +21,7 @@ inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit *
 inline size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
 
 // A megabyte for all rings together, as long as each has a page; more than 256 KiB for one makes nothing faster.
-inline uint64_t ring_bytes_for(uint32_t ranks) {
+inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
     return std::bit_floor(std::clamp<uint64_t>((uint64_t{1} << 20) / ranks, 4 << 10, 256 << 10));
 }
 

@@ -12,6 +12,8 @@
 
 namespace allfold {
 
+using namespace std::chrono_literals;
+
 namespace {
 
 // Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks share.
@@ -73,13 +75,53 @@ void Communicator::stand(Standing standing) {
     wake_all(posts_[rank_]->progress);
 }
 
-void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
-    // Whoever has the lock may need, to finish, what let_go() gives up (the interpreter): not to be kept while waiting here.
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) {
+Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::duration timeout,
+                         const std::function<void()>& let_go, const std::function<void()>& interrupted)
+    : communicator_(communicator) {
+    communicator_.check_caller(name);
+    auto& turn = communicator_.turn_;
+    uint64_t free = 0;
+    if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+        // Whoever has the turn may need, to finish, what let_go() gives up (the interpreter).
         if (let_go) let_go();
-        lock.lock();
+        auto deadline = Clock::now() + timeout;
+        while (turn.exchange(2, std::memory_order_acquire) != 0) {
+            sleep_on(turn, 2, std::min<Clock::duration>(20ms, timeout));
+            if (interrupted) interrupted();
+            if (Clock::now() >= deadline && turn.load(std::memory_order_relaxed) != 0) throw communicator_.not_my_turn(name, timeout);
+        }
     }
+    communicator_.runner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+}
+
+Communicator::Turn::~Turn() {
+    communicator_.runner_.store({}, std::memory_order_relaxed);
+    if (communicator_.turn_.exchange(0, std::memory_order_release) == 2) wake_all(communicator_.turn_);
+}
+
+EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout) const {
+    char within[48];
+    std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
+    return EngineError(Fault::timeout, std::string(name) + ": another call of this rank was still under way after " + within +
+                                           "; calls on one communicator take turns (" + label_ + ")");
+}
+
+void Communicator::check_caller(const char* name) const {
+    check_here(name);
+    // Relaxed: a thread sees its own store, and no other thread has its number.
+    if (runner_.load(std::memory_order_relaxed) == std::this_thread::get_id())
+        throw EngineError(Fault::usage, std::string(name) + ": this thread is in a call on the same communicator already, in an " +
+                                            "operation of its own or in the handler of a signal, and would wait for itself " +
+                                            where(call_));
+}
+
+void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout) {
+    Turn turn(*this, "trace", timeout, nullptr, nullptr);
+    trace_ = events;
+}
+
+void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
+    Turn turn(*this, collective_names[static_cast<size_t>(call.collective)], call.timeout, let_go, interrupted);
     check_open(call);
     Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
     running.met.assign(size(), 0);
@@ -114,6 +156,7 @@ void Communicator::enter(Running& running, const Call& call) {
     CallRecord& record = running.record;
     record.call = ++call_;
     record.elements = call.elements;
+    record.schedule = call.private_program->schedule;
     record.root = call.root;
     record.collective = static_cast<uint8_t>(call.collective);
     record.dtype = static_cast<uint8_t>(call.dtype);
@@ -185,7 +228,8 @@ const Program* Communicator::agree(Running& running, const Call& call) {
         if (peer != rank_) {
             await_peer(running, peer, base_ + 1);
             meet(running, peer);
-            record = posts_[peer]->records[call_ % records_kept].load();
+            // It is there, and will be for many calls: the peer is in this one.
+            if (!posts_[peer]->records[call_ % records_kept].load(call_, record)) fail_mismatch(running);
         }
         bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
         shared &= in_arena;
@@ -206,8 +250,12 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         running.inputs[rank_] = static_cast<const char*>(call.input);
         running.outputs[rank_] = static_cast<char*>(call.output);
     }
+    if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
+    if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
+    running.whole = call.elements / program.chunks;
+    running.rest = call.elements % program.chunks;
     size_t element = size_of(call.dtype);
-    uint64_t longest = (call.elements + program.chunks - 1) / program.chunks;
+    uint64_t longest = running.whole + (running.rest != 0);
     running.segment_elements = longest;
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
@@ -225,7 +273,6 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
-    bool announced = false;
     for (uint32_t segment = 0; segment < running.segments; ++segment) {
         uint64_t here = start + uint64_t{segment} * program.stride;
         if (segment == 1)
@@ -243,10 +290,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
             int64_t ready = trace_ ? now() : 0;
             execute(running, call, program, i, segment);
             bool last = i + 1 == count && segment + 1 == running.segments;
-            if (program.announce[i] && (!last || !program.leave.empty())) {
-                publish_progress(here + i + 1);
-                announced = true;
-            }
+            if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
             if (trace_)
                 trace_->push_back({call_, program.name, segment, i, began, ready, now(),
                                    running.segment_elements * element});
@@ -265,8 +309,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     // keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it has
     // ended the call before, which is what they wait for in the next one. That it has ended this one they wait for in
     // the next but one, and until then they hear from it again, or it has not come to the next.
-    bool everyone = std::find(running.met.begin(), running.met.end(), 0) == running.met.end();
-    if (!announced || !everyone || program.end_awaited || running.segments > 1) publish_progress(base_);
+    if (!program.silent || running.segments > 1) publish_progress(base_);
     // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
     posts_[rank_]->records[call_ % records_kept].end(ticks());
@@ -275,13 +318,13 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
 void Communicator::execute(Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
     const Slot *source = program.sources.begin(i), *source_end = program.sources.end(i);
     if (source == source_end || call.elements == 0) return;
-    uint32_t chunk = program.length_of[i];
-    uint64_t length = (chunk + 1) * call.elements / program.chunks - chunk * call.elements / program.chunks;
+    uint64_t chunk = program.length_of[i];
+    uint64_t length = running.first_of(chunk + 1) - running.first_of(chunk);
     uint64_t start = std::min(length, segment * running.segment_elements);
     uint64_t elements = std::min(length, start + running.segment_elements) - start;
     if (elements == 0) return;
-    const void* sources[most_ranks];
-    void* destinations[most_ranks + 1];
+    const void** sources = sources_.data();
+    void** destinations = destinations_.data();
     size_t source_count = 0, destination_count = 0;
     const void* from_array = nullptr;
     bool into_work = false;
@@ -331,12 +374,15 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
             copy(destinations[0], destinations + 1, destination_count - 1, elements * element, false);
         return;
     }
-    if (!fetched_) fetched_ = std::make_unique<char[]>(fetched_bytes);
-    uint64_t most = std::max<uint64_t>(fetched_bytes / far / element, 1);
+    // Usually a tile of many elements; with very many sources an element of each.
+    fetched_.resize(std::max(fetched_bytes, far * element));
+    near_.resize(source_count);
+    here_.resize(destination_count);
+    uint64_t most = fetched_.size() / far / element;
     for (uint64_t done = 0; done < elements;) {
         uint64_t now = std::min(most, elements - done);
-        const void* near[most_ranks];
-        char* free = fetched_.get();
+        const void** near = near_.data();
+        char* free = fetched_.data();
         for (size_t i = 0; i < source_count; ++i) {
             near[i] = static_cast<const char*>(sources[i]) + done * element;
             if (!is_far(i)) continue;
@@ -344,7 +390,7 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
             near[i] = free;
             free += now * element;
         }
-        void* here[most_ranks + 1];
+        void** here = here_.data();
         for (size_t i = 0; i < destination_count; ++i) here[i] = static_cast<char*>(destinations[i]) + done * element;
         combine(call, near, source_count, here, destination_count, now, complete);
         done += now;
@@ -367,11 +413,8 @@ char* Communicator::locate(const Running& running, const Program& program, const
         if (running.is_tiny) return posts_[slot.rank]->inline_work[area] + offset;
         return work_[slot.rank] + area * window_bytes + offset;
     }
-    uint64_t total = running.record.elements;
-    bool input = slot.space == Space::input;
-    uint32_t origin = (input ? program.input_origin : program.output_origin)[slot.rank];
-    uint64_t skip = slot.index * total / program.chunks - origin * total / program.chunks;
-    const char* base = input ? running.inputs[slot.rank] : running.outputs[slot.rank];
+    uint64_t skip = running.first_of(slot.index) - running.first_of(program.extent(slot).begin);
+    const char* base = slot.space == Space::input ? running.inputs[slot.rank] : running.outputs[slot.rank];
     return const_cast<char*>(base) + (skip + start) * element;
 }
 

@@ -5,11 +5,12 @@
 // done. Every wait checks, when it first hears of a peer in a call, that the peer is in the same call.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "arena.hpp"
@@ -92,7 +93,7 @@ class Communicator {
     static size_t work_bytes() { return 2 * window_bytes; }
 
     // `let_go` is called when a wait takes longer than a look. `interrupted` is asked now and then during long waits; it
-    // ends the call by throwing.
+    // ends the call by throwing. Calls take turns: one that comes while another is under way waits for it, within its timeout.
     void run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted);
 
     // Before this rank leaves: did all come with the same to the last call? A rank that needed nobody in it has not heard
@@ -107,13 +108,20 @@ class Communicator {
     bool in_shared_memory(const void* pointer, size_t bytes) const;
     uint64_t calls() const { return call_; }
     // Where to record every instruction from the next call on; null: nowhere. Waits for the call in progress.
-    void trace_to(std::vector<Event>* events) {
-        std::lock_guard lock(mutex_);
-        trace_ = events;
-    }
+    void trace_to(std::vector<Event>* events, Clock::duration timeout);
+
+    // Throws, in the name of `name`, what is true of any call that is made here and now: that this process was forked off the
+    // rank's, or that this thread is in the middle of a call already (in an operation of the user's own, or in the handler of
+    // a signal), for whose end the new one would wait.
+    void check_caller(const char* name) const;
+    // What a call says whose turn did not come in time.
+    EngineError not_my_turn(const char* name, Clock::duration timeout) const;
+    void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
+    bool is_here() const { return members_[rank_].arena->is_here(); }
 
   private:
     struct Running;
+    class Turn;
 
     void enter(Running& running, const Call& call);
     void offer(CallRecord& record, const Call& call);
@@ -162,8 +170,12 @@ class Communicator {
     enum class Fetching { untried, works, fails } fetching_;
     uint64_t witness_;
     Entry* entry_ = nullptr;            // in the directory of this rank's arena
-    std::unique_ptr<char[]> fetched_;  // tiles of peers' arrays, on their way into a fold
-    std::mutex mutex_;
+    std::vector<char> fetched_;  // tiles of peers' arrays, on their way into a fold
+    // The addresses of one instruction, and of a tile of it; as many as the longest one needs.
+    std::vector<const void*> sources_, near_;
+    std::vector<void*> destinations_, here_;
+    std::atomic<uint64_t> turn_{0};  // see Turn
+    std::atomic<std::thread::id> runner_{};  // the thread that has it
     std::shared_ptr<Ending> ending_;
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;

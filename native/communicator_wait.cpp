@@ -1,6 +1,8 @@
 // What can go wrong while a rank waits for the others of a call, and what is said of it.
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
+#include <map>
 
 #include "asking.hpp"
 #include "blame.hpp"
@@ -63,10 +65,12 @@ void Communicator::look_around(Running& running, uint32_t awaited) {
 }
 
 void Communicator::compare_last_call(const std::function<void()>& interrupted) {
-    std::lock_guard lock(mutex_);
+    Turn turn(*this, "close", leave_taking, nullptr, interrupted);
     if (call_ == 0 || static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed)) != Standing::open) return;
     std::function<void()> nothing;
-    Running running{.let_go = nothing, .interrupted = interrupted, .record = posts_[rank_]->records[call_ % records_kept].load(), .timeout = leave_taking, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
+    CallRecord own;
+    posts_[rank_]->records[call_ % records_kept].load(call_, own);  // nobody else writes there
+    Running running{.let_go = nothing, .interrupted = interrupted, .record = own, .timeout = leave_taking, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
     auto limit = Clock::now() + leave_taking;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         if (running.met[peer]) continue;
@@ -109,16 +113,25 @@ void Communicator::fail_mismatch(Running& running) {
     uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
     while (same_call && call < call_) {
         ++call;
-        const CallRecord own = posts_[rank_]->records[call % records_kept].load();
+        CallRecord own;
+        posts_[rank_]->records[call % records_kept].load(call, own);
         for (uint32_t peer = 0; peer < size(); ++peer) {
-            records[peer] = posts_[peer]->records[call % records_kept].load();
-            if (records[peer].call != call) continue;
+            if (!posts_[peer]->records[call % records_kept].load(call, records[peer])) {
+                records[peer].call = 0;
+                continue;
+            }
             same_call &= signature(records[peer]) == signature(own);
             same_collective &= records[peer].collective == own.collective;
         }
     }
     std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
     text += ": ";
+    // Two schedules of one name are told apart by their digests.
+    bool same_schedules = true;
+    std::map<std::string, uint64_t> schedules;
+    for (const CallRecord& record : records)
+        if (record.call == call)
+            same_schedules &= schedules.emplace(describe(record, true), record.schedule).first->second == record.schedule;
     std::vector<uint32_t> absent;
     std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
     for (uint32_t peer = 0; peer < size(); ++peer) {
@@ -127,6 +140,11 @@ void Communicator::fail_mismatch(Running& running) {
             continue;
         }
         std::string what = describe(records[peer], !same_collective);
+        if (!same_schedules) {
+            char digest[32];
+            std::snprintf(digest, sizeof digest, " (schedule %08" PRIx64 ")", records[peer].schedule & 0xffffffff);
+            what += digest;
+        }
         auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
         if (known == groups.end()) groups.push_back({what, {peer}});
         else known->second.push_back(peer);
@@ -177,13 +195,14 @@ std::string Communicator::last_seen(uint32_t peer) const {
     int32_t process = process_of(peer);
     std::string text = "; " + blame_.named(peer) + " ";
     uint64_t call = post.last_call.load(std::memory_order_acquire);
-    CallRecord record = post.records[call % records_kept].load();
+    CallRecord record;
+    bool known = post.records[call % records_kept].load(call, record);
     if (call == 0) {
         text += "has made no call yet";
     } else {
         bool done = post.last_done.load(std::memory_order_acquire) >= call;
         text += (done ? "has done call " : "is in call ") + std::to_string(call);
-        if (record.call == call) text += ", " + describe(record, true);
+        if (known) text += ", " + describe(record, true);
         uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }

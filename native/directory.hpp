@@ -7,7 +7,6 @@
 
 namespace allfold {
 
-inline constexpr uint64_t directory_magic = 0x32646c6f666c6c61;  // "allfold2"
 inline constexpr size_t entries_kept = 128;
 inline constexpr size_t answer_bytes = 16 << 10;
 

@@ -1,11 +1,13 @@
 // Elementwise folds of several arrays into several arrays, at the speed of memory.
 //
 // The bits of a result depend on the sources and their order alone: not on the instruction set, the alignment, or where in
-// an array an element lies. That is what lets ranks and machines agree. The definitions, where a choice exists:
+// an array an element lies. That is what lets ranks and machines agree. A NaN is the exception: that a result is one is
+// certain, but of two NaNs the compiler may let either come out, here one and there the other. The definitions, where a
+// choice exists:
 //   - Integers wrap around. Truth values are one byte, any nonzero byte is true, results are 0 or 1; sum, max and bor are
 //     "or", product, min and band are "and".
 //   - min and max give NaN if any operand is NaN, and order -0.0 below 0.0 (IEEE 754-2019 minimum and maximum): so the
-//     order of the operands never shows. Which NaN comes out (sign and payload) is not defined, for any operation.
+//     order of the operands never shows.
 //   - float16 and bfloat16 are widened to float32, folded there, and rounded once, to nearest, ties to even.
 //   - A complex product is (ac - bd) + (ad + bc)i, each operation rounded, without the rescue of infinities of C's Annex G.
 #pragma once

@@ -27,6 +27,7 @@ enum class Reach : uint8_t { none, arena, arena_and_fetches, address };
 struct CallRecord {
     uint64_t call = 0;
     uint64_t elements = 0;
+    uint64_t schedule = 0;  // the first bytes of its digest: two schedules may have one name
     int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
     int32_t root = 0;
     uint8_t collective = 0, dtype = 0, op = 0;
@@ -37,24 +38,42 @@ struct CallRecord {
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
 static_assert(sizeof(CallRecord) % sizeof(uint64_t) == 0);
 
-// A record in shared memory, word by word: a peer that looks while it is written sees a mixture, never undefined
-// behaviour, and tells by the call's number whether what it saw is what it asked for.
+// A fence that ThreadSanitizer need not know: everything around it is atomic.
+template <std::memory_order order>
+inline void fence() {
+#if !defined(__SANITIZE_THREAD__)
+    std::atomic_thread_fence(order);
+#endif
+}
+
+// A record in shared memory, which its owner overwrites while others may look: a sequence lock. The version is 2·call + 1
+// while the record of a call is being written, and 2·call + 2 once it is there.
+//
+// Writing: the fence orders the odd version before every word. Reading: the fence orders every word before the second look
+// at the version. So whoever saw a word of a later record also sees, at its second look, a version that is not what it was.
 struct SharedRecord {
+    std::atomic<uint64_t> version;
     std::atomic<uint64_t> words[record_words];
 
     void store(const CallRecord& record) {
         uint64_t plain[record_words];
         std::memcpy(plain, &record, sizeof plain);
+        version.store(2 * record.call + 1, std::memory_order_relaxed);
+        fence<std::memory_order_release>();
         for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
+        version.store(2 * record.call + 2, std::memory_order_release);
     }
-    // The call is over: the last word, see CallRecord.
+    // The call is over: the last word, see CallRecord. One word cannot be torn, and belongs to the version that is there.
     void end(uint64_t ticks) { words[record_words - 1].store(ticks, std::memory_order_relaxed); }
-    CallRecord load() const {
+    // The record of that call; false if it is not there any more, or not yet.
+    bool load(uint64_t call, CallRecord& record) const {
+        if (version.load(std::memory_order_acquire) != 2 * call + 2) return false;
         uint64_t plain[record_words];
         for (size_t i = 0; i < record_words; ++i) plain[i] = words[i].load(std::memory_order_relaxed);
-        CallRecord record;
+        fence<std::memory_order_acquire>();
+        if (version.load(std::memory_order_relaxed) != 2 * call + 2) return false;
         std::memcpy(&record, plain, sizeof plain);
-        return record;
+        return true;
     }
 };
 

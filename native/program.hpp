@@ -32,13 +32,21 @@ struct Rows {
 
     const Item* begin(size_t row) const { return items.data() + starts[row]; }
     const Item* end(size_t row) const { return items.data() + starts[row + 1]; }
+    size_t count(size_t row) const { return starts[row + 1] - starts[row]; }
+};
+
+// The chunks of the whole buffer that a rank's array holds: from `begin` to before `end`, in a row.
+struct Extent {
+    uint32_t begin, end;
 };
 
 struct Program {
     std::string name;
-    uint32_t instructions = 0;
-    uint32_t stride = 0;      // the longest program of any rank: what a segment adds to everyone's progress
+    uint64_t schedule = 0;  // the first bytes of its digest
+    uint32_t rank = 0, ranks = 0;
+    std::vector<uint32_t> lengths;  // by rank: the instructions of its program
     uint32_t chunks = 0;
+    uint32_t slices = 1;      // of the whole buffer, all equally long
     uint32_t work_slots = 0;  // the most that any rank needs
     bool one_area = false;    // peers are known to be done with a work slot: all segments use the same ones
     Memory memory = Memory::unreachable;
@@ -48,8 +56,19 @@ struct Program {
     std::vector<uint32_t> length_of;
     std::vector<uint8_t> complete;  // the result holds every contribution: an average divides
     std::vector<uint8_t> announce;  // somebody waits for this instruction
-    bool end_awaited = false;       // somebody waits for the last one before it ends its own part of the same segment
-    std::vector<uint32_t> input_origin, output_origin;  // by rank: the chunk that the array begins with
+    bool silent = false;            // in a call of one segment the end need not be published
+    std::vector<Extent> inputs, outputs;  // by rank
+    // Found by check_program().
+    uint32_t instructions = 0;
+    uint32_t stride = 0;  // the longest program of any rank: what a segment adds to everyone's progress
+    uint32_t most_sources = 0, most_destinations = 0;  // of one instruction
+
+    const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
 };
+
+// Everything that the engine will rely on while it runs the program: no rank, slot, chunk, wait or list can lead outside of
+// what there is, and nothing that peers wait for is kept from them. Throws what is wrong, a fault of whoever made it. That
+// the program does what its schedule says is proved where it is made (src/allfold/run/check.py).
+void check_program(Program& program);
 
 }  // namespace allfold

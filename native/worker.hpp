@@ -1,6 +1,7 @@
 // Calls that go on in the background, one after the other, in the order in which they were made.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -10,35 +11,30 @@
 #include <mutex>
 #include <thread>
 
+#include "wait.hpp"
+
 namespace allfold {
 
+// No mutex and no condition variable: a forked child may have to destroy its copy while a thread of the parent waits.
 class Ticket {
   public:
     void finish(std::exception_ptr error) {
-        {
-            std::lock_guard lock(mutex_);
-            error_ = error;
-            done_ = true;
-        }
-        changed_.notify_all();
+        error_ = error;
+        done_.store(1, std::memory_order_release);  // the error is there to be read
+        wake_all(done_);
     }
-    bool done() {
-        std::lock_guard lock(mutex_);
-        return done_;
+    bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+    bool wait_for(Clock::duration time) {
+        auto limit = Clock::now() + time;
+        while (!done() && Clock::now() < limit) sleep_on(done_, 0, limit - Clock::now());
+        return done();
     }
-    bool wait_for(std::chrono::nanoseconds time) {
-        std::unique_lock lock(mutex_);
-        return changed_.wait_for(lock, time, [this] { return done_; });
-    }
-    void rethrow() {
-        std::lock_guard lock(mutex_);
+    void rethrow() const {
         if (error_) std::rethrow_exception(error_);
     }
 
   private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool done_ = false;
+    std::atomic<uint64_t> done_{0};
     std::exception_ptr error_;
 };
 
@@ -63,10 +59,16 @@ class Worker {
         changed_.notify_all();
         return ticket;
     }
+    // Take back what was submitted; false if it has begun.
+    bool withdraw(const Ticket& ticket) {
+        std::lock_guard lock(mutex_);
+        return std::erase_if(jobs_, [&](const auto& job) { return job.second.get() == &ticket; }) > 0;
+    }
     bool busy() {
         std::lock_guard lock(mutex_);
         return working_ || !jobs_.empty();
     }
+    bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
 
   private:
     void loop() {

@@ -20,6 +20,7 @@ nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
         ~Loan() { arena->release(offset); }
     };
     auto* loan = new Loan{arena, arena->allocate(bytes)};
+    arena->lend_to_children(loan->offset);
     nb::capsule owner(loan, [](void* pointer) noexcept { delete static_cast<Loan*>(pointer); });
     return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(arena->at(loan->offset), {bytes}, owner));
 }

@@ -189,6 +189,12 @@ Array::~Array() {
     if (held_) PyBuffer_Release(&view_);
 }
 
+bool overlap(const Array& one, const Array& other) {
+    auto begin = [](const Array& array) { return reinterpret_cast<uintptr_t>(array.data); };
+    auto end = [&](const Array& array) { return begin(array) + array.elements * size_of(array.dtype); };
+    return begin(one) < end(other) && begin(other) < end(one);
+}
+
 DType dtype_named(const char* name) {
     for (size_t i = 0; i < dtype_count; ++i)
         if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);

@@ -40,4 +40,7 @@ class Array {
 
 DType dtype_named(const char* name);
 
+// Whether two arrays have a byte in common.
+bool overlap(const Array& one, const Array& other);
+
 }  // namespace allfold

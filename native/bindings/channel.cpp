@@ -47,19 +47,27 @@ class PyChannel {
         native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(ending));
     }
 
+    // What a forked child has of it is not its to end: locks may be held, and threads are not there.
+    ~PyChannel() {
+        if (!native_->is_here()) static_cast<void>(native_.release());
+    }
+
     void send(nb::handle array, nb::handle destination, nb::handle tag, nb::handle timeout, nb::handle dtype) {
+        native_->check_caller("send");
         PyOperation job;
         prepare(job, Operation::Kind::send, "send", array, destination, tag, dtype);
         run(job.operation, timeout);
     }
 
     nb::tuple receive(nb::handle array, nb::handle source, nb::handle tag, nb::handle timeout, nb::handle dtype) {
+        native_->check_caller("recv");
         PyOperation job;
         prepare(job, Operation::Kind::receive, "recv", array, source, tag, dtype);
         return message(run(job.operation, timeout));
     }
 
     std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag, nb::handle dtype) {
+        native_->check_caller(sends ? "isend" : "irecv");
         auto job = std::make_shared<PyOperation>();
         prepare(*job, sends ? Operation::Kind::send : Operation::Kind::receive, sends ? "isend" : "irecv", array, peer, tag, dtype);
         {
@@ -71,12 +79,14 @@ class PyChannel {
     }
 
     bool done(PyOperation& job) {
+        native_->check_caller("done");
         if (!native_->done(job.operation)) return false;
         job.array = Array();
         return true;
     }
 
     nb::object wait(PyOperation& job, nb::handle timeout) {
+        native_->check_caller("wait");
         bool receives = job.operation.kind == Operation::Kind::receive;
         auto limit = duration(timeout);
         Message received;
@@ -89,6 +99,7 @@ class PyChannel {
     }
 
     void close() {
+        if (!native_->is_here()) return;
         nb::gil_scoped_release release;
         native_->close();
     }

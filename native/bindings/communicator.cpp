@@ -25,11 +25,25 @@ Clock::duration seconds(double value) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
 }
 
+// A number out of Python that is to be one of 32 bits here.
+uint32_t narrow(int64_t value) {
+    if (value < 0 || value > UINT32_MAX) throw nb::value_error("a program has a number that is out of range");
+    return static_cast<uint32_t>(value);
+}
+
 template <typename Item, typename Make>
 Rows<Item> rows(const Ints& starts, const Ints& rank, const Ints& value, Make make) {
+    if (rank.shape(0) != value.shape(0)) throw nb::value_error("a program has lists of different lengths");
     Rows<Item> result;
-    for (size_t i = 0; i < starts.shape(0); ++i) result.starts.push_back(static_cast<uint32_t>(starts(i)));
+    for (size_t i = 0; i < starts.shape(0); ++i) result.starts.push_back(narrow(starts(i)));
     for (size_t i = 0; i < rank.shape(0); ++i) result.items.push_back(make(rank(i), value(i)));
+    return result;
+}
+
+std::vector<Extent> extents(const Ints& origin, const Ints& end) {
+    if (origin.shape(0) != end.shape(0)) throw nb::value_error("a program has lists of different lengths");
+    std::vector<Extent> result;
+    for (size_t i = 0; i < origin.shape(0); ++i) result.push_back({narrow(origin(i)), narrow(end(i))});
     return result;
 }
 
@@ -37,39 +51,45 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     auto program = std::make_shared<Program>();
     auto ints = [&](const char* name) { return nb::cast<Ints>(facts[name]); };
     auto number = [&](const char* name) { return nb::cast<uint32_t>(facts[name]); };
-    uint32_t width = number("width");
-    auto wait = [](int64_t rank, int64_t count) { return Wait{uint32_t(rank), uint32_t(count)}; };
+    uint32_t width = std::max<uint32_t>(number("width"), 1);
+    auto wait = [](int64_t rank, int64_t count) { return Wait{narrow(rank), narrow(count)}; };
     auto slot = [width](int64_t rank, int64_t value) {
-        auto space = static_cast<uint32_t>(std::min<int64_t>(value / width, 2));
-        return Slot{uint32_t(rank), static_cast<Space>(space), uint32_t(value - int64_t{space} * width)};
+        auto space = static_cast<uint32_t>(std::clamp<int64_t>(value / width, 0, 2));
+        return Slot{narrow(rank), static_cast<Space>(space), narrow(value - int64_t{space} * width)};
     };
     program->name = nb::cast<std::string>(facts["name"]);
-    program->instructions = number("instructions");
-    program->stride = number("stride");
+    program->schedule = nb::cast<uint64_t>(facts["schedule"]);
+    program->rank = number("rank");
+    program->ranks = number("ranks");
     program->chunks = number("chunks");
+    program->slices = number("slices");
     program->work_slots = number("work_slots");
-    program->memory = static_cast<Memory>(number("memory"));
+    program->memory = static_cast<Memory>(std::min<uint32_t>(number("memory"), 255));
     program->one_area = nb::cast<bool>(facts["one_area"]);
-    program->end_awaited = nb::cast<bool>(facts["end_awaited"]);
+    program->silent = nb::cast<bool>(facts["silent"]);
     program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
     program->destinations = rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);
     program->waits = rows<Wait>(ints("wait_starts"), ints("wait_rank"), ints("wait_count"), wait);
     program->reuse = rows<Wait>(ints("reuse_starts"), ints("reuse_rank"), ints("reuse_count"), wait);
     Ints leave_rank = ints("leave_rank"), leave_count = ints("leave_count");
+    if (leave_rank.shape(0) != leave_count.shape(0)) throw nb::value_error("a program has lists of different lengths");
     for (size_t i = 0; i < leave_rank.shape(0); ++i) program->leave.push_back(wait(leave_rank(i), leave_count(i)));
     auto list = [&](const char* name, auto& target) {
         Ints values = ints(name);
-        for (size_t i = 0; i < values.shape(0); ++i) target.push_back(static_cast<std::decay_t<decltype(target[0])>>(values(i)));
+        for (size_t i = 0; i < values.shape(0); ++i)
+            target.push_back(static_cast<std::decay_t<decltype(target[0])>>(narrow(values(i))));
     };
+    list("lengths", program->lengths);
     list("length_of", program->length_of);
     list("complete", program->complete);
     list("announce", program->announce);
-    list("input_origin", program->input_origin);
-    list("output_origin", program->output_origin);
-    if (program->input_origin.size() > most_ranks) throw nb::value_error("a communicator has at most 1024 ranks");
-    if (program->work_slots * size_t{64} > window_bytes) throw nb::value_error("the schedule has too many chunks to run here");
+    program->inputs = extents(ints("input_origin"), ints("input_end"));
+    program->outputs = extents(ints("output_origin"), ints("output_end"));
+    check_program(*program);
     return program;
 }
+
+uint64_t program_generation = 0;  // counted up, under the GIL, when programs that were made have become stale
 
 struct Plan {  // the programs of one algorithm, by what peers may do with the arrays; compiled when first wanted
     int collective;
@@ -101,6 +121,11 @@ class PyCommunicator {
     }
 
     ~PyCommunicator() {
+        if (!native_->is_here()) {  // what a forked child has of it is not its to end
+            static_cast<void>(worker_.release());
+            static_cast<void>(native_.release());
+            return;
+        }
         // The worker finishes what it has, and to let go of a job's arrays it needs the GIL that this thread holds.
         nb::gil_scoped_release release;
         worker_.reset();
@@ -145,11 +170,15 @@ class PyCommunicator {
     // Runs one call, or hands it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
+        check_caller(collective_names[collective]);
         if (in_background || (worker_ && worker_->busy())) {
             auto job = std::make_shared<Job>();
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
+            double limit = std::chrono::duration<double>(job->call.timeout).count();
+            // Not begun in time: those before it take too long. Once begun, it has a limit of its own.
+            if (!wait(*ticket, limit) && worker_->withdraw(*ticket)) throw native_->not_my_turn(collective_names[collective], job->call.timeout);
             wait(*ticket, -1);
         } else {
             Job job;
@@ -160,6 +189,7 @@ class PyCommunicator {
     }
 
     bool wait(Ticket& ticket, double timeout) {
+        if (!ticket.done()) check_caller("wait");
         auto limit = Clock::now() + (timeout < 0 ? seconds(1e9) : seconds(timeout));
         while (true) {
             bool done;
@@ -179,6 +209,8 @@ class PyCommunicator {
 
     // `compares`: whether all came with the same to the last call. What is still under way was not waited for, and is not.
     void close(bool compares) {
+        if (!native_->is_here()) return;  // a forked child leaves its parent's communicator alone
+        check_caller("close");
         nb::gil_scoped_release release;
         std::exception_ptr error;
         try {
@@ -190,7 +222,20 @@ class PyCommunicator {
         worker_.reset();
         if (error) std::rethrow_exception(error);
     }
-    void abort() { native_->stand(Standing::aborted); }
+    // The interpreter is about to end, and with it what the worker's thread needs to end its calls: whether one was given up.
+    bool end() {
+        if (!native_->is_here() || !worker_) return false;
+        bool pending = worker_->busy();
+        if (pending) native_->stand(Standing::aborted);
+        nb::gil_scoped_release release;
+        worker_.reset();
+        return pending;
+    }
+
+    void abort() {
+        native_->check_here("abort");
+        native_->stand(Standing::aborted);
+    }
     bool in_shared_memory(nb::handle object) {
         Array array(object, false, std::nullopt);
         return native_->in_shared_memory(array.data, array.elements * size_of(array.dtype));
@@ -208,12 +253,12 @@ class PyCommunicator {
     void start_trace() {
         events_.clear();
         nb::gil_scoped_release release;  // a call in the background may need the interpreter to come to its end
-        native_->trace_to(&events_);
+        native_->trace_to(&events_, timeout_);
     }
     nb::list stop_trace() {
         {
             nb::gil_scoped_release release;
-            native_->trace_to(nullptr);
+            native_->trace_to(nullptr, timeout_);
         }
         nb::list list;
         for (const Event& e : events_)
@@ -254,6 +299,14 @@ class PyCommunicator {
         PyThreadState* state_ = nullptr;
     };
 
+    // See Communicator::check_caller. An operation may also run on the worker's thread.
+    void check_caller(const char* name) {
+        native_->check_caller(name);
+        if (worker_ && worker_->is_this_thread())
+            throw EngineError(Fault::usage, std::string(name) + ": called from inside an operation, while the call that it belongs " +
+                                                "to is under way on the same communicator, and would wait for itself");
+    }
+
     void perform(Job& job) {
         constexpr size_t small = 16 << 10;
         Interpreter interpreter;
@@ -279,6 +332,10 @@ class PyCommunicator {
         if (has_input && has_output && job.input.dtype != job.output.dtype)
             throw nb::type_error((std::string("the input is ") + name_of(job.input.dtype) + ", the output " +
                                   name_of(job.output.dtype)).c_str());
+        if (has_input && has_output && overlap(job.input, job.output)) {
+            PyErr_SetString(PyExc_BufferError, "the input and the output overlap");
+            throw nb::python_error();
+        }
         Call& call = job.call;
         call.collective = static_cast<Collective>(collective);
         call.root = root;
@@ -362,18 +419,28 @@ class PyCommunicator {
         call.custom_fold = [function = job.function.ptr(), dtype](const void* const* sources, size_t count,
                                                                   void* const* destinations, size_t copies, size_t elements) {
             nb::gil_scoped_acquire acquire;
-            nb::list list;
-            size_t bytes = elements * size_of(dtype);
-            for (size_t i = 0; i < count; ++i)
-                list.append(nb::steal(PyMemoryView_FromMemory(
-                    static_cast<char*>(const_cast<void*>(sources[i])), static_cast<Py_ssize_t>(bytes), PyBUF_READ)));
-            nb::object result = nb::handle(function)(list, name_of(dtype));
-            Array array(result, false, dtype);
-            for (size_t i = 0; i < copies; ++i) std::memcpy(destinations[i], array.data, bytes);
+            // Copies, since the operation may keep what it is given: what lies here will soon be something else, or gone. In
+            // pieces that stay in the cache.
+            size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
+            for (size_t done = 0; done < elements; done += most) {
+                size_t start = done * size_of(dtype), bytes = std::min(most, elements - done) * size_of(dtype);
+                nb::list list;
+                for (size_t i = 0; i < count; ++i) list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
+                nb::object result = nb::handle(function)(list, name_of(dtype));
+                Array array(result, false, dtype);
+                if (array.elements * size_of(dtype) != bytes) throw nb::value_error("an operation gave another length than it got");
+                for (size_t i = 0; i < copies; ++i) std::memcpy(static_cast<char*>(destinations[i]) + start, array.data, bytes);
+            }
         };
     }
 
     std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root) {
+        if (known_programs_ != program_generation) {  // a name has come to stand for another algorithm
+            known_programs_ = program_generation;
+            plans_.clear();
+            for (auto& choices : choices_)
+                for (Choice& choice : choices) choice.plans.assign(native_->size(), nullptr);
+        }
         auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
         if (!known) known = std::make_shared<Plan>(collective, algorithm, root);
         return known;
@@ -383,6 +450,8 @@ class PyCommunicator {
         if (auto* known = plan.program(memory)) return known;
         auto number = static_cast<size_t>(memory);
         auto made = make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number)));
+        if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
+            throw nb::value_error("the program is another rank's");
         // Compiling is Python, and meanwhile another thread may have done the same and be running the result.
         if (!plan.programs[number]) plan.programs[number] = made;
         return plan.program(memory);
@@ -403,6 +472,7 @@ class PyCommunicator {
         return *numbers;
     }
 
+    uint64_t known_programs_ = program_generation;
     nb::object compile_, long_way_, failed_;
     Clock::duration timeout_;
     std::unique_ptr<Communicator> native_;
@@ -473,11 +543,17 @@ void bind_communicator(nb::module_& module) {
              nb::arg("dtype").none(), nb::arg("in_background"))
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
+        .def("end", &PyCommunicator::end)
         .def("abort", &PyCommunicator::abort)
         .def("in_shared_memory", &PyCommunicator::in_shared_memory)
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
+    module.def("forget_programs", [] { ++program_generation; });
+    module.def("check_program", [](nb::dict facts) { make_program(facts); });
+    module.def("overlap", [](nb::handle one, nb::handle other) {
+        return overlap(Array(one, false, std::nullopt), Array(other, false, std::nullopt));
+    });
     module.def("caller", &caller<false>);
     module.def("caller_vouched", &caller<true>);
     module.attr("MOST_RANKS") = most_ranks;

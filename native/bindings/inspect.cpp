@@ -10,6 +10,7 @@
 #include "../asking.hpp"
 #include "../communicator.hpp"
 #include "../blame.hpp"
+#include "../layout_hash.hpp"
 #include "../ticks.hpp"
 #include "bindings.hpp"
 
@@ -59,8 +60,8 @@ nb::dict post_of(const Post& post, int32_t process) {
     Times times(post);
     nb::list calls;
     for (uint64_t call = last > records_kept ? last - records_kept + 1 : 1; call <= last; ++call) {
-        CallRecord record = post.records[call % records_kept].load();
-        if (record.call == call) calls.append(record_of(record, times));
+        CallRecord record;
+        if (post.records[call % records_kept].load(call, record)) calls.append(record_of(record, times));
     }
     nb::dict dict;
     dict["process"] = process;
@@ -83,7 +84,7 @@ class View {
         size_ = static_cast<size_t>(facts.st_size);
         base_ = mmap(nullptr, size_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, descriptor, 0);
         if (base_ == MAP_FAILED) throw nb::value_error("the arena cannot be mapped");
-        if (directory().magic.load(std::memory_order_acquire) != directory_magic) {
+        if (directory().magic.load(std::memory_order_acquire) != layout_hash) {
             munmap(base_, size_);
             throw nb::value_error("this is not an arena of this version of allfold");
         }
@@ -143,6 +144,7 @@ PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count)
         return nullptr;
     }
     Arena* arena = nb::inst_ptr<Arena>(arguments[0]);
+    if (!arena->is_here()) return PyLong_FromLong(0);
     unsigned long long seen = PyLong_AsUnsignedLongLong(arguments[1]);
     if (PyErr_Occurred()) return nullptr;
     PyThreadState* state = PyEval_SaveThread();
@@ -172,6 +174,7 @@ double recorder_nanoseconds() {
 }
 
 std::atomic<uint64_t>& shrink_word(const Arena& arena, size_t post, size_t word) {
+    arena.need_here("shrink");
     auto& words = reinterpret_cast<Post*>(arena.at(post))->shrink;
     if (word >= std::size(words)) throw nb::index_error("a post has fewer words than that");
     return words[word];
@@ -180,18 +183,28 @@ std::atomic<uint64_t>& shrink_word(const Arena& arena, size_t post, size_t word)
 }  // namespace
 
 void bind_inspect(nb::module_& module) {
+    module.attr("LAYOUT") = layout_hash;
     module.def("inspect", &inspect);
     module.def("ask", &ask_descriptor);
-    module.def("flight", [](const Arena& arena, size_t post) { return post_of(*reinterpret_cast<Post*>(arena.at(post)), process_of(arena)); });
+    module.def("flight", [](const Arena& arena, size_t post) {
+        arena.need_here("flight");
+        return post_of(*reinterpret_cast<Post*>(arena.at(post)), process_of(arena));
+    });
     static PyMethodDef asked{"next_question", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(next_question)),
                              METH_FASTCALL, "Wait for a question to this arena."};
     module.attr("next_question") = nb::steal(PyCFunction_New(&asked, nullptr));
     module.def("give_answer", [](const Arena& arena, uint64_t question, nb::bytes text) {
+        arena.need_here("give_answer");
         give_answer(arena.directory(), question, std::string(text.c_str(), text.size()));
     });
-    module.def("end_questions", [](const Arena& arena) { end_questions(arena.directory()); });
+    module.def("end_questions", [](const Arena& arena) {
+        if (arena.is_here()) end_questions(arena.directory());  // the thread that answers is the parent's
+    });
     module.def("recorder_nanoseconds", &recorder_nanoseconds);
-    module.def("is_alive", [](const Arena& arena) { return life_of(process_of(arena)) == Life::alive; });
+    module.def("is_alive", [](const Arena& arena) {
+        arena.need_here("is_alive");
+        return life_of(process_of(arena)) == Life::alive;
+    });
     // Sequentially consistent: those who agree on something through these words each write theirs and then read the others'.
     module.def("load_word", [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
     module.def("store_word", [](const Arena& arena, size_t post, size_t word, uint64_t value) {

@@ -1,5 +1,9 @@
 // What the engine stands on, without Python: shared memory that is given out and taken back, and numbers that are waited
 // for. Exit status 0 if all is well, 1 if not. Under ThreadSanitizer the data that is handed over is what it watches.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -99,16 +103,73 @@ void all_meet(uint32_t ranks, int rounds) {
     for (auto& thread : threads) thread.join();
 }
 
-void records_come_through() {
-    CallRecord record;
-    record.call = 7;
-    record.elements = 1000;
-    record.input = 4096;
-    std::strcpy(record.algorithm, "ring");
+// One thread writes the records of call after call into the same place, others look: whatever they get is one record, not
+// parts of two.
+void records_are_never_torn(uint64_t calls) {
+    auto made_for = [](uint64_t call) {
+        CallRecord record;
+        record.call = call;
+        record.elements = 3 * call;
+        record.schedule = ~call;
+        record.input = static_cast<int64_t>(5 * call);
+        record.output = static_cast<int64_t>(7 * call);
+        std::snprintf(record.algorithm, sizeof record.algorithm, "%030llu", static_cast<unsigned long long>(call));
+        record.begun = 11 * call;
+        return record;
+    };
     auto shared = std::make_unique<SharedRecord>();
-    shared->store(record);
-    CallRecord came = shared->load();
-    expect(std::memcmp(&came, &record, sizeof record) == 0, "a record comes out as it went in");
+    std::atomic<uint64_t> last{0};
+    std::atomic<uint64_t> seen{0};
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 2; ++i)
+        readers.emplace_back([&] {
+            for (uint64_t call = 0; call < calls; call = last.load(std::memory_order_relaxed)) {
+                CallRecord came;
+                // The one that is there, or the next: which is just being written.
+                for (uint64_t wanted : {call, call + 1}) {
+                    if (wanted == 0 || !shared->load(wanted, came)) continue;
+                    CallRecord record = made_for(wanted);
+                    expect(std::memcmp(&came, &record, sizeof record) == 0, "a record comes out as it went in");
+                    seen.fetch_add(1, std::memory_order_relaxed);
+                }
+            }
+        });
+    for (uint64_t call = 1; call <= calls; ++call) {
+        shared->store(made_for(call));
+        last.store(call, std::memory_order_relaxed);
+        if (call % 64 == 0) let_others_run();
+    }
+    for (auto& reader : readers) reader.join();
+    CallRecord came;
+    expect(shared->load(calls, came) && !shared->load(calls - 1, came) && !shared->load(calls + 1, came), "the last one is there");
+    expect(seen.load() > 0, "somebody saw a record");
+}
+
+// A forked child has the parent's objects and not its memory: it may end them, and may not use them.
+void a_forked_child_is_not_the_rank() {
+    auto arena = std::make_unique<Arena>(1 << 20);
+    size_t lent = arena->allocate(4096), kept = arena->allocate(4096);
+    arena->lend_to_children(lent);
+    std::memset(arena->at(lent), 5, 4096);
+    int descriptor = arena->descriptor();
+    pid_t child = fork();
+    if (child == 0) {
+        bool good = !arena->is_here() && arena->at(lent)[17] == 5 && fcntl(descriptor, F_GETFD) == -1;
+        try {
+            arena->allocate(1);
+            good = false;
+        } catch (const EngineError& error) {
+            good &= error.fault == Fault::usage;
+        }
+        arena->release(kept);  // of no effect
+        arena->at(lent)[17] = 6;  // it is shared memory
+        arena.reset();
+        _exit(good ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a forked child sees what was lent to it and nothing else");
+    expect(arena->is_here() && arena->at(lent)[17] == 6 && arena->in_use() == 8192, "the parent goes on as before");
 }
 
 }  // namespace
@@ -119,7 +180,8 @@ int main() {
     numbers_are_handed_over({0, 20}, 2000);
     numbers_are_handed_over({0, 0}, 2000);
     all_meet(7, 200);
-    records_come_through();
+    records_are_never_torn(200000);
+    a_forked_child_is_not_the_rank();
     if (failures) return 1;
     std::puts("the engine's footing: all is well");
     return 0;

@@ -21,6 +21,11 @@ def contiguous(collective: str, array: Any) -> Any:
         raise UsageError(f"{collective}: {type(array).__name__} cannot be used as an array: {error}") from None
 
 
+def copied(array: Any) -> Any:
+    """A contiguous copy of a contiguous array."""
+    return array.clone() if hasattr(array, "detach") and hasattr(array, "clone") else np.array(array)
+
+
 def is_writable(array: Any) -> bool:
     flags = getattr(array, "flags", None)
     if isinstance(array, (memoryview, bytes)):

@@ -12,9 +12,12 @@ otherwise all ranks raise `MismatchError`. No call waits longer than its timeout
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import struct
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -26,8 +29,9 @@ from .. import _native
 from ..dtypes import find_dtype
 from ..errors import AllfoldError, MismatchError, UsageError
 from ..ops import WHY_NOT, Op, find_op
-from ..registry import Steps
-from .arrays import contiguous, is_writable, put_back
+from ..registry import Algorithm as RegisteredAlgorithm
+from ..registry import Steps, algorithm_of
+from .arrays import contiguous, copied, is_writable, put_back
 from .choice import Choice, choices, fetched
 from .flight import FAILURES, keep
 from .handle import Handle
@@ -40,7 +44,9 @@ from .timeouts import check_timeout
 from .trace import Trace
 from .tuning import Tuning, find_tuning
 
-Algorithm = str | Callable[..., Steps] | None
+_log = logging.getLogger("allfold")
+
+Algorithm = str | Callable[..., Steps] | RegisteredAlgorithm | None
 Array = Any
 
 DEFAULT_TIMEOUT = 300.0
@@ -60,6 +66,23 @@ _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _ADDRESS_SPACE = 2**44  # every rank maps every rank's arena, and a process has 2**47 bytes of addresses
 _DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
+
+
+_all: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """What is still under way when the interpreter ends is given up: it would need the interpreter to come to its end."""
+    for communicator in list(_all):
+        communicator._channel.close()
+        if communicator._engine.end():
+            _log.warning(
+                "rank %d ends while a call is under way that was not waited for (call %d of %s); it was given up",
+                communicator.rank,
+                communicator._engine.calls(),
+                communicator._label,
+            )
 
 
 def connect(
@@ -140,7 +163,9 @@ class Communicator(PointToPoint):
         self._label = label
         self._number = number  # see _number_of
         self._tuning = tuning
-        self._functions: dict[str, Callable[..., Steps]] = {}
+        self._functions: dict[tuple[str, str], RegisteredAlgorithm] = {}  # the users' own, by collective and name
+        self._names: dict[tuple[str, int], str] = {}  # theirs, by collective and identity
+        self._namesakes: Counter[str] = Counter()
         self._groups = 0
         self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and what of the arena it has
         self._dropped: list[int] = []  # groups that nobody holds any more on this rank
@@ -176,6 +201,7 @@ class Communicator(PointToPoint):
         self._channel = _native.Channel(rank, inboxes, label, timeout, ending)
         for name, code in _CODES.items():
             self._engine.choose(code, self._choices(name), *fetched(name, self.size))
+        _all.add(self)
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self._label}>"
@@ -460,7 +486,7 @@ class Communicator(PointToPoint):
         if op is not None and number is None:
             number, algorithm = self._custom(collective, op, root, algorithm)
         if algorithm is not None and not isinstance(algorithm, str):
-            algorithm = self._named(algorithm)
+            algorithm = self._named(collective, algorithm)
         try:
             ticket = self._engine.run(code, source, target, number, root, algorithm, timeout, dtype, async_op)
         except (BufferError, TypeError, ValueError) as error:
@@ -482,7 +508,7 @@ class Communicator(PointToPoint):
 
     def _compile(self, code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
         collective = _native.COLLECTIVES[code]
-        chosen = self.algorithm_named(algorithm)
+        chosen = self.algorithm_named(collective, algorithm)
         rooted = collective in ("reduce", "broadcast", "gather", "scatter")
         programs = programs_of(collective, chosen, self.size, root if rooted else None, MEMORIES[memory])
         return facts(programs, self.rank, algorithm)
@@ -490,20 +516,21 @@ class Communicator(PointToPoint):
     def _choices(self, collective: str) -> list[Choice]:
         return self._tuning.of(collective, self.size) or choices(collective, self.size)
 
-    def algorithm_named(self, name: str) -> str | Callable[..., Steps]:
+    def algorithm_named(self, collective: str, name: str) -> str | RegisteredAlgorithm:
         """What the engine's name for an algorithm stands for: a registered one's own name, or a user's function."""
-        return self._functions.get(name, name)
+        return self._functions.get((collective, name), name)
 
-    def _named(self, algorithm: Callable[..., Steps]) -> str:
-        """A name for a user's own generator function, the same on all ranks, so that they can be seen to agree."""
-        if not callable(algorithm):
-            raise UsageError(f"an algorithm is a name or a generator function, not {algorithm!r}")
-        name = f"{getattr(algorithm, '__name__', 'algorithm')}()"
-        known = self._functions.setdefault(name, algorithm)
-        if known is not algorithm:  # another function of the same name: count them, in the order of their first use
-            name = f"{name}#{1 + sum(other.startswith(name) for other in self._functions)}"
-            self._functions[name] = algorithm
-        return name
+    def _named(self, collective: str, algorithm: Callable[..., Steps] | RegisteredAlgorithm) -> str:
+        """A name for a user's own generator function. That ranks mean the same by it is seen from the schedules."""
+        key = (collective, id(algorithm))  # which stays its own: it is kept below
+        if key not in self._names:
+            chosen = algorithm_of(collective, algorithm)
+            # Functions of the same name are counted, in the order of their first use.
+            self._namesakes[chosen.name] += 1
+            count = self._namesakes[chosen.name]
+            self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
+            self._functions[collective, self._names[key]] = chosen
+        return self._names[key]
 
     def _custom(self, collective: str, op: str | Op, root: int, algorithm: Algorithm) -> tuple[Any, Algorithm]:
         """What the engine calls for an operation that is not one of its own, and the algorithm that is right for it."""
@@ -521,7 +548,7 @@ class Communicator(PointToPoint):
                     f"order; `allfold verify {name} --ranks {self.size}` shows it, `algorithm=None` takes one that does"
                 )
 
-        def fold(operands: list[memoryview], name: str) -> np.ndarray[Any, Any]:
+        def fold(operands: list[bytes], name: str) -> np.ndarray[Any, Any]:
             dtype = find_dtype(name)
             return found.fold([np.frombuffer(operand, dtype.carrier) for operand in operands], dtype)
 
@@ -530,11 +557,17 @@ class Communicator(PointToPoint):
     def _run_copied(
         self, code: int, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any
     ) -> Handle | None:
-        """The same call on contiguous copies, for arrays that are not contiguous themselves."""
+        """The same call on contiguous copies, for arrays that are not contiguous themselves, or that overlap."""
         collective = _native.COLLECTIVES[code]
         plain_source, plain_target = (contiguous(collective, array) for array in (source, target))
         if target is not None and not is_writable(target):
             raise UsageError(f"{collective}: the array for the result is read-only")
+        if source is not None and target is not None and _native.overlap(plain_source, plain_target):
+            # Whichever is the shorter: an input that is a part of its output, or an output that is a part of its input.
+            if collective in ("scatter", "reduce_scatter"):
+                plain_target = copied(plain_target)
+            else:
+                plain_source = copied(plain_source)
         handle = self._run(code, plain_source, plain_target, op, root, algorithm, *rest)
         if target is None or plain_target is target:
             return handle

@@ -21,6 +21,7 @@ import cloudpickle  # type: ignore[import-untyped]
 
 from allfold import _native
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
+from allfold.registry import algorithms_of_script
 from allfold.run.environment import Place, launched_place, place_from_environment
 from allfold.run.supervise import Child, Supervisor
 from allfold.run.timeouts import check_timeout
@@ -228,8 +229,14 @@ def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence
         content = cloudpickle.dumps((enter, work, tuple(args)))
     except Exception as error:
         raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
-    # The path goes in a pickle of its own: what lies in the other can only be found with it.
-    return pickle.dumps((sys.path, content))
+    # What the script has registered goes along, so that ranks find it by its name. One that cannot travel stays behind, and
+    # whoever asks for it hears that there is none.
+    algorithms = []
+    for one in algorithms_of_script():
+        with contextlib.suppress(Exception):
+            algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
+    # The path goes in a pickle of its own: what lies in the others can only be found with it.
+    return pickle.dumps((sys.path, algorithms, content))
 
 
 def _private_file(content: bytes) -> int:

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 import selectors
 import socket
 import struct
@@ -28,13 +29,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from allfold import _native
 from allfold.errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from allfold.version import __version__
 
 _MAGIC = b"allfold\0"
-_VERSION = 1
+_VERSION = 2
 _HELLO, _PIECE, _DESCRIPTORS, _ENTRY, _RECEIVED, _DONE, _FAILED, _GAVE_UP = range(8)
 _GREETING = struct.Struct("!B8sH")  # kind, magic, version: what every version of this protocol begins with
-_HELLO_FORMAT = struct.Struct("!B8sHIIQI")  # the greeting, then rank, size, bytes to come, descriptors to come
+# The greeting, then rank, size, bytes and descriptors to come, what the ranks' shared memory looks like, and who says so.
+_HELLO_FORMAT = struct.Struct("!B8sHIIQIQ32s")
 _ENTRY_FORMAT = struct.Struct("!BQI")  # kind, bytes to come, descriptors to come
 _GAVE_UP_FORMAT = struct.Struct("!Bd")  # kind, the timeout that ran out
 _FAILURES: tuple[type[AllfoldError], ...] = (AllfoldError, MismatchError, RankLost, CollectiveTimeout)
@@ -47,6 +51,8 @@ _LARGEST_COUNT = 2**31
 # run out of time waits for rank 0 to say who was missing.
 _LAST_WORDS_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.0005, 0.02
+# How long rank 0 takes a name that is held without listening for that of another rank 0 that is about to listen.
+_NAME_SECONDS = 0.5
 
 
 def exchange(
@@ -101,7 +107,11 @@ def is_trusted(peer: Peer, user: int) -> bool:
 
 
 def socket_name(key: str, user: int) -> bytes:
-    """The name that every rank works out by itself; the zero byte in front is what makes it abstract."""
+    """The name that every rank works out by itself; the zero byte in front is what makes it abstract.
+
+    Where somebody else holds it (keys of torchrun and Slurm can be guessed), rank 0 listens at this name with something
+    random behind it, and the others find it in the kernel's list of names.
+    """
     # Keys may come from environment variables, which need not be valid text.
     return b"\0allfold-" + hashlib.sha256(f"{user} {key}".encode(errors="surrogateescape")).hexdigest().encode()
 
@@ -167,28 +177,32 @@ def _open(meeting: _Meeting) -> socket.socket:
 
     A second rank 0 finds the name taken and gets a connection as well: that is how everyone learns that there are two.
     """
-    pause = _SHORTEST_PAUSE_SECONDS
+    name, began, pause = socket_name(meeting.key, os.geteuid()), time.monotonic(), _SHORTEST_PAUSE_SECONDS
     while True:
-        opened = (_listening(meeting) if meeting.rank == 0 else None) or _connected(meeting)
+        listener = _listening(name, meeting.size) if meeting.rank == 0 else None
+        connection, stranger = (None, "") if listener else _connected(name)
+        if pause == _LONGEST_PAUSE_SECONDS or stranger:
+            for other in _names_that_begin_with(name + b"-") if connection is None else ():
+                connection = connection or _connected(other)[0]
+            if meeting.rank == 0 and connection is None and (stranger or time.monotonic() > began + _NAME_SECONDS):
+                listener = _listening(name + b"-" + secrets.token_hex(8).encode(), meeting.size)
+        opened = listener or connection
         if opened is not None:
             return opened
-        if meeting.remaining() == 0 and meeting.rank == 0:
-            raise CollectiveTimeout(
-                meeting.sentence(f"a socket that never listens held the name for {meeting.timeout:g} s")
-            )
         if meeting.remaining() == 0:
+            held = f"; {stranger} holds the name of this run, and was not heard" if stranger else ""
             raise CollectiveTimeout(
-                meeting.sentence(f"rank 0 of {meeting.size} did not come within {meeting.timeout:g} s")
+                meeting.sentence(f"rank 0 of {meeting.size} did not come within {meeting.timeout:g} s{held}")
             )
         time.sleep(min(pause, meeting.remaining()))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _listening(meeting: _Meeting) -> socket.socket | None:
+def _listening(name: bytes, size: int) -> socket.socket | None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        listener.bind(socket_name(meeting.key, os.geteuid()))
-        listener.listen(max(128, meeting.size))
+        listener.bind(name)
+        listener.listen(max(128, size))
         return listener
     except OSError as error:
         listener.close()
@@ -197,31 +211,38 @@ def _listening(meeting: _Meeting) -> socket.socket | None:
         raise
 
 
-def _connected(meeting: _Meeting) -> socket.socket | None:
+def _connected(name: bytes) -> tuple[socket.socket | None, str]:
+    """A connection to whoever of this user listens at that name; or who else does."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.setblocking(False)
-        connection.connect(socket_name(meeting.key, os.geteuid()))
+        connection.connect(name)
         # The kernel tells who called listen(): nobody can pose as rank 0 of another user.
         host = peer_of(connection)
         if is_trusted(host, os.geteuid()):
-            return connection
-        raise AllfoldError(
-            meeting.sentence(
-                f"process {host.process} of user {host.user} listens in the place of rank 0 and was refused"
-            )
-        )
+            return connection, ""
+        connection.close()
+        return None, f"process {host.process} of user {host.user}"
     except (BlockingIOError, ConnectionError):  # too many in the queue just now; not there yet
         connection.close()
-        return None
+        return None, ""
     except OSError as error:
         connection.close()
         if error.errno == errno.EPROTOTYPE:
-            raise AllfoldError(meeting.sentence("another program holds the name of this run")) from error
+            return None, "another program"
         raise
     except BaseException:
         connection.close()
         raise
+
+
+def _names_that_begin_with(prefix: bytes) -> list[bytes]:
+    """The abstract names of that kind which the kernel knows of, the zero byte in front."""
+    shown = b"@" + prefix[1:]
+    with contextlib.suppress(OSError), open("/proc/net/unix", "rb") as names:
+        found = (line.split()[-1] for line in names if shown in line)
+        return [b"\0" + name[1:] for name in found if name.startswith(shown)]
+    return []
 
 
 # Rank 0 ---------------------------------------------------------------------------------------------------------------
@@ -361,8 +382,16 @@ class _Host:
         if len(packet) != _HELLO_FORMAT.size:
             self._drop(visitor)
             return
-        _, _, _, rank, size, bytes_expected, descriptors_expected = _HELLO_FORMAT.unpack(packet)
+        _, _, _, rank, size, bytes_expected, descriptors_expected, layout, named = _HELLO_FORMAT.unpack(packet)
         visitor.rank, visitor.size = rank, size
+        if (layout, named) != _build():
+            builds = [
+                f"{who} allfold {one[1].rstrip(bytes(1)).decode(errors='replace')} with the layout {one[0]:016x}"
+                for who, one in ((visitor, (layout, named)), (f"rank 0 (process {os.getpid()})", _build()))
+            ]
+            raise MismatchError(
+                self.meeting.sentence(f"{', '.join(builds)}: all ranks must run the same build of allfold")
+            )
         visitor.part = _Part(bytes_expected, descriptors_expected)
         if size != self.meeting.size:
             wrong = "the ranks disagree about how many they are"
@@ -471,7 +500,7 @@ def _join(meeting: _Meeting, connection: socket.socket, own: _Part) -> list[tupl
 
     try:
         sizes = (own.bytes_expected, own.descriptors_expected)
-        send(_HELLO_FORMAT.pack(_HELLO, _MAGIC, _VERSION, meeting.rank, meeting.size, *sizes))
+        send(_HELLO_FORMAT.pack(_HELLO, _MAGIC, _VERSION, meeting.rank, meeting.size, *sizes, *_build()))
         for packet in own.packets():
             send(*packet)
         for _ in range(meeting.size):
@@ -505,6 +534,11 @@ def _join(meeting: _Meeting, connection: socket.socket, own: _Part) -> list[tupl
     finally:
         for part in parts:
             part.close()
+
+
+def _build() -> tuple[int, bytes]:
+    """What two ranks must have in common to use each other's memory."""
+    return _native.LAYOUT, __version__.encode()[:32].ljust(32, bytes(1))
 
 
 def _last_words(connection: socket.socket) -> AllfoldError | None:

@@ -83,7 +83,7 @@ class Trace:
 def _readable(communicator: Communicator, raw: tuple[Any, ...]) -> Event:
     call, name, segment, instruction, start, ready, end, size = raw
     collective, algorithm, root, memory = name.split("/")
-    chosen = communicator.algorithm_named(algorithm)
+    chosen = communicator.algorithm_named(collective, algorithm)
     programs = programs_of(collective, chosen, communicator.size, None if root == "None" else int(root), memory)
     row = int(programs.starts[communicator.rank]) + instruction
     sources = programs.sources.of(row)

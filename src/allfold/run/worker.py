@@ -54,21 +54,26 @@ def _perform(work: int, report: int) -> NoReturn:
 
     os.set_inheritable(report, False)
     faulthandler.enable()  # a crash in native code then says where it happened, before the launcher says that it did
+    rank_process = os.getpid()
     status = 0
     try:
         # The ranks share one open file, and with it one position: map it, instead of reading from where that stands.
         import mmap
 
         with os.fdopen(work, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-            path, pickled_work = pickle.loads(memory)
+            path, pickled_algorithms, pickled_work = pickle.loads(memory)
         sys.path[:] = path
         import cloudpickle  # type: ignore[import-untyped]
 
         from allfold.errors import UsageError
+        from allfold.registry import algorithm
         from allfold.run.environment import place_from_environment
 
         place = place_from_environment()
         try:
+            for pickled in pickled_algorithms:
+                collective, name, chunks, generator = pickle.loads(pickled)
+                algorithm(collective, name, chunks=chunks)(generator)
             enter, function, args = pickle.loads(pickled_work)
         except Exception as error:
             raise UsageError(
@@ -85,8 +90,11 @@ def _perform(work: int, report: int) -> NoReturn:
                     f"rank {place.rank} returned a {type(result).__name__} that cannot be pickled: {error}"
                 ) from None
     except BaseException as error:
+        if os.getpid() != rank_process:
+            raise  # a forked child that came back here: it ends as any process does, and does not speak for the rank
         message, status = _failure(error)
-    _send(report, message)
+    if os.getpid() == rank_process:
+        _send(report, message)
     sys.exit(status)
 
 
