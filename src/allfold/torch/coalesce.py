@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .engine import Engine, Reduction
-from .tensors import plain
+from .tensors import in_a_row, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
 
@@ -19,7 +19,7 @@ def all_reduce(engine: Engine, tensors: list[Tensor], reduction: Reduction, time
         else:
             engine.all_reduce(tensor, reduction, timeout)
     for small in together.values():
-        whole = torch.cat([plain(tensor).view(-1) for tensor in small])
+        whole = in_a_row([plain(tensor).view(-1) for tensor in small])
         engine.all_reduce(whole, reduction, timeout)
         start = 0
         for tensor in small:

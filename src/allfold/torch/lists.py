@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import MismatchError, UsageError
 from .engine import Engine, Reduction, ints
-from .tensors import as_moved, check_alike, check_length, describe, joined, plain
+from .tensors import as_moved, check_alike, check_length, describe, in_a_row, joined, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
 _PARTS_TAG = 2**31 - 2  # of messages that belong to a collective; torch's own tags are small
@@ -182,7 +182,7 @@ def _send_parts(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], tim
 
 def _one_piece(tensors: list[Tensor]) -> Tensor:
     whole = joined(tensors)
-    return torch.cat([plain(tensor).view(-1) for tensor in tensors]) if whole is None else whole
+    return in_a_row([plain(tensor).view(-1) for tensor in tensors]) if whole is None else whole
 
 
 def _hand_out(table: Tensor, outputs: list[Tensor]) -> None:

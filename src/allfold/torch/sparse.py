@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..errors import MismatchError, UsageError
 from .engine import Engine, Reduction, ints
+from .tensors import in_a_row
 
 
 def all_reduce(engine: Engine, tensor: Tensor, reduction: Reduction, timeout: float | None) -> None:
@@ -41,4 +42,4 @@ def _gather_columns(engine: Engine, columns: Tensor, counts: list[int], timeout:
     padded[: len(rows)] = rows
     table = padded.new_empty((engine.size, *padded.shape))
     engine.all_gather(padded, table, timeout)
-    return torch.cat([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)
+    return in_a_row([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)
