@@ -1,6 +1,7 @@
 # make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
 # make sanitize: the engine under sanitizers · make bench-peers: what `allfold bench` compares with
 # make conformance: torch's own test-suite for backends, on allfold and on gloo
+# make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and held against oracles
 # make faults: a thousand ranks that die, stop, disagree or run out of memory · make soak [SECONDS=3600]: an hour of collectives
 # make web: build the page · make test-web: its unit tests, and that the committed build is fresh · make test-browser: in Chromium
 
@@ -9,7 +10,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test sanitize bench-peers conformance faults soak gallery web test-web test-browser lint format clean
+.PHONY: setup demo test sanitize bench-peers conformance faults fuzz soak gallery web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -39,8 +40,12 @@ conformance: setup $(VENV)/.torch
 faults: setup
 	$(VENV)/bin/python tests/faults.py
 
-# Ten million small collectives, then mixed ones on groups and threads until the time is over; nothing may grow.
 SECONDS ?= 3600
+# Random schedules for as long as is told, fresh seeds every time (docs/proof.md); the first disagreement ends it.
+fuzz: setup
+	$(VENV)/bin/python tests/fuzz.py --seconds $(SECONDS)
+
+# Ten million small collectives, then mixed ones on groups and threads until the time is over; nothing may grow.
 soak: setup
 	$(VENV)/bin/python tests/soak.py --seconds $(SECONDS)
 

@@ -243,7 +243,7 @@ def test_strangers_of_all_kinds_hold_up_nobody() -> None:
         except BaseException as error:
             results[name, rank] = error
 
-    greeting = struct.pack("!B8sHIIQI", 0, b"allfold\0", 1, 1, 3, 2**63, 2**31)
+    greeting = struct.pack("!B8sHIIQIQ32s", 0, b"allfold\0", 2, 1, 3, 2**63, 2**31, 0, b"")
     first = threading.Thread(target=meet, args=(key, 0, 3))
     first.start()
     strangers = []

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from live_ranks import knock
 
+import allfold
+from allfold import _native
 from allfold.errors import AllfoldError
 from allfold.run import rendezvous
 from allfold.run.rendezvous import Peer, exchange, is_trusted, peer_of, socket_name
@@ -155,8 +157,16 @@ def test_a_rank_without_a_possible_place_is_refused_at_once(key: str) -> None:
 # What is not one of the ranks -----------------------------------------------------------------------------------------
 
 
-def hello(rank: int, size: int, payload_bytes: int = 0, count: int = 0, version: int = 1) -> bytes:
-    return struct.pack("!B8sHIIQI", 0, b"allfold\0", version, rank, size, payload_bytes, count)
+def hello(
+    rank: int,
+    size: int,
+    payload_bytes: int = 0,
+    count: int = 0,
+    version: int = 2,
+    build: tuple[int, bytes] | None = None,
+) -> bytes:
+    build = build or (_native.LAYOUT, allfold.__version__.encode())
+    return struct.pack("!B8sHIIQIQ32s", 0, b"allfold\0", version, rank, size, payload_bytes, count, *build)
 
 
 def test_strangers_and_garbage_disturb_nobody(key: str) -> None:
@@ -197,6 +207,22 @@ def test_another_version_is_an_error_that_names_both(key: str) -> None:
     assert outcome.message.encode() in answer
 
 
+@pytest.mark.parametrize("build", [(_native.LAYOUT ^ 1, allfold.__version__.encode()), (_native.LAYOUT, b"0.0.9")])
+def test_another_build_is_an_error_that_names_both(key: str, build: tuple[int, bytes]) -> None:
+    """Its memory may look different: nobody must map it."""
+    child = Child(plain, 0, 2, key)
+    with knock(key, LONG / 2) as connection:
+        connection.send(hello(1, 2, build=build))
+        answer = connection.recv(1000)
+    outcome = child.outcome()
+    assert outcome.error == "MismatchError"
+    assert (
+        f"rank 1 (process {os.getpid()}) allfold {build[1].decode()} with the layout {build[0]:016x}" in outcome.message
+    )
+    assert f"allfold {allfold.__version__} with the layout {_native.LAYOUT:016x}" in outcome.message
+    assert outcome.message.encode() in answer
+
+
 def test_only_the_same_user_is_trusted() -> None:
     assert is_trusted(Peer(process=10, user=1000), user=1000)
     assert not is_trusted(Peer(process=10, user=1001), user=1000)
@@ -229,27 +255,69 @@ def test_another_user_cannot_join(key: str) -> None:
     assert host.outcome().value == other.outcome().value == [b"rank 0", b"rank 1"]
 
 
-@as_root
-def test_another_user_cannot_pose_as_rank_zero(key: str) -> None:
-    listens, ready = processes.Pipe(duplex=False)
+@contextlib.contextmanager
+def held_by_another_user(key: str, names: Sequence[bytes], kind: int, listens: bool) -> Iterator[Child]:
+    """Somebody else has guessed the key, and holds these names: that of the run with each of the endings."""
+    here, ready = processes.Pipe(duplex=False)
 
-    def pose(enough: Connection) -> None:
+    def hold(enough: Connection) -> None:
         os.setuid(NOBODY)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(socket_name(key, 0))
-            listener.listen()
+        with contextlib.ExitStack() as stack:
+            for ending in names:
+                held = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+                held.bind(socket_name(key, 0) + ending)
+                if listens:
+                    held.listen()
             ready.send(True)
             enough.recv()
 
     enough, stop = processes.Pipe(duplex=False)
-    impostor = Child(pose, enough)
-    assert listens.recv()
-    for rank in (0, 1):
-        outcome = Child(plain, rank, 2, key).outcome()
-        assert outcome.error == "AllfoldError"
-        assert f"process {impostor.process.pid} of user {NOBODY}" in outcome.message
+    impostor = Child(hold, enough)
+    assert here.recv()
+    yield impostor
     stop.send(True)
     impostor.outcome()
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("names", "kind", "listens"),
+    [
+        ([b""], socket.SOCK_SEQPACKET, True),
+        ([b"", b"-0", b"-1"], socket.SOCK_SEQPACKET, True),
+        ([b""], socket.SOCK_SEQPACKET, False),
+        ([b""], socket.SOCK_STREAM, True),
+    ],
+    ids=["listens", "listens at several", "holds it", "another kind"],
+)
+def test_another_user_who_takes_the_name_cannot_block_a_start(
+    key: str, names: Sequence[bytes], kind: int, listens: bool
+) -> None:
+    with held_by_another_user(key, names, kind, listens):
+        children = [Child(plain, rank, 3, key) for rank in (1, 0, 2)]
+        assert [child.outcome().value for child in children] == [[b"rank 0", b"rank 1", b"rank 2"]] * 3
+
+
+@as_root
+def test_another_user_cannot_pose_as_rank_zero(key: str) -> None:
+    with held_by_another_user(key, [b""], socket.SOCK_SEQPACKET, True) as impostor:
+        outcome = Child(plain, 1, 2, key, 0.3).outcome()
+        assert outcome.error == "CollectiveTimeout"
+        assert f"process {impostor.process.pid} of user {NOBODY} holds the name of this run" in outcome.message
+
+
+@as_root
+def test_a_second_rank_zero_is_noticed_where_the_name_was_taken(key: str) -> None:
+    with held_by_another_user(key, [b""], socket.SOCK_SEQPACKET, True):
+        first = Child(plain, 0, 2, key)
+        deadline = time.monotonic() + LONG / 2
+        while Path("/proc/net/unix").read_bytes().count(socket_name(key, 0)[1:] + b"-") < 1:
+            assert time.monotonic() < deadline, "rank 0 never listened"
+            time.sleep(0.001)
+        for child in (first, Child(plain, 0, 2, key)):
+            outcome = child.outcome()
+            assert outcome.error == "MismatchError"
+            assert "rank 0 came twice" in outcome.message
 
 
 # A rank that dies in the middle ---------------------------------------------------------------------------------------

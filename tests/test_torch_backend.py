@@ -588,3 +588,35 @@ def give_options(rank: int, store: str) -> str:
 
 def test_options_of_other_backends() -> None:
     assert "allfold takes no backend options" in run_ranks(give_options, 1, init=False)[0]
+
+
+# Inside autocast ------------------------------------------------------------------------------------------------------
+
+
+def inside_autocast(rank: int, size: int) -> list[Any]:
+    """torch's own functions change types there; ours must not, and must not fail on one rank alone."""
+    found: list[Any] = []
+    with torch.autocast("cpu"):
+        for name in FLOATS:
+            dtype = getattr(torch, name)
+            output = full(0, 5, dtype=dtype)
+            dist.scatter(output, [full(one + 1, 5, dtype=dtype) for one in range(size)] if rank == 0 else None, src=0)
+            reduced = full(0, rank + 2, dtype=dtype)
+            dist.reduce_scatter(reduced, [full(1, one + 2, dtype=dtype) for one in range(size)])
+            gathered = [full(0, 3, dtype=dtype) for _ in range(size)]
+            dist.all_gather(gathered, full(rank + 1, 3, dtype=dtype))
+            several = [full(1, 3, dtype=dtype), full(2, 4, dtype=dtype)]
+            dist.all_reduce_coalesced(several)
+            exchanged = [full(0, 2, dtype=dtype) for _ in range(size)]
+            dist.all_to_all(exchanged, [full(rank, 2, dtype=dtype) for _ in range(size)])
+            sparse = torch.sparse_coo_tensor([[rank]], torch.ones(1, dtype=dtype), (size,))
+            dist.all_reduce(sparse)
+            tensors = (output, reduced, gathered[-1], several[1], exchanged[-1], sparse.to_dense())
+            found.append([(str(one.dtype), float(one[0])) for one in tensors])
+    return found
+
+
+def test_lists_and_sparse_tensors_inside_autocast() -> None:
+    for rank, found in enumerate(run_ranks(inside_autocast, 3, 3)):
+        for name, got in zip(FLOATS, found, strict=True):
+            assert got == [(f"torch.{name}", value) for value in (rank + 1.0, 3.0, 3.0, 6.0, 2.0, 1.0)]

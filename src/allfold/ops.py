@@ -6,7 +6,8 @@ A fold goes strictly from left to right, in the type that its data accumulates i
 - avg is the sum, divided by the number of ranks where the last contribution comes in; it exists for floating and
   complex types, since the mean of integers is not an integer.
 - min and max give NaN if any operand is NaN, and order −0.0 below 0.0, so that the order of operands never shows.
-  Which NaN comes out (sign and payload) is not defined, for any operation.
+- Which NaN comes out (sign and payload) is not defined, for any operation: it may be another one on each engine, on each
+  rank, and from element to element. That it is a NaN is defined.
 - float16 and bfloat16 are folded in float32 and rounded to nearest, ties to even, once a fold.
 - A complex product is (ac − bd) + (ad + bc)i, each operation rounded; overflow gives infinities or NaN, never an error.
 - A fold of a single operand is that operand, bit by bit.
