@@ -34,20 +34,20 @@ bench-peers: setup $(VENV)/.torch
 
 # torch's own test-suite for backends, on allfold and on gloo; goes on where it was stopped, and writes docs/conformance.md.
 conformance: setup $(VENV)/.torch
-	$(VENV)/bin/python tests/conformance.py
+	$(VENV)/bin/python tests/torch/conformance.py
 
 # A thousand seeded trials: who hears what of a rank that came to grief, when, and what is left (docs/reliability.md).
 faults: setup
-	$(VENV)/bin/python tests/faults.py
+	$(VENV)/bin/python tests/reliability/faults.py
 
 SECONDS ?= 3600
 # Random schedules for as long as is told, fresh seeds every time (docs/proof.md); the first disagreement ends it.
 fuzz: setup
-	$(VENV)/bin/python tests/fuzz.py --seconds $(SECONDS)
+	$(VENV)/bin/python tests/programs/fuzz.py --seconds $(SECONDS)
 
 # Ten million small collectives, then mixed ones on groups and threads until the time is over; nothing may grow.
 soak: setup
-	$(VENV)/bin/python tests/soak.py --seconds $(SECONDS)
+	$(VENV)/bin/python tests/reliability/soak.py --seconds $(SECONDS)
 
 # docs/gallery.md and its figures, from the schedules themselves.
 gallery: setup

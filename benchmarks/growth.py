@@ -15,8 +15,8 @@ import sys
 import time
 
 import allfold as af
-from allfold.run.check import check
-from allfold.run.program import compile
+from allfold.programs.check import check
+from allfold.programs.compile import compile
 
 
 def measure(algorithm: str, ranks: int) -> dict[str, float]:

@@ -15,9 +15,9 @@ import sys
 import time
 
 import allfold as af
-from allfold.price.naming import find_topology
-from allfold.price.noise import Noise
-from allfold.price.simulate import simulate
+from allfold.price.simulate.noise import Noise
+from allfold.price.simulate.simulate import simulate
+from allfold.price.topology.parse import find_topology
 
 # algorithm, ranks, topology, segments, noise
 ROWS = [

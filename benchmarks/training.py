@@ -75,7 +75,7 @@ def main() -> int:
                 _print(table)
     if arguments.json:
         print(json.dumps({"environment": facts, "tables": tables}, indent=1))
-    from allfold.torch.timeline import save
+    from allfold.torch.training.timeline import save
 
     for path in filter(None, (arguments.svg, arguments.perfetto)):
         save(timelines, path)
@@ -184,7 +184,7 @@ def _timed_reduction(state: Any, bucket: Any) -> Any:
     """What DDP does by itself, with the times of every bucket: from its launch until its future is done."""
     import torch.distributed as dist
 
-    from allfold.torch.timeline import REDUCE, Span
+    from allfold.torch.training.timeline import REDUCE, Span
 
     (timeline, group), buffer, start = state, bucket.buffer(), time.monotonic_ns()
     buffer.div_(dist.get_world_size(group))
@@ -202,7 +202,7 @@ def _recorded(comm: Any, name: str, data: Any, bucket_bytes: int | None) -> Any:
     """One step of a new model, after two that warm up."""
     from contextlib import ExitStack
 
-    from allfold.torch.timeline import Timeline, gather, record, watch
+    from allfold.torch.training.timeline import Timeline, gather, record, watch
 
     timeline = Timeline(rank=comm.rank)
     contender = _contender(comm, name, bucket_bytes, timeline)

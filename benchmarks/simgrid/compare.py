@@ -14,8 +14,8 @@ from math import inf
 from pathlib import Path
 
 import allfold as af
-from allfold.price.machines import one_host
-from allfold.price.simulate import simulate
+from allfold.price.simulate.simulate import simulate
+from allfold.price.topology.machines import one_host
 
 BANDWIDTH, LATENCY = 1.25e9, 5e-6  # of a port; a route has two
 SIZES = [1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 26]

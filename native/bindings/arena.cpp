@@ -1,10 +1,10 @@
-#include "../arena.hpp"
+#include "shared/arena.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 
-#include "bindings.hpp"
+#include "bindings/bindings.hpp"
 
 namespace allfold {
 

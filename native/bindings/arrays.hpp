@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "../dtypes.hpp"
+#include "kernels/dtypes.hpp"
 
 namespace allfold {
 

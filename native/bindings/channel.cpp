@@ -1,5 +1,5 @@
 // Point-to-point messages for Python: arrays in, waits without the GIL.
-#include "../channel.hpp"
+#include "messages/channel.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "arrays.hpp"
-#include "bindings.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
 
 namespace allfold {
 

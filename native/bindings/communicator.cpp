@@ -9,10 +9,10 @@
 
 #include <unordered_map>
 
-#include "../communicator.hpp"
-#include "../worker.hpp"
-#include "arrays.hpp"
-#include "bindings.hpp"
+#include "collectives/communicator.hpp"
+#include "shared/worker.hpp"
+#include "bindings/arrays.hpp"
+#include "bindings/bindings.hpp"
 
 namespace allfold {
 
@@ -559,7 +559,7 @@ void bind_communicator(nb::module_& module) {
     module.attr("MOST_RANKS") = most_ranks;
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
-    // What the model of the engine (price/engine.py) must know.
+    // What the model of the engine (tune/model.py) must know.
     module.attr("WINDOW_BYTES") = window_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
     module.def("segment_bytes", &segment_bytes);

@@ -7,12 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../asking.hpp"
-#include "../communicator.hpp"
-#include "../blame.hpp"
-#include "../layout_hash.hpp"
-#include "../ticks.hpp"
-#include "bindings.hpp"
+#include "shared/stack_query.hpp"
+#include "collectives/communicator.hpp"
+#include "shared/blame.hpp"
+#include "shared/ticks.hpp"
+#include "bindings/bindings.hpp"
 
 namespace allfold {
 

@@ -1,7 +1,7 @@
 #include <nanobind/nanobind.h>
 
-#include "../errors.hpp"
-#include "bindings.hpp"
+#include "shared/errors.hpp"
+#include "bindings/bindings.hpp"
 
 namespace nb = nanobind;
 

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "../arena.hpp"
-#include "../errors.hpp"
-#include "../layout.hpp"
-#include "../wait.hpp"
+#include "shared/arena.hpp"
+#include "shared/errors.hpp"
+#include "shared/layout.hpp"
+#include "shared/wait.hpp"
 
 using namespace allfold;
 

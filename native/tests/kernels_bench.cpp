@@ -1,6 +1,6 @@
 // How fast the kernels are, beside memcpy: gigabytes (read and written) a second in the first and second cache and in
 // memory, and nanoseconds a call for a few elements. Arguments: the instruction set (default: the best).
-#include "../kernels.hpp"
+#include "kernels/kernels.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 // Every fold kernel of every instruction set this machine has, bit for bit against a scalar fold written here independently.
 // Exit status 0 if all agree, 1 if not.
-#include "../kernels.hpp"
+#include "kernels/kernels.hpp"
 
 #include <algorithm>
 #include <cmath>

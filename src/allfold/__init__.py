@@ -3,6 +3,8 @@
 # The packages `algorithms` and modules `schedule` and `verify` share their names with the functions that users call. A
 # module binds its name here when it is first loaded, so load them before the functions take the names.
 from . import algorithms as _algorithms  # noqa: F401
+from .communicator.messages import ANY_TAG, Message
+from .engines.reference import Replay, replay
 from .errors import (
     AllfoldError,
     CollectiveTimeout,
@@ -13,11 +15,9 @@ from .errors import (
     SharedMemoryError,
     UsageError,
 )
+from .launch.spawn import init, spawn, start
 from .ops import Op, op
 from .registry import algorithm, algorithms, schedule
-from .run.launch import init, spawn, start
-from .run.point_to_point import ANY_TAG, Message
-from .run.reference import Replay, replay
 from .schedule import Move, Schedule, copy, reduce
 from .verify import Proof, verify
 from .version import __version__

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .run.handle import Handle
+from .communicator.handle import Handle
 
 ANY_TAG: int
 MOST_RANKS: int

@@ -16,9 +16,9 @@ import numpy as np
 
 from .collectives import NOTHING, Bounds
 from .errors import ScheduleError, UsageError
-from .run.check import check
-from .run.program import compile
-from .run.versions import Memory, Versions
+from .programs.check import check
+from .programs.compile import compile
+from .programs.versions import Memory, Versions
 from .schedule import Counts, Schedule
 from .symbolic import Cells, State, name_ranks
 

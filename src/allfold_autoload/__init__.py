@@ -18,6 +18,6 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    from allfold.torch.meeting import create
+    from allfold.torch.bootstrap import create
 
     return create(options, backend_options)

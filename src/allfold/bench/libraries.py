@@ -42,7 +42,7 @@ class Allfold:
 
     def __init__(self, rank: int, size: int, key: str) -> None:
         from .. import __version__
-        from ..run.communicator import connect
+        from ..communicator.communicator import connect
 
         self.rank = rank
         self.version = f"allfold {__version__}"

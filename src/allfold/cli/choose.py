@@ -163,7 +163,7 @@ def is_schedule(name: str) -> bool:
 def read_schedule(path: str) -> Schedule:
     """A schedule as `allfold export` or `allfold show --json` wrote it, or as an MSCCL XML file of somebody else's."""
     if path.endswith(".xml"):
-        from ..export.msccl import read
+        from ..export.msccl.msccl import read
 
         return read(Path(path))
     try:

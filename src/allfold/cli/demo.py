@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..communicator.communicator import Communicator
+from ..engines.reference import replay
 from ..errors import ScheduleError
+from ..launch.spawn import spawn
 from ..registry import algorithms, schedule
-from ..run.communicator import Communicator
-from ..run.launch import spawn
-from ..run.reference import replay
 from ..verify import Proof, verify
 from ..view.text import draw
 from .compare import count, write_comparison

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _native
+from ..engines.shared_memory.flight import read
 from ..errors import UsageError
 from ..files import write_whole
-from ..run.flight import read
 from .doctor_flight import FORMATS, export_calls, write_calls
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from ..bench.sizes import format_size, parse_size
 from ..collectives import suggest
 from ..errors import UsageError
-from ..export import FORMATS, chakra, msccl, mscclpp, perfetto
+from ..export import FORMATS, perfetto
+from ..export.chakra import chakra
+from ..export.msccl import msccl
+from ..export.mscclpp import mscclpp
 from ..files import write_whole
 from ..price import find_topology
-from ..price.simulate import simulate
+from ..price.simulate.simulate import simulate
 from ..schedule import Schedule
 from ..verify import verify
 from .choose import add_with, choose, ranks_of

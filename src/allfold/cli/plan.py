@@ -15,11 +15,11 @@ from ..bench.sizes import format_size, parse_size, parse_sizes
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
-from ..price.naming import find_topology
-from ..price.plan import TWO_LEVELS, Plan, Planner, duration
-from ..price.sweep import sweep
-from ..price.this_machine import read_machine, topology_of_this_machine
-from ..price.topology import Topology
+from ..price.cost.plan import TWO_LEVELS, Plan, Planner, duration
+from ..price.cost.sweep import sweep
+from ..price.topology.parse import find_topology
+from ..price.topology.this_machine import read_machine, topology_of_this_machine
+from ..price.topology.topology import Topology
 from ..registry import algorithms, find_algorithm
 from .choose import one_rank_count, rank_counts
 from .plan_map import map_as_svg, map_as_text

@@ -10,8 +10,8 @@ from string import ascii_uppercase
 from rich.text import Text
 
 from ..bench.sizes import format_size
-from ..price.plan import Plan, duration
-from ..price.sweep import Sweep
+from ..price.cost.plan import Plan, duration
+from ..price.cost.sweep import Sweep
 from ..view.svg_text import width_of
 
 # Distinct also for most who see colours differently: Okabe and Ito's, and five more.

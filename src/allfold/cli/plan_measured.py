@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..bench.sizes import format_size
 from ..errors import UsageError
-from ..price.measured import Comparison, measured
-from ..price.plan import duration
+from ..price.cost.plan import duration
+from ..tune.measured import Comparison, measured
 from .choose import one_rank_count
 from .terminal import width, write_json, write_lines, write_table
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from allfold.errors import UsageError
-from allfold.run.launch import launch
+from allfold.launch.spawn import launch
 
 _DESCRIPTION = """\
 Start a Python script once for every rank, and look after the processes: when one fails, all end, and the last line says

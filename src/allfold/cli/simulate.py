@@ -13,13 +13,13 @@ from rich.text import Text
 from ..bench.sizes import parse_size
 from ..errors import UsageError
 from ..files import write_whole
-from ..price.cost import cost
-from ..price.formulas import closed_form
-from ..price.naming import find_topology
-from ..price.noise import Noise
-from ..price.plan import duration
-from ..price.simulate import MOST_MESSAGES, simulate
-from ..price.timeline import Timeline
+from ..price.cost.cost import cost
+from ..price.cost.formulas import closed_form
+from ..price.cost.plan import duration
+from ..price.simulate.noise import Noise
+from ..price.simulate.simulate import MOST_MESSAGES, simulate
+from ..price.simulate.timeline import Timeline
+from ..price.topology.parse import find_topology
 from ..schedule import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text

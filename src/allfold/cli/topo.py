@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from ..errors import UsageError
 from ..files import write_whole
-from ..price.plan import plan
-from ..price.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
-from ..price.topology import Topology
+from ..price.cost.plan import plan
+from ..price.topology.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
+from ..price.topology.topology import Topology
+from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
 from .choose import one_rank_count
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
-from .topo_drawing import amount, drawing_as_svg, drawing_as_text, rate, tree_of
 
 SUMMARY = """\
 What this machine has: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a

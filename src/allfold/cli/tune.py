@@ -17,15 +17,15 @@ from rich.progress import Progress as Bar
 
 from ..bench.sizes import format_size, parse_sizes
 from ..collectives import COLLECTIVES, find_collective
+from ..engines.shared_memory.choice import ALWAYS, choices
+from ..engines.shared_memory.tuning import TuningError
 from ..errors import UsageError
-from ..price.engine import ACCESSES, amounts, paths
-from ..price.fit import AS_GOOD, JUDGED_FROM
-from ..price.plan import duration
-from ..price.touches import PLACES
-from ..price.tune import SECONDS, SIZES, Progress, conclude, tune
-from ..price.tuning_file import Run, default_path, read_runs, write_runs
-from ..run.choice import ALWAYS, choices
-from ..run.tuning import TuningError
+from ..price.cost.plan import duration
+from ..tune.caches import PLACES
+from ..tune.file import Run, default_path, read_runs, write_runs
+from ..tune.fit import AS_GOOD, JUDGED_FROM
+from ..tune.model import ACCESSES, amounts, paths
+from ..tune.tune import SECONDS, SIZES, Progress, conclude, tune
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\

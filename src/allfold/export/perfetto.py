@@ -2,7 +2,7 @@
 
 Without a timeline every step takes one millisecond, divided into rounds where a port has several messages. A track holds
 what one rank sends, receives or moves within itself; arrows join the two ends of a message. A simulated timeline is
-written by itself (`price/timeline.py`), in the same form.
+written by itself (`price/simulate/timeline.py`), in the same form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..collectives import find_collective
 from ..errors import UsageError
-from ..price.timeline import Timeline
+from ..price.simulate.timeline import Timeline
 from ..schedule import Schedule, copy, reduce
 from ..schedule import build as build_schedule
 from ..verify import verify

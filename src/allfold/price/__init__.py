@@ -1,16 +1,16 @@
 """Price it: what an algorithm costs on a topology, before anyone runs it."""
 
-from .cost import Cost, Limit, cost
-from .formulas import Form, closed_form
-from .machines import dgx_h100, dragonfly, ethernet_cloud, fat_tree, hosts, laptop, one_host, ring, torus
-from .naming import find_topology
-from .noise import Noise
-from .plan import Plan, plan
-from .simulate import simulate
-from .sweep import Sweep, sweep
-from .this_machine import topology_of_this_machine
-from .timeline import Timeline
-from .topology import Cut, Link, Routes, Topology
+from .cost.cost import Cost, Limit, cost
+from .cost.formulas import Form, closed_form
+from .cost.plan import Plan, plan
+from .cost.sweep import Sweep, sweep
+from .simulate.noise import Noise
+from .simulate.simulate import simulate
+from .simulate.timeline import Timeline
+from .topology.machines import dgx_h100, dragonfly, ethernet_cloud, fat_tree, hosts, laptop, one_host, ring, torus
+from .topology.parse import find_topology
+from .topology.this_machine import topology_of_this_machine
+from .topology.topology import Cut, Link, Routes, Topology
 
 __all__ = [
     "Cost",

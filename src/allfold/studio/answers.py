@@ -16,9 +16,9 @@ from typing import Any
 
 from ..collectives import find_collective
 from ..errors import ScheduleError, UsageError
-from ..price.machines import CONSTRUCTORS
-from ..price.naming import find_topology
-from ..price.topology import Topology
+from ..price.topology.machines import CONSTRUCTORS
+from ..price.topology.parse import find_topology
+from ..price.topology.topology import Topology
 from ..registry import Algorithm, Steps, find_algorithm, schedule
 from ..view.entry import NO_TOPOLOGY, check_size, entry
 from ..view.page import SIZE, TOPOLOGY, document, table

@@ -11,10 +11,10 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
 from ..bench.case import Case, case_of_size, fill, lengths
+from ..communicator.communicator import Communicator
 from ..errors import UsageError
+from ..launch.spawn import spawn
 from ..registry import Steps
-from ..run.communicator import Communicator
-from ..run.launch import spawn
 from ..schedule import Schedule
 
 MOST_RANKS = 16

@@ -15,11 +15,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..errors import CollectiveTimeout, UsageError
 from . import coalesce, lists, sparse
+from .collectives import Reduction
 from .devices import first_of
-from .engine import Reduction
-from .member import DONE, Member
 from .monitored import Monitor
 from .options import listed, plain_options, reduced, rooted
+from .process_group import DONE, Member
 from .tensors import check, describe
 from .work import GroupDestroyed, GroupTimeout, Message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .engine import Engine, Reduction
+from .collectives import Engine, Reduction
 from .tensors import in_a_row, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call

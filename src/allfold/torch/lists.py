@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MismatchError, UsageError
-from .engine import Engine, Reduction, ints
+from .collectives import Engine, Reduction, ints
 from .tensors import as_moved, check_alike, check_length, describe, in_a_row, joined, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call

@@ -13,9 +13,9 @@ import time
 
 import torch
 
+from ..communicator.messages import Pending
 from ..errors import AllfoldError
-from ..run.point_to_point import Pending
-from .engine import Engine
+from .collectives import Engine
 from .work import GroupTimeout
 
 _TAGS = 2**20  # how many barriers until a tag is used again

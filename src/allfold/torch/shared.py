@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ..communicator.communicator import Communicator
 from ..errors import UsageError
-from ..run.communicator import Communicator
 
 
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:

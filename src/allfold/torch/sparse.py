@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MismatchError, UsageError
-from .engine import Engine, Reduction, ints
+from .collectives import Engine, Reduction, ints
 from .tensors import in_a_row
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..communicator.handle import Handle
+from ..communicator.messages import Pending
 from ..errors import AllfoldError, CollectiveTimeout
-from ..run.handle import Handle
-from ..run.point_to_point import Pending
 
 _FOR_EVER = timedelta(0)  # what torch passes where no timeout was given
 

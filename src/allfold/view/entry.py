@@ -33,8 +33,8 @@ from ..verify import Proof, verify
 from .source import sites_of, source_of
 
 if TYPE_CHECKING:
-    from ..price.topology import Topology
-    from ..run.trace import Trace
+    from ..communicator.trace import Trace
+    from ..price.topology.topology import Topology
 
 NO_TOPOLOGY = "none"
 MOST_SIMULATED = 70_000  # messages, some seconds
@@ -191,8 +191,8 @@ def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, An
 
 
 def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right: bool) -> dict[str, Any]:
-    from ..price.cost import cost
-    from ..price.simulate import simulate
+    from ..price.cost.cost import cost
+    from ..price.simulate.simulate import simulate
 
     topology.require(schedule.ranks)
     found: dict[str, Any] = {"topology": describe_topology(topology, name, schedule.ranks)}

@@ -22,8 +22,8 @@ from ..schedule import Schedule
 from .entry import NO_TOPOLOGY, check_size, describe_topology, entry, key_of, schedule_up_to_error
 
 if TYPE_CHECKING:
-    from ..price.topology import Topology
-    from ..run.trace import Trace
+    from ..communicator.trace import Trace
+    from ..price.topology.topology import Topology
 
 __all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "table", "topologies"]
 
@@ -111,7 +111,7 @@ def page_of(
     are as for `entry`, further options as for `document`.
     """
     if isinstance(topology, str):
-        from ..price.naming import find_topology
+        from ..price.topology.parse import find_topology
 
         name: str | None = topology if ":" in topology or "." not in topology else basename(topology)
         topology = find_topology(topology, schedule.ranks)
@@ -199,8 +199,8 @@ def _reduced(schedule: Schedule) -> Fraction:
 
 def topologies(ranks: int) -> list[dict[str, Any]]:
     """The topologies to choose from, each with room for so many ranks."""
-    from ..price.machines import CONSTRUCTORS
-    from ..price.naming import find_topology
+    from ..price.topology.machines import CONSTRUCTORS
+    from ..price.topology.parse import find_topology
 
     return [
         {

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from ..price.plan import duration
-from ..price.timeline import Timeline
+from ..price.cost.plan import duration
+from ..price.simulate.timeline import Timeline
 
 RANKS, MESSAGES = 32, 20_000
 """Of more ranks than this the first are drawn; of more messages as well."""

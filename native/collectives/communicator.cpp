@@ -1,0 +1,449 @@
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "shared/blame.hpp"
+#include "collectives/communicator_parts.hpp"
+#include "collectives/fetch.hpp"
+#include "shared/peers.hpp"
+#include "shared/ticks.hpp"
+
+namespace allfold {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks share.
+constexpr uint64_t cached_bytes = uint64_t{64} << 20;
+
+int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
+                           uint64_t group, std::shared_ptr<Ending> ending)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)),
+      blame_(rank, members_), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+      fetching_(fetches ? Fetching::untried : Fetching::fails), ending_(std::move(ending)) {
+    for (const Member& member : members_) {
+        posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
+        work_.push_back(member.arena->at(member.work));
+    }
+    seen_.resize(size());
+    inputs_.resize(size());
+    outputs_.resize(size());
+    far_.resize(size());
+    if (getrandom(&witness_, sizeof witness_, 0) != sizeof witness_) fetching_ = Fetching::fails;
+    witness_ |= 1;  // not what an untouched post says
+    posts_[rank_]->witness_address.store(reinterpret_cast<uint64_t>(&witness_), std::memory_order_relaxed);
+    posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
+    // Release: whoever sees the witness sees the address and the process to look for it.
+    posts_[rank_]->witness.store(witness_, std::memory_order_release);
+    posts_[rank_]->start_ticks.store(ticks(), std::memory_order_relaxed);
+    posts_[rank_]->start_time.store(nanoseconds_since_1970(), std::memory_order_relaxed);
+    for (Entry& entry : members_[rank_].arena->directory().entries) {
+        uint64_t free = 0;  // claimed by a number that is no post's; two communicators may be made at the same time
+        if (!entry.post.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
+        entry.group.store(group, std::memory_order_relaxed);
+        entry.rank.store(rank_, std::memory_order_relaxed);
+        entry.size.store(size(), std::memory_order_relaxed);
+        for (size_t i = 0; i < sizeof entry.label; ++i)
+            entry.label[i].store(i < label_.size() ? label_[i] : '\0', std::memory_order_relaxed);
+        entry.post.store(members_[rank_].post, std::memory_order_release);
+        entry_ = &entry;
+        break;  // with none free the communicator works all the same, unseen
+    }
+}
+
+Communicator::~Communicator() {
+    if (entry_) entry_->post.store(0, std::memory_order_release);
+}
+
+size_t Communicator::post_bytes() { return sizeof(Post); }
+
+bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
+    return members_[rank_].arena->holds(pointer, bytes);
+}
+
+void Communicator::stand(Standing standing) {
+    // What ended the communicator first is what peers should hear of.
+    uint32_t open = static_cast<uint32_t>(Standing::open);
+    posts_[rank_]->standing.compare_exchange_strong(open, static_cast<uint32_t>(standing), std::memory_order_acq_rel);
+    wake_all(posts_[rank_]->progress);
+}
+
+Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::duration timeout,
+                         const std::function<void()>& let_go, const std::function<void()>& interrupted)
+    : communicator_(communicator) {
+    communicator_.check_caller(name);
+    auto& turn = communicator_.turn_;
+    uint64_t free = 0;
+    if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+        // Whoever has the turn may need, to finish, what let_go() gives up (the interpreter).
+        if (let_go) let_go();
+        auto deadline = Clock::now() + timeout;
+        while (turn.exchange(2, std::memory_order_acquire) != 0) {
+            sleep_on(turn, 2, std::min<Clock::duration>(20ms, timeout));
+            if (interrupted) interrupted();
+            if (Clock::now() >= deadline && turn.load(std::memory_order_relaxed) != 0) throw communicator_.not_my_turn(name, timeout);
+        }
+    }
+    communicator_.runner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+}
+
+Communicator::Turn::~Turn() {
+    communicator_.runner_.store({}, std::memory_order_relaxed);
+    if (communicator_.turn_.exchange(0, std::memory_order_release) == 2) wake_all(communicator_.turn_);
+}
+
+EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout) const {
+    char within[48];
+    std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
+    return EngineError(Fault::timeout, std::string(name) + ": another call of this rank was still under way after " + within +
+                                           "; calls on one communicator take turns (" + label_ + ")");
+}
+
+void Communicator::check_caller(const char* name) const {
+    check_here(name);
+    // Relaxed: a thread sees its own store, and no other thread has its number.
+    if (runner_.load(std::memory_order_relaxed) == std::this_thread::get_id())
+        throw EngineError(Fault::usage, std::string(name) + ": this thread is in a call on the same communicator already, in an " +
+                                            "operation of its own or in the handler of a signal, and would wait for itself " +
+                                            where(call_));
+}
+
+void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout) {
+    Turn turn(*this, "trace", timeout, nullptr, nullptr);
+    trace_ = events;
+}
+
+void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
+    Turn turn(*this, collective_names[static_cast<size_t>(call.collective)], call.timeout, let_go, interrupted);
+    check_open(call);
+    Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
+    running.met.assign(size(), 0);
+    running.met[rank_] = 1;
+    try {
+        enter(running, call);
+        running.program = agree(running, call);
+        perform(running, call, *running.program);
+    } catch (const EngineError& error) {
+        ending_->set(error);
+        stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        throw;
+    } catch (...) {  // what it was, the caller hears from the exception itself
+        ending_->set(EngineError(Fault::usage, name_of(running) + ": an exception ended it on this rank, an interrupt or one of an operation of one's own " + where(call_)));
+        stand(Standing::aborted);
+        throw;
+    }
+}
+
+int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_of(*members_[peer].arena); }
+
+void Communicator::check_open(const Call& call) const {
+    auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
+    if (standing == Standing::open) return;
+    std::string name = collective_names[static_cast<size_t>(call.collective)];
+    if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
+    ending_->say_again(name);
+    throw EngineError(Fault::rank_lost, name + ": this communicator was aborted; go on with shrink(), or make a new one");
+}
+
+void Communicator::enter(Running& running, const Call& call) {
+    CallRecord& record = running.record;
+    record.call = ++call_;
+    record.elements = call.elements;
+    record.schedule = call.private_program->schedule;
+    record.root = call.root;
+    record.collective = static_cast<uint8_t>(call.collective);
+    record.dtype = static_cast<uint8_t>(call.dtype);
+    record.op = call.op;
+    if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
+    offer(record, call);
+    record.begun = ticks();
+    chain_ = mix(chain_, signature(record));
+    Post& post = *posts_[rank_];
+    // Relaxed: whoever reads these has first acquired a progress that is published after them.
+    post.records[call_ % records_kept].store(record);
+    post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
+    // Release: look_around() reads record and chain of a peer that it has not heard of otherwise.
+    post.last_call.store(call_, std::memory_order_release);
+    // A peer that has not said so yet may still say so: until then, every publication has its own fence.
+    if (!fenced_by_sleepers_)
+        fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
+            return each->fences_for_all.load(std::memory_order_relaxed) != 0;
+        });
+    // Nobody may fall behind by more than two uses of a work area: the one that comes next was used before the last, and
+    // records and chains are kept for a few calls only.
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (peer != rank_) await_peer(running, peer, settled_);
+}
+
+// Say in the record how peers get at this rank's arrays.
+void Communicator::offer(CallRecord& record, const Call& call) {
+    if (!call.shared_program || (!call.input && !call.output)) return;
+    const Arena& arena = *members_[rank_].arena;
+    bool fetches = call.readable_program && can_fetch();
+    if ((!call.input || arena.holds(call.input, 1)) && (!call.output || arena.holds(call.output, 1))) {
+        record.reach = fetches ? Reach::arena_and_fetches : Reach::arena;
+        if (call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
+        if (call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
+    } else if (fetches) {
+        record.reach = Reach::address;
+        if (call.input) record.input = reinterpret_cast<int64_t>(call.input);
+        if (call.output) record.output = reinterpret_cast<int64_t>(call.output);
+    }
+}
+
+// Whether this rank can read the memory of all others. Tried once, when it is first wanted and all have left their
+// witnesses: a process by that number that is not the peer has another number there, or nothing.
+bool Communicator::can_fetch() {
+    if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
+    for (const Post* post : posts_)
+        if (post->witness.load(std::memory_order_acquire) == 0) return false;
+    fetching_ = Fetching::works;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        const Post* post = posts_[peer];
+        uint64_t seen = 0;
+        int error = fetch(process_of(peer),
+                          post->witness_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        if (error || seen != post->witness.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
+    }
+    return fetching_ == Fetching::works;
+}
+
+// Which program it is, the same on all ranks: reaching into arrays takes all ranks. Whoever offers none knows that it is
+// not to be; the others wait to hear from everyone, as a program that reaches into arrays must anyway.
+const Program* Communicator::agree(Running& running, const Call& call) {
+    const CallRecord& own = running.record;
+    // Heard by those who offer theirs, before anything that could wait for them.
+    if (call.shared_program) publish_progress(base_ + 1);
+    if (own.reach == Reach::none) return call.private_program;
+    bool shared = true, readable = true;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        CallRecord record = own;
+        if (peer != rank_) {
+            await_peer(running, peer, base_ + 1);
+            meet(running, peer);
+            // It is there, and will be for many calls: the peer is in this one.
+            if (!posts_[peer]->records[call_ % records_kept].load(call_, record)) fail_mismatch(running);
+        }
+        bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
+        shared &= in_arena;
+        readable &= record.reach == Reach::arena_and_fetches || record.reach == Reach::address;
+        running.far[peer] = record.reach == Reach::address && peer != rank_;
+        auto place = [&](int64_t where) -> char* {
+            if (where < 0 || record.reach == Reach::none) return nullptr;
+            return in_arena ? members_[peer].arena->at(where) : reinterpret_cast<char*>(where);
+        };
+        running.inputs[peer] = place(record.input);
+        running.outputs[peer] = place(record.output);
+    }
+    return shared ? call.shared_program : readable ? call.readable_program : call.private_program;
+}
+
+void Communicator::perform(Running& running, const Call& call, const Program& program) {
+    if (program.memory == Memory::unreachable) {
+        running.inputs[rank_] = static_cast<const char*>(call.input);
+        running.outputs[rank_] = static_cast<char*>(call.output);
+    }
+    if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
+    if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
+    running.whole = call.elements / program.chunks;
+    running.rest = call.elements % program.chunks;
+    size_t element = size_of(call.dtype);
+    uint64_t longest = running.whole + (running.rest != 0);
+    running.segment_elements = longest;
+    if (program.work_slots) {
+        // A segment of every chunk must fit its work slot.
+        size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
+        size_t together = segment_bytes(program.work_slots, program.one_area);
+        size_t wanted = std::max<size_t>(together, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
+        size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
+        running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
+        running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
+        running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
+        // Whole cache lines: where a chunk begins with one, all its segments do.
+        if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
+        running.segment_elements = std::min(longest, running.slot_bytes / element);
+        running.beyond_caches = call.elements * element * size() > cached_bytes;
+    }
+    const uint32_t count = program.instructions;
+    const uint64_t start = base_ + 1;
+    for (uint32_t segment = 0; segment < running.segments; ++segment) {
+        uint64_t here = start + uint64_t{segment} * program.stride;
+        if (segment == 1)
+            for (uint32_t peer = 0; peer < size(); ++peer)
+                if (peer != rank_) await_peer(running, peer, base_);
+        for (uint32_t i = 0; i < count; ++i) {
+            int64_t began = trace_ ? now() : 0;
+            for (const Wait* wait = program.waits.begin(i); wait != program.waits.end(i); ++wait) {
+                await_peer(running, wait->rank, here + wait->count);
+                meet(running, wait->rank);
+            }
+            if (segment >= 2)
+                for (const Wait* wait = program.reuse.begin(i); wait != program.reuse.end(i); ++wait)
+                    await_peer(running, wait->rank, here - 2 * uint64_t{program.stride} + wait->count);
+            int64_t ready = trace_ ? now() : 0;
+            execute(running, call, program, i, segment);
+            bool last = i + 1 == count && segment + 1 == running.segments;
+            if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
+            if (trace_)
+                trace_->push_back({call_, program.name, segment, i, began, ready, now(),
+                                   running.segment_elements * element});
+        }
+        if (!program.one_area) ++areas_used_;
+    }
+    if (program.one_area) ++areas_used_;
+    uint64_t last = start + uint64_t{running.segments - 1} * program.stride;
+    for (const Wait& wait : program.leave) {
+        await_peer(running, wait.rank, last + wait.count);
+        meet(running, wait.rank);
+    }
+    settled_ = running.segments > 1 && !program.one_area ? last : base_;
+    base_ = start + uint64_t{running.segments} * program.stride + 1;
+    // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard, may
+    // keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it has
+    // ended the call before, which is what they wait for in the next one. That it has ended this one they wait for in
+    // the next but one, and until then they hear from it again, or it has not come to the next.
+    if (!program.silent || running.segments > 1) publish_progress(base_);
+    // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
+    posts_[rank_]->last_done.store(call_, std::memory_order_release);
+    posts_[rank_]->records[call_ % records_kept].end(ticks());
+}
+
+void Communicator::execute(Running& running, const Call& call, const Program& program, uint32_t i, uint32_t segment) {
+    const Slot *source = program.sources.begin(i), *source_end = program.sources.end(i);
+    if (source == source_end || call.elements == 0) return;
+    uint64_t chunk = program.length_of[i];
+    uint64_t length = running.first_of(chunk + 1) - running.first_of(chunk);
+    uint64_t start = std::min(length, segment * running.segment_elements);
+    uint64_t elements = std::min(length, start + running.segment_elements) - start;
+    if (elements == 0) return;
+    const void** sources = sources_.data();
+    void** destinations = destinations_.data();
+    size_t source_count = 0, destination_count = 0;
+    const void* from_array = nullptr;
+    bool into_work = false;
+    for (; source != source_end; ++source) {
+        sources[source_count++] = locate(running, program, *source, start);
+        if (source->space != Space::work) from_array = sources[source_count - 1];
+    }
+    for (const Slot* slot = program.destinations.begin(i); slot != program.destinations.end(i); ++slot) {
+        destinations[destination_count++] = locate(running, program, *slot, start);
+        into_work |= slot->space == Space::work;
+    }
+    // Between arrays the library's own copy is faster, and what lies in the work area is in the cache.
+    const void* from_memory = into_work && running.beyond_caches ? from_array : nullptr;
+    if (program.memory == Memory::readable)
+        fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
+                          elements, program.complete[i]);
+    else
+        combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i],
+                from_memory);
+}
+
+void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
+                           size_t destination_count, uint64_t elements, bool complete,
+                           const void* from_memory) const {
+    if (source_count == 1) {
+        copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory != nullptr);
+    } else if (call.fold) {
+        bool divide = call.op == static_cast<uint8_t>(Op::average) && complete;
+        call.fold(sources, source_count, destinations, destination_count, elements, divide ? size() : 1, from_memory);
+    } else {
+        call.custom_fold(sources, source_count, destinations, destination_count, elements);
+    }
+}
+
+// The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what is
+// folded is fetched tile by tile, so that it is still in the cache when it is combined.
+void Communicator::fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
+                                     size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
+                                     bool complete) {
+    auto is_far = [&](size_t i) { return slots[i].space != Space::work && running.far[slots[i].rank]; };
+    size_t element = size_of(call.dtype), far = 0;
+    for (size_t i = 0; i < source_count; ++i) far += is_far(i);
+    if (far == 0) return combine(call, sources, source_count, destinations, destination_count, elements, complete);
+    if (source_count == 1) {
+        fetch_from(running, slots[0].rank, sources[0], destinations[0], elements * element);
+        if (destination_count > 1)
+            copy(destinations[0], destinations + 1, destination_count - 1, elements * element, false);
+        return;
+    }
+    // Usually a tile of many elements; with very many sources an element of each.
+    fetched_.resize(std::max(fetched_bytes, far * element));
+    near_.resize(source_count);
+    here_.resize(destination_count);
+    uint64_t most = fetched_.size() / far / element;
+    for (uint64_t done = 0; done < elements;) {
+        uint64_t now = std::min(most, elements - done);
+        const void** near = near_.data();
+        char* free = fetched_.data();
+        for (size_t i = 0; i < source_count; ++i) {
+            near[i] = static_cast<const char*>(sources[i]) + done * element;
+            if (!is_far(i)) continue;
+            fetch_from(running, slots[i].rank, near[i], free, now * element);
+            near[i] = free;
+            free += now * element;
+        }
+        void** here = here_.data();
+        for (size_t i = 0; i < destination_count; ++i) here[i] = static_cast<char*>(destinations[i]) + done * element;
+        combine(call, near, source_count, here, destination_count, now, complete);
+        done += now;
+    }
+}
+
+void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
+    int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
+    if (error == 0) return;
+    if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
+    blame_.lost(peer);
+    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) + " does not let its arrays be read any more (" + std::strerror(error) + ") " + where(call_));
+}
+
+// Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
+char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
+    size_t element = size_of(static_cast<DType>(running.record.dtype));
+    if (slot.space == Space::work) {
+        size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
+        if (running.is_tiny) return posts_[slot.rank]->inline_work[area] + offset;
+        return work_[slot.rank] + area * window_bytes + offset;
+    }
+    uint64_t skip = running.first_of(slot.index) - running.first_of(program.extent(slot).begin);
+    const char* base = slot.space == Space::input ? running.inputs[slot.rank] : running.outputs[slot.rank];
+    return const_cast<char*>(base) + (skip + start) * element;
+}
+
+// Waiting; communicator_wait.cpp has what can go wrong meanwhile.
+
+void Communicator::publish_progress(uint64_t value) {
+    publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
+}
+
+void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
+    // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only then.
+    if (seen_[peer] >= target) return;
+    Post& post = *posts_[peer];
+    bool took_long = false;
+    seen_[peer] = await(
+        post.progress, post.sleepers, target, patience_, [&] { if (running.let_go) running.let_go(); },
+        [&] {
+            took_long = true;
+            posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_relaxed);
+            return bother(running, peer);
+        });
+    if (took_long) posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
+}
+
+void Communicator::meet(Running& running, uint32_t peer) {
+    if (running.met[peer]) return;
+    running.met[peer] = 1;
+    if (posts_[peer]->chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_) [[unlikely]]
+        fail_mismatch(running);
+}
+
+}  // namespace allfold

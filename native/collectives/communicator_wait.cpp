@@ -1,0 +1,239 @@
+// What can go wrong while a rank waits for the others of a call, and what is said of it.
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <map>
+
+#include "shared/stack_query.hpp"
+#include "shared/blame.hpp"
+#include "collectives/communicator_parts.hpp"
+#include "shared/peers.hpp"
+
+namespace allfold {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto nap = 20ms;          // the longest sleep before looking whether everybody is still there
+constexpr auto leave_taking = 1s;  // how long a rank that leaves waits for those who are to compare the last call with it
+
+void pause_for_a_moment() {
+    timespec moment{0, 1000000};
+    nanosleep(&moment, nullptr);
+}
+
+}  // namespace
+
+Clock::duration Communicator::bother(Running& running, uint32_t peer) {
+    auto time = Clock::now();
+    if (running.deadline == Clock::time_point{}) {
+        running.deadline = time + running.timeout;
+        return std::min<Clock::duration>(1ms, running.timeout);
+    }
+    if (running.interrupted) running.interrupted();
+    look_around(running, peer);
+    if (time >= running.deadline) fail_timeout(running, peer);
+    return std::min<Clock::duration>(nap, running.deadline - time);
+}
+
+// Is everybody still there, and in the same call? Asked while waiting for `awaited`.
+void Communicator::look_around(Running& running, uint32_t awaited) {
+    std::vector<uint32_t> out, gave_up;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        Post& post = *posts_[peer];
+        // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
+        auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
+        // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
+        if (peer == rank_ && standing == Standing::aborted)
+            throw EngineError(Fault::rank_lost, name_of(running) + ": this communicator was aborted " + where(call_));
+        // Ranks in different calls may wait for each other in programs that do not fit together, and never meet there.
+        if (post.last_call.load(std::memory_order_acquire) >= call_ &&
+            post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)
+            fail_mismatch(running);
+        // A peer that has done its part of this call: whatever befell it since is not our concern.
+        if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
+        if (standing == Standing::mismatch) fail_mismatch(running);
+        if (standing == Standing::late) fail_timeout(running, awaited);
+        bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
+        if (standing == Standing::aborted) gave_up.push_back(peer);  // dead or alive: most do because of somebody else
+        else if (left || life_of(process_of(peer)) == Life::dead) out.push_back(peer);
+    }
+    // Whoever is seen to be lost comes before those who only heard of it.
+    if (!out.empty()) fail_lost(running, out);
+    if (!gave_up.empty()) fail_lost(running, gave_up);
+}
+
+void Communicator::compare_last_call(const std::function<void()>& interrupted) {
+    Turn turn(*this, "close", leave_taking, nullptr, interrupted);
+    if (call_ == 0 || static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed)) != Standing::open) return;
+    std::function<void()> nothing;
+    CallRecord own;
+    posts_[rank_]->records[call_ % records_kept].load(call_, own);  // nobody else writes there
+    Running running{.let_go = nothing, .interrupted = interrupted, .record = own, .timeout = leave_taking, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
+    auto limit = Clock::now() + leave_taking;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        if (running.met[peer]) continue;
+        // Acquire: the chain of the call that the peer has come to.
+        while (posts_[peer]->last_call.load(std::memory_order_acquire) < call_ && Clock::now() < limit && is_here(peer)) {
+            if (interrupted) interrupted();
+            pause_for_a_moment();
+        }
+        if (posts_[peer]->last_call.load(std::memory_order_acquire) < call_) continue;
+        try {
+            meet(running, peer);
+        } catch (const EngineError& error) {
+            ending_->set(error);
+            throw;
+        }
+    }
+}
+
+bool Communicator::is_here(uint32_t peer) const {
+    auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_relaxed));
+    return standing == Standing::open && life_of(process_of(peer)) == Life::alive;
+}
+
+void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers) {
+    blame_.lost(peers.front());
+    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.sentence(peers) + " " + where(call_));
+}
+
+void Communicator::fail_mismatch(Running& running) {
+    stand(Standing::mismatch);
+    if (running.let_go) running.let_go();  // they may be threads of this process
+    // Give those who are still on their way a moment to arrive, so that everybody can be named.
+    auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
+    auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        while (!arrived(peer) && Clock::now() < limit) pause_for_a_moment();
+    // A rank that needed nobody may have left the call that differed, and notice in a later one: name the first.
+    std::vector<CallRecord> records(size());
+    bool same_call = true, same_collective = true;
+    uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
+    while (same_call && call < call_) {
+        ++call;
+        CallRecord own;
+        posts_[rank_]->records[call % records_kept].load(call, own);
+        for (uint32_t peer = 0; peer < size(); ++peer) {
+            if (!posts_[peer]->records[call % records_kept].load(call, records[peer])) {
+                records[peer].call = 0;
+                continue;
+            }
+            same_call &= signature(records[peer]) == signature(own);
+            same_collective &= records[peer].collective == own.collective;
+        }
+    }
+    std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
+    text += ": ";
+    // Two schedules of one name are told apart by their digests.
+    bool same_schedules = true;
+    std::map<std::string, uint64_t> schedules;
+    for (const CallRecord& record : records)
+        if (record.call == call)
+            same_schedules &= schedules.emplace(describe(record, true), record.schedule).first->second == record.schedule;
+    std::vector<uint32_t> absent;
+    std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        if (records[peer].call != call) {
+            absent.push_back(peer);
+            continue;
+        }
+        std::string what = describe(records[peer], !same_collective);
+        if (!same_schedules) {
+            char digest[32];
+            std::snprintf(digest, sizeof digest, " (schedule %08" PRIx64 ")", records[peer].schedule & 0xffffffff);
+            what += digest;
+        }
+        auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
+        if (known == groups.end()) groups.push_back({what, {peer}});
+        else known->second.push_back(peer);
+    }
+    for (size_t i = 0; i < groups.size(); ++i)
+        text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
+    if (groups.size() < 2) text += ", but an earlier call differed";
+    if (!absent.empty()) text += ", " + list_of(absent) + " did not come";
+    throw EngineError(Fault::mismatch, text + " " + where(call));
+}
+
+void Communicator::fail_timeout(Running& running, uint32_t peer) {
+    stand(Standing::late);
+    std::vector<uint32_t> absent;
+    for (uint32_t other = 0; other < size(); ++other)
+        if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
+    double seconds = std::chrono::duration<double>(running.timeout).count();
+    char within[48];
+    std::snprintf(within, sizeof within, " within %g s ", seconds);
+    std::string text = name_of(running) + ": ";
+    if (absent.empty()) {
+        peer = held_up_by(peer);
+        text += "rank " + std::to_string(peer) + " came but did not do its part";
+    } else {
+        text += list_of(absent) + " did not come";
+    }
+    text += within + where(call_);
+    // What is known of those that are waited for: of a few, since all of a thousand would be no help.
+    constexpr size_t most_described = 4;
+    if (absent.empty()) absent.push_back(peer);
+    for (size_t i = 0; i < std::min(absent.size(), most_described); ++i) text += last_seen(absent[i]);
+    throw EngineError(Fault::timeout, text);
+}
+
+// The rank that `peer` waits for, or that that one waits for, and so on. What a stopped one was waiting for may have come.
+uint32_t Communicator::held_up_by(uint32_t peer) const {
+    for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
+        uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
+        if (next == 0 || next > size() || next - 1 == rank_) break;
+        peer = next - 1;
+    }
+    return peer;
+}
+
+// What a rank was last seen doing, and where it stands in its program if it can still say so.
+std::string Communicator::last_seen(uint32_t peer) const {
+    const Post& post = *posts_[peer];
+    int32_t process = process_of(peer);
+    std::string text = "; " + blame_.named(peer) + " ";
+    uint64_t call = post.last_call.load(std::memory_order_acquire);
+    CallRecord record;
+    bool known = post.records[call % records_kept].load(call, record);
+    if (call == 0) {
+        text += "has made no call yet";
+    } else {
+        bool done = post.last_done.load(std::memory_order_acquire) >= call;
+        text += (done ? "has done call " : "is in call ") + std::to_string(call);
+        if (known) text += ", " + describe(record, true);
+        uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
+        if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
+    }
+    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
+    // The first line is for sentences like this one, the rest for `allfold doctor`.
+    Directory& directory = members_[peer].arena->directory();
+    if (directory.answers.load(std::memory_order_relaxed) == 0) return text;
+    std::string answer = ask(directory, 300ms);
+    if (answer.empty()) return text + "; it does not say where it is: its interpreter is busy, or stuck";
+    return text + "; it is at " + answer.substr(0, answer.find('\n'));
+}
+
+std::string Communicator::name_of(const Running& running) { return collective_names[running.record.collective]; }
+
+std::string Communicator::where(uint64_t call) const {
+    return "(call " + std::to_string(call) + " of " + label_ + ")";
+}
+
+std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
+    auto collective = static_cast<Collective>(record.collective);
+    std::string text;
+    if (with_collective) text += std::string(collective_names[record.collective]) + " of ";
+    if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
+    text += std::string(allfold::name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
+    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
+    if (reduces) text += record.op == custom_op ? " custom operation" : std::string(" ") + allfold::name_of(static_cast<Op>(record.op));
+    bool rooted = collective == Collective::reduce || collective == Collective::broadcast ||
+                  collective == Collective::gather || collective == Collective::scatter;
+    if (rooted) text += " root " + std::to_string(record.root);
+    if (record.algorithm[0]) text += std::string(" by ") + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+    return text;
+}
+
+}  // namespace allfold

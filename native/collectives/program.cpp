@@ -1,0 +1,117 @@
+#include "collectives/program.hpp"
+
+#include <algorithm>
+
+#include "collectives/communicator.hpp"
+#include "shared/errors.hpp"
+
+namespace allfold {
+
+namespace {
+
+// Chunks a and b of `parts`: does a ever get more elements than b? That depends on what is left when a length is divided
+// by the parts, so every remainder is tried. (Python's `longer_by`, in src/allfold/division.py.)
+bool can_be_longer(uint64_t a, uint64_t b, uint64_t parts) {
+    if (a == b) return false;
+    for (uint64_t rest = 0; rest < parts; ++rest)
+        if ((a + 1) * rest / parts - a * rest / parts > (b + 1) * rest / parts - b * rest / parts) return true;
+    return false;
+}
+
+class Checker {
+  public:
+    explicit Checker(Program& program) : program_(program) {}
+
+    void check() {
+        Program& p = program_;
+        need(p.ranks >= 1 && p.ranks <= most_ranks, "a communicator has 1 to " + std::to_string(most_ranks) + " ranks");
+        need(p.rank < p.ranks && p.lengths.size() == p.ranks, "a rank that does not exist");
+        need(p.memory <= Memory::shared, "an unknown kind of memory");
+        need(p.chunks >= 1 && p.chunks <= most_chunks && p.slices >= 1 && p.chunks % p.slices == 0, "a wrong number of chunks");
+        need(p.work_slots * size_t{64} <= window_bytes, "the schedule has too many chunks to run here");
+        p.instructions = p.lengths[p.rank];
+        p.stride = *std::max_element(p.lengths.begin(), p.lengths.end());
+        need(p.length_of.size() == p.instructions && p.complete.size() == p.instructions && p.announce.size() == p.instructions,
+             "a list of another length than the program");
+        need(p.inputs.size() == p.ranks && p.outputs.size() == p.ranks, "arrays of more or fewer ranks than there are");
+        for (auto* extents : {&p.inputs, &p.outputs})
+            for (const Extent& extent : *extents) need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
+        for (uint32_t chunk : p.length_of) need(chunk < p.chunks, "the length of a chunk that does not exist");
+        p.most_sources = slots(p.sources, false);
+        p.most_destinations = slots(p.destinations, true);
+        waits(p.waits);
+        waits(p.reuse);
+        for (const Wait& wait : p.leave) wait_for(wait);
+        if (p.silent) silent();
+    }
+
+  private:
+    static constexpr uint32_t most_chunks = uint32_t{1} << 30;
+
+    void need(bool condition, const std::string& what) const {
+        if (!condition) throw EngineError(Fault::usage, "the program " + program_.name + " cannot be run: " + what);
+    }
+
+    template <typename Item>
+    void rows(const Rows<Item>& rows) const {
+        need(rows.starts.size() == size_t{program_.instructions} + 1 && rows.starts.front() == 0 &&
+                 rows.starts.back() == rows.items.size() && std::is_sorted(rows.starts.begin(), rows.starts.end()),
+             "lists that do not fit the instructions");
+    }
+
+    uint32_t slots(const Rows<Slot>& list, bool written) const {
+        const Program& p = program_;
+        const uint32_t part = p.chunks / p.slices;
+        rows(list);
+        size_t most = 0;
+        for (uint32_t i = 0; i < p.instructions; ++i) {
+            need(list.count(i) > 0, "an instruction without source or destination");
+            most = std::max(most, list.count(i));
+            for (const Slot* slot = list.begin(i); slot != list.end(i); ++slot) {
+                need(slot->rank < p.ranks, "a slot of a rank that does not exist");
+                if (slot->space == Space::work) {
+                    need(slot->index < p.work_slots, "a work slot that does not exist");
+                    continue;
+                }
+                const Extent& extent = p.extent(*slot);
+                need(slot->index >= extent.begin && slot->index < extent.end, "a chunk that the array does not have");
+                bool reached = p.memory == Memory::shared || (p.memory == Memory::readable && !written);
+                need(slot->rank == p.rank || reached, "an array that peers cannot reach");
+                need(!can_be_longer(p.length_of[i] % part, slot->index % part, part), "a chunk that can be longer than its place");
+            }
+        }
+        return static_cast<uint32_t>(most);
+    }
+
+    void waits(const Rows<Wait>& list) const {
+        rows(list);
+        for (const Wait& wait : list.items) wait_for(wait);
+    }
+
+    void wait_for(const Wait& wait) const {
+        need(wait.rank < program_.ranks && wait.rank != program_.rank, "a wait for a rank that is no peer");
+        need(wait.count >= 1 && wait.count <= program_.lengths[wait.rank], "a wait for an instruction that does not exist");
+    }
+
+    // Who keeps its end to itself has said something in the call, and has heard from everyone: where arrays are reached into,
+    // before the first instruction, otherwise in the waits.
+    void silent() const {
+        const Program& p = program_;
+        uint32_t spoken = p.instructions - (p.instructions && p.leave.empty() ? 1 : 0);  // the last is published with the end
+        need(std::find(p.announce.begin(), p.announce.begin() + spoken, 1) != p.announce.begin() + spoken, "silence all through a call");
+        if (p.memory != Memory::unreachable) return;
+        std::vector<uint8_t> heard(p.ranks);
+        heard[p.rank] = 1;
+        for (const Wait& wait : p.waits.items) heard[wait.rank] = 1;
+        for (const Wait& wait : p.leave) heard[wait.rank] = 1;
+        need(std::find(heard.begin(), heard.end(), 0) == heard.end(), "silence towards a rank that was not heard");
+    }
+
+    Program& program_;
+};
+
+}  // namespace
+
+void check_program(Program& program) { Checker(program).check(); }
+
+}  // namespace allfold

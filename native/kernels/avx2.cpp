@@ -1,0 +1,2 @@
+#define ALLFOLD_ISA avx2
+#include "kernels/impl.hpp"

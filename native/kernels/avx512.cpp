@@ -1,0 +1,2 @@
+#define ALLFOLD_ISA avx512
+#include "kernels/impl.hpp"

@@ -1,0 +1,2 @@
+#define ALLFOLD_ISA baseline
+#include "kernels/impl.hpp"

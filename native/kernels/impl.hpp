@@ -1,0 +1,345 @@
+// The fold kernels, written once. Each <isa>.cpp defines ALLFOLD_ISA, includes this file, and is compiled with the
+// flags of its instruction set and with -ffp-contract=off (a fused multiply-add would change the bits).
+//
+// A kernel is a format (how the bytes of a type become vectors to calculate with, and back) and an operation on such
+// vectors. The loop takes a block of bytes through all sources while its accumulators stay in registers, then writes it to
+// all destinations; whatever is shorter than a block goes through the same code in pieces of half the size, a quarter, …
+// down to one element.
+//
+// Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, say, AVX-512 code on
+// a processor without it. Hence the unnamed namespaces, and no calls of library functions that are templates or inline.
+#pragma once
+
+#include "kernels/formats.hpp"
+
+namespace allfold::ALLFOLD_ISA {
+
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
+
+namespace {
+
+// ---- operations ----
+
+struct Sum {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) { return a + b; }
+};
+
+// The floating sum too: it is the average with a divisor of 1.
+struct Average : Sum {};
+
+struct Product {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) { return a * b; }
+};
+
+struct And {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) { return a & b; }
+};
+
+struct Or {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) { return a | b; }
+};
+
+struct Xor {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) { return a ^ b; }
+};
+
+#if defined(__aarch64__)
+// The instructions do exactly what is defined.
+ALLFOLD_INLINE Vector<float, 16> floating_minimum(Vector<float, 16> a, Vector<float, 16> b) { return vminq_f32(a, b); }
+ALLFOLD_INLINE Vector<double, 16> floating_minimum(Vector<double, 16> a, Vector<double, 16> b) { return vminq_f64(a, b); }
+ALLFOLD_INLINE Vector<float, 16> floating_maximum(Vector<float, 16> a, Vector<float, 16> b) { return vmaxq_f32(a, b); }
+ALLFOLD_INLINE Vector<double, 16> floating_maximum(Vector<double, 16> a, Vector<double, 16> b) { return vmaxq_f64(a, b); }
+#else
+// With two zeros or a NaN the two ways to compare pick different operands, and the union of their bits is what is wanted:
+// the negative zero, or a NaN (all exponent bits and some other).
+template <class V>
+ALLFOLD_INLINE V floating_minimum(V a, V b) {
+    const V forward = a < b ? a : b;
+    const V backward = b < a ? b : a;
+    return as<V>(as<Raw<sizeof(V)>>(forward) | as<Raw<sizeof(V)>>(backward));
+}
+
+// Not a minus sign: the compiler would reason about comparisons of negated numbers, and miss the instruction for them.
+template <class V>
+ALLFOLD_INLINE V negative(V value) {
+    using Bits = Unsigned<sizeof(LaneOf<V>)>;
+    return as<V>(as<Vector<Bits, sizeof(V)>>(value) ^ Bits{1} << (8 * sizeof(Bits) - 1));
+}
+
+template <class V>
+ALLFOLD_INLINE V floating_maximum(V a, V b) {
+    return negative(floating_minimum(negative(a), negative(b)));
+}
+#endif
+
+struct Minimum {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        if constexpr (std::is_floating_point_v<LaneOf<V>>) return floating_minimum(a, b);
+        else return a < b ? a : b;
+    }
+};
+
+struct Maximum {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        if constexpr (std::is_floating_point_v<LaneOf<V>>) return floating_maximum(a, b);
+        else return a > b ? a : b;
+    }
+};
+
+// Real and imaginary parts alternate in the lanes.
+struct ComplexProduct {
+    template <class V>
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return combine(a, b, std::make_index_sequence<sizeof(V) / sizeof(LaneOf<V>)>());
+    }
+    template <class V, size_t... lane>
+    static ALLFOLD_INLINE V combine(V a, V b, std::index_sequence<lane...>) {
+        const V real = __builtin_shufflevector(b, b, (lane & ~size_t{1})...);
+        const V imaginary = __builtin_shufflevector(b, b, (lane | 1)...);
+        const V exchanged = __builtin_shufflevector(a, a, (lane ^ 1)...);
+        const V sign = {(lane & 1 ? LaneOf<V>{1} : LaneOf<V>{-1})...};
+        return a * real + exchanged * imaginary * sign;
+    }
+};
+
+template <class Operation, class V>
+ALLFOLD_INLINE V combine(V a, V b) {
+    return Operation::combine(a, b);
+}
+template <class Operation, size_t width>
+ALLFOLD_INLINE Pair<width> combine(Pair<width> a, Pair<width> b) {
+    return {Operation::combine(a.first, b.first), Operation::combine(a.second, b.second)};
+}
+
+template <class V>
+ALLFOLD_INLINE V divide(V value, uint32_t divisor) {
+    const auto by = static_cast<LaneOf<V>>(divisor);
+    // The reciprocal of a power of two is exact, so the product has the bits of the quotient and costs less.
+    return (divisor & (divisor - 1)) == 0 ? value * (1 / by) : value / by;
+}
+template <size_t width>
+ALLFOLD_INLINE Pair<width> divide(Pair<width> value, uint32_t divisor) {
+    return {divide(value.first, divisor), divide(value.second, divisor)};
+}
+
+// ---- the loop ----
+
+struct Call {
+    const char* const* sources;
+    size_t source_count;
+    char* const* destinations;
+    size_t destination_count;
+    size_t bytes;
+    uint32_t divisor;
+    const char* from_memory;  // the source that lies beyond the caches, or null
+};
+
+// Written out `count` times, not a loop: only then does the compiler keep an array of vectors in registers.
+template <size_t count, class Body>
+ALLFOLD_INLINE void repeat(Body body) {
+    [&]<size_t... i>(std::index_sequence<i...>) ALLFOLD_INLINED { (body(i), ...); }(std::make_index_sequence<count>());
+}
+
+// Processors see what is read in a row and read ahead by themselves, but stop at the end of every page and begin anew in the
+// next one. A source in memory is therefore fetched a page ahead, into the second-level cache, which can wait for more lines
+// at a time than the first; and a copy out of memory goes in four rows side by side, which is faster still. With the many
+// sources of a fold so many rows would be too many to be seen.
+constexpr size_t page = 4096, rows_in_memory = 4;
+constexpr int second_level = 2;  // as __builtin_prefetch counts
+
+// `known_sources` is the number of sources where the code is made for it, 0 where it is made for any.
+template <class Format, class Operation, size_t bytes, size_t known_sources>
+ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
+    constexpr size_t width = bytes < smallest_vector ? smallest_vector : bytes < Format::width ? bytes : Format::width;
+    constexpr size_t step = bytes < width ? bytes : width;
+    constexpr size_t registers = bytes / step;
+    const size_t source_count = known_sources ? known_sources : call.source_count;
+    if constexpr (bytes == block_bytes && Format::read_ahead > 0) {
+        for (size_t s = 0; s < source_count; ++s)
+            for (size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
+    }
+    if constexpr (bytes == block_bytes && known_sources != 1) {
+        if (call.from_memory)
+            for (size_t line = 0; line < bytes; line += 64)
+                __builtin_prefetch(call.from_memory + offset + line + page, 0, second_level);
+    }
+
+    decltype(Format::widen(Raw<width>{})) value[registers];
+    const char* source = call.sources[0] + offset;
+    repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = Format::widen(load<step>(source + i * step)); });
+    for (size_t s = 1; s < source_count; ++s) {
+        source = call.sources[s] + offset;
+        repeat<registers>([&](size_t i) ALLFOLD_INLINED {
+            value[i] = combine<Operation>(value[i], Format::widen(load<step>(source + i * step)));
+        });
+    }
+    if constexpr (std::is_same_v<Operation, Average>) {
+        if (call.divisor > 1)
+            repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = divide(value[i], call.divisor); });
+    }
+    Raw<width> result[registers];
+    repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = Format::narrow(value[i]); });
+    for (size_t d = 0; d < call.destination_count; ++d) {
+        char* destination = call.destinations[d] + offset;
+        repeat<registers>([&](size_t i) ALLFOLD_INLINED { store<step>(destination + i * step, result[i]); });
+    }
+}
+
+template <class Format, class Operation, size_t known_sources>
+size_t fold_blocks(const Call& call, size_t offset) {
+    for (; call.bytes - offset >= block_bytes; offset += block_bytes)
+        fold_block<Format, Operation, block_bytes, known_sources>(call, offset);
+    return offset;
+}
+
+template <class Format, class Operation, size_t piece = block_bytes / 2>
+ALLFOLD_INLINE void fold_pieces(const Call& call, size_t offset) {
+    if (call.bytes - offset >= piece) {
+        fold_block<Format, Operation, piece, 0>(call, offset);
+        offset += piece;
+    }
+    if constexpr (piece > sizeof(typename Format::Lane)) fold_pieces<Format, Operation, piece / 2>(call, offset);
+}
+
+// Less than a block, from `offset` on.
+template <class Format, class Operation>
+[[gnu::noinline]] void fold_rest(const Call& call, size_t offset) {
+    fold_pieces<Format, Operation>(call, offset);
+}
+
+template <class Format, class Operation>
+void fold_bytes(const Call& call) {
+    size_t offset = 0;
+    if (call.bytes >= block_bytes) {
+        switch (call.source_count) {
+            case 2: offset = fold_blocks<Format, Operation, 2>(call, 0); break;
+            case 3: offset = fold_blocks<Format, Operation, 3>(call, 0); break;
+            case 4: offset = fold_blocks<Format, Operation, 4>(call, 0); break;
+            default: offset = fold_blocks<Format, Operation, 0>(call, 0);
+        }
+    }
+    if (offset < call.bytes) fold_rest<Format, Operation>(call, offset);
+}
+
+void copy_rows(const Call& call) {
+    using Bytes = Plain<uint8_t>;
+    const size_t row = call.bytes / rows_in_memory / block_bytes * block_bytes;
+    for (size_t offset = 0; offset < row; offset += block_bytes)
+        for (size_t start = 0; start < rows_in_memory * row; start += row)
+            fold_block<Bytes, Or, block_bytes, 1>(call, start + offset);
+    const size_t offset = fold_blocks<Bytes, Or, 1>(call, rows_in_memory * row);
+    if (offset < call.bytes) fold_rest<Bytes, Or>(call, offset);
+}
+
+template <class Format, class Operation, size_t element_size>
+void fold(const void* const* sources, size_t source_count, void* const* destinations, size_t destination_count,
+          size_t elements, uint32_t divisor, const void* from_memory) {
+    if (source_count == 1 && divisor <= 1)
+        return copy(sources[0], destinations, destination_count, elements * element_size, from_memory != nullptr);
+    const Call call = {reinterpret_cast<const char* const*>(sources), source_count,
+                       reinterpret_cast<char* const*>(destinations), destination_count,
+                       elements * element_size, divisor, static_cast<const char*>(from_memory)};
+    fold_bytes<Format, Operation>(call);
+}
+
+// ---- which kernel an operation on a type is ----
+
+// Signed and unsigned integers share whatever wraps around; bits do not care how they are grouped.
+template <class Lane>
+Fold find_integer(Op op) {
+    using Wrapping = std::make_unsigned_t<Lane>;
+    constexpr size_t size = sizeof(Lane);
+    switch (op) {
+        case Op::sum: return fold<Plain<Wrapping>, Sum, size>;
+        case Op::product: return fold<Plain<Wrapping>, Product, size>;
+        case Op::min: return fold<Plain<Lane>, Minimum, size>;
+        case Op::max: return fold<Plain<Lane>, Maximum, size>;
+        case Op::band: return fold<Plain<uint8_t>, And, size>;
+        case Op::bor: return fold<Plain<uint8_t>, Or, size>;
+        case Op::bxor: return fold<Plain<uint8_t>, Xor, size>;
+        default: return nullptr;
+    }
+}
+
+Fold find_boolean(Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::max:
+        case Op::bor: return fold<Truth, Or, 1>;
+        case Op::product:
+        case Op::min:
+        case Op::band: return fold<Truth, And, 1>;
+        case Op::bxor: return fold<Truth, Xor, 1>;
+        default: return nullptr;
+    }
+}
+
+template <class Format>
+Fold find_floating(Op op) {
+    constexpr size_t size = sizeof(typename Format::Lane);
+    switch (op) {
+        case Op::sum:
+        case Op::average: return fold<Format, Average, size>;
+        case Op::product: return fold<Format, Product, size>;
+        case Op::min: return fold<Format, Minimum, size>;
+        case Op::max: return fold<Format, Maximum, size>;
+        default: return nullptr;
+    }
+}
+
+template <class Lane>
+Fold find_complex(Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::average: return fold<Plain<Lane>, Average, 2 * sizeof(Lane)>;
+        case Op::product: return fold<Plain<Lane>, ComplexProduct, 2 * sizeof(Lane)>;
+        default: return nullptr;
+    }
+}
+
+}  // namespace
+
+Fold find_fold(Op op, DType dtype) {
+    switch (dtype) {
+        case DType::boolean: return find_boolean(op);
+        case DType::int8: return find_integer<int8_t>(op);
+        case DType::uint8: return find_integer<uint8_t>(op);
+        case DType::int16: return find_integer<int16_t>(op);
+        case DType::uint16: return find_integer<uint16_t>(op);
+        case DType::int32: return find_integer<int32_t>(op);
+        case DType::uint32: return find_integer<uint32_t>(op);
+        case DType::int64: return find_integer<int64_t>(op);
+        case DType::uint64: return find_integer<uint64_t>(op);
+        case DType::float16: return find_floating<Float16>(op);
+        case DType::bfloat16: return find_floating<BFloat16>(op);
+        case DType::float32: return find_floating<Plain<float>>(op);
+        case DType::float64: return find_floating<Plain<double>>(op);
+        case DType::complex64: return find_complex<float>(op);
+        case DType::complex128: return find_complex<double>(op);
+    }
+    return nullptr;
+}
+
+// The library knows best how to copy once through the caches; to several destinations, or from beyond the caches, it is the
+// fold of a single source.
+void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory) {
+    if (destination_count == 1 && destinations[0] == source) return;
+    if (destination_count == 1 && !from_memory) {
+        std::memcpy(destinations[0], source, bytes);
+        return;
+    }
+    const auto* bytes_of_source = static_cast<const char*>(source);
+    const Call call = {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1, nullptr};
+    if (from_memory) copy_rows(call);
+    else fold_bytes<Plain<uint8_t>, Or>(call);
+}
+
+}  // namespace allfold::ALLFOLD_ISA

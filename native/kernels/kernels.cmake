@@ -1,0 +1,24 @@
+# The fold kernels: one library, each instruction set of it with its own flags.
+# No -ffast-math, no contraction into fused multiply-adds: the bits of a result are part of the interface.
+set(ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/kernels.cpp ${CMAKE_CURRENT_LIST_DIR}/baseline.cpp)
+set(ALLFOLD_KERNEL_FLAGS -O3 -ffp-contract=off)
+if(ALLFOLD_SANITIZE MATCHES "address")
+  # Thousands of template instances: with every check inlined at -O3 they take many minutes to compile. These options keep
+  # the checks of memory accesses and of undefined arithmetic, as calls.
+  set(ALLFOLD_KERNEL_FLAGS
+      -O1 -g1 -ffp-contract=off -fno-sanitize=null,alignment,pointer-overflow
+      --param=asan-stack=0 --param=asan-instrumentation-with-call-threshold=0)
+endif()
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/baseline.cpp PROPERTIES COMPILE_OPTIONS
+                            "${ALLFOLD_KERNEL_FLAGS}")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  list(APPEND ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/avx2.cpp
+       ${CMAKE_CURRENT_LIST_DIR}/avx512.cpp)
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/avx2.cpp PROPERTIES COMPILE_OPTIONS
+                              "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c")
+  set_source_files_properties(
+    ${CMAKE_CURRENT_LIST_DIR}/avx512.cpp
+    PROPERTIES COMPILE_OPTIONS
+               "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
+endif()

@@ -1,2 +1,0 @@
-#define ALLFOLD_ISA avx2
-#include "kernels_impl.hpp"

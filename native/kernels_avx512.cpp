@@ -1,2 +1,0 @@
-#define ALLFOLD_ISA avx512
-#include "kernels_impl.hpp"

@@ -1,2 +1,0 @@
-#define ALLFOLD_ISA baseline
-#include "kernels_impl.hpp"

@@ -1,0 +1,68 @@
+// A number that stands for where everything lies that ranks share.
+#include <cstddef>
+
+#include "messages/channel_parts.hpp"
+#include "collectives/communicator.hpp"
+#include "shared/directory.hpp"
+#include "shared/layout.hpp"
+
+namespace allfold {
+
+extern const uint64_t layout_hash = [] {
+    // To be counted up whenever the ranks do something else with the same places.
+    constexpr uint64_t meaning = 3;
+    constexpr uint64_t numbers[] = {
+        meaning,
+        sizeof(Counter),
+        sizeof(CallRecord),
+        offsetof(CallRecord, schedule),
+        offsetof(CallRecord, input),
+        offsetof(CallRecord, root),
+        offsetof(CallRecord, reach),
+        offsetof(CallRecord, algorithm),
+        offsetof(CallRecord, begun),
+        sizeof(SharedRecord),
+        records_kept,
+        most_ranks,
+        chains_kept,
+        inline_bytes,
+        sizeof(Post),
+        offsetof(Post, chain),
+        offsetof(Post, inline_work),
+        offsetof(Post, sleepers),
+        offsetof(Post, standing),
+        offsetof(Post, last_call),
+        offsetof(Post, last_done),
+        offsetof(Post, fences_for_all),
+        offsetof(Post, witness),
+        offsetof(Post, waiting_for),
+        offsetof(Post, start_ticks),
+        offsetof(Post, shrink),
+        offsetof(Post, records),
+        sizeof(Entry),
+        offsetof(Entry, rank),
+        offsetof(Entry, label),
+        sizeof(Directory),
+        offsetof(Directory, identity),
+        offsetof(Directory, answers),
+        offsetof(Directory, question),
+        offsetof(Directory, answer),
+        offsetof(Directory, text),
+        offsetof(Directory, entries),
+        sizeof(Ring),
+        sizeof(MessageHeader),
+        ring_bytes_for(2),
+        ring_bytes_for(most_ranks),
+        window_bytes,
+        segment_bytes(1, false),
+        segment_bytes(1, true),
+        segment_bytes(most_ranks, true),
+        dtype_count,
+        op_count,
+    };
+    uint64_t hash = 14695981039346656037u;  // FNV-1a, a number at a time
+    for (uint64_t number : numbers) hash = (hash ^ number) * 1099511628211u;
+    return hash;
+}();
+
+}  // namespace allfold

@@ -1,0 +1,420 @@
+#include "messages/channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "messages/channel_parts.hpp"
+
+namespace allfold {
+
+Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_), ending_(std::move(ending)),
+      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+      ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))),
+      piece_bytes_(std::clamp<uint64_t>(ring_bytes_ / 16, 1 << 10, 16 << 10)) {
+    auto ranks = static_cast<uint32_t>(members_.size());
+    inbound_.resize(ranks);
+    outbound_.resize(ranks);
+    auto ends = [](const Member& member, uint32_t from) {
+        return reinterpret_cast<Ring*>(member.arena->at(member.inbox + sizeof(Counter))) + from;
+    };
+    auto bytes = [&](const Member& member, uint32_t from) {
+        return member.arena->at(member.inbox + rings_offset(ranks)) + from * ring_bytes_;
+    };
+    for (uint32_t peer = 0; peer < ranks; ++peer) {
+        const Member &own = members_[rank_], &other = members_[peer];
+        posts_.push_back(reinterpret_cast<Post*>(other.arena->at(other.post)));
+        bells_.push_back(reinterpret_cast<Counter*>(other.arena->at(other.inbox)));
+        inbound_[peer].source = peer;
+        inbound_[peer].ends = ends(own, peer);
+        inbound_[peer].bytes = bytes(own, peer);
+        outbound_[peer].ends = ends(other, rank_);
+        outbound_[peer].bytes = bytes(other, rank_);
+        outbound_[peer].bell = bells_[peer];
+    }
+}
+
+Channel::~Channel() { close(); }
+
+size_t Channel::inbox_bytes(uint32_t ranks) { return rings_offset(ranks) + ranks * ring_bytes_for(ranks); }
+
+Message Channel::run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
+    {
+        std::lock_guard lock(mutex_);
+        check(operation);
+        post(operation);
+        if (!operation.done.load(std::memory_order_relaxed)) {
+            progress();
+            // Counted before anybody else can touch the operation, so that whoever finishes it knows to ring for us.
+            drivers_.fetch_add(1, std::memory_order_relaxed);
+        } else if (!operation.error) [[likely]] {
+            return operation.message;
+        } else {
+            throw *operation.error;
+        }
+    }
+    try {
+        if (const auto error = drive(operation, timeout, interrupted)) {
+            std::lock_guard lock(mutex_);
+            progress();  // what came before the peer went, or just now, counts
+            if (!operation.done.load(std::memory_order_relaxed)) throw *error;
+        }
+    } catch (...) {
+        std::lock_guard lock(mutex_);
+        if (!operation.done.load(std::memory_order_relaxed)) cancel(operation);
+        throw;
+    }
+    if (operation.error) throw *operation.error;
+    return operation.message;
+}
+
+void Channel::start(Operation& operation) {
+    std::lock_guard lock(mutex_);
+    operation.background = true;
+    check(operation);
+    ++background_;
+    try {
+        post(operation);
+    } catch (...) {
+        --background_;
+        throw;
+    }
+    if (operation.done.load(std::memory_order_relaxed)) return;
+    progress();
+    if (background_ > 0) call_helper();
+}
+
+Message Channel::wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
+    if (!operation.done.load(std::memory_order_acquire)) {
+        {
+            // Under the mutex, so that whoever finishes the operation from now on knows to ring for us.
+            std::lock_guard lock(mutex_);
+            drivers_.fetch_add(1, std::memory_order_relaxed);
+        }
+        if (const auto error = drive(operation, timeout, interrupted)) {
+            std::lock_guard lock(mutex_);
+            progress();
+            if (!operation.done.load(std::memory_order_relaxed)) {
+                if (error->fault == Fault::timeout) throw *error;  // it goes on
+                cancel(operation);
+                operation.error.emplace(*error);
+                finish(operation);
+            }
+        }
+    }
+    if (operation.error) throw *operation.error;
+    return operation.message;
+}
+
+bool Channel::done(Operation& operation) {
+    if (operation.done.load(std::memory_order_acquire)) return true;
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !closed_) progress();  // if somebody else has the lock, somebody else does that
+    return operation.done.load(std::memory_order_acquire);
+}
+
+void Channel::close() {
+    {
+        std::lock_guard lock(mutex_);
+        if (closed_) return;
+        auto end = [this](Operation& operation) {
+            operation.error.emplace(Fault::rank_lost, name_of(operation) + ": this communicator was closed" + where());
+            finish(operation);
+        };
+        for (Operation* operation : posted_) end(*operation);
+        for (Inbound& in : inbound_)
+            if (in.into) end(*in.into);
+        for (Outbound& out : outbound_) {
+            for (Operation* operation : out.queue) end(*operation);
+            out.queue.clear();
+        }
+        posted_.clear();
+        stored_.clear();
+        rest_.clear();
+        inbound_.clear();
+        queued_ = 0;
+        closed_ = true;
+    }
+    helper_called_.notify_all();
+    ring(*bells_[rank_]);
+    if (helper_.joinable()) helper_.join();
+}
+
+// Everything from here on is done under the mutex ----------------------------------------------------------------------
+
+void Channel::check(const Operation& operation) const {
+    auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
+    auto refuse = [&](const std::string& why) { throw EngineError(Fault::usage, name_of(operation) + ": " + why); };
+    if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
+    if (standing != Standing::open) ending_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
+    if (standing != Standing::open)
+        if (auto error = find_loss(operation, look_around(&operation))) throw *error;
+    auto ranks = static_cast<int64_t>(members_.size());
+    bool receives = !sends(operation);
+    if ((operation.peer < 0 || operation.peer >= ranks) && !(receives && operation.peer == any_source))
+        refuse(std::string(receives ? "source" : "destination") + " must be a rank from 0 to " + std::to_string(ranks - 1) +
+               (receives ? " or None, not " : ", not ") + std::to_string(operation.peer) + where());
+    if ((operation.tag < 0 || operation.tag > highest_tag) && !(receives && operation.tag == any_tag))
+        refuse("tag must be from 0 to " + std::to_string(highest_tag) + (receives ? " or ANY_TAG, not " : ", not ") +
+               std::to_string(operation.tag));
+    if (receives || operation.peer == rank_) return;
+    // Bytes for a rank that will never take them must not look as if they had been sent. (That a process has died shows
+    // only when its ring is full: to ask the system before every message would cost more than the message.)
+    auto peer = static_cast<uint32_t>(operation.peer);
+    if (outbound_[peer].cut || posts_[peer]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
+        if (auto error = find_loss(operation, look_around(&operation))) throw *error;
+}
+
+void Channel::post(Operation& operation) { sends(operation) ? post_send(operation) : post_receive(operation); }
+
+void Channel::post_send(Operation& operation) {
+    Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
+    if (operation.peer != rank_) {
+        if (!out.cut && out.queue.empty() && write(out, operation)) return finish(operation);
+        out.queue.push_back(&operation);
+        ++queued_;
+        return;
+    }
+    // To oneself: an arrival that is there at once.
+    Inbound& in = inbound_[rank_];
+    MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag), static_cast<uint8_t>(operation.dtype)};
+    settle(in, header, operation.data, operation.bytes());
+    finish_arrival(in);
+    finish(operation);
+}
+
+void Channel::post_receive(Operation& operation) {
+    auto found = std::find_if(stored_.begin(), stored_.end(), [&](const Stored& stored) {
+        return matches(operation, stored.source, stored.header.tag);
+    });
+    if (found == stored_.end()) {
+        posted_.push_back(&operation);
+        return;
+    }
+    Stored stored = std::move(*found);
+    stored_.erase(found);
+    if (stored.from) stored.from->stored = nullptr;
+    if (!accept(operation, stored.source, stored.header)) return;
+    uint64_t got = stored.from ? stored.from->got : operation.message.elements * size_of(operation.dtype);
+    if (got) std::memcpy(operation.data, stored.bytes.get(), got);
+    if (stored.from) stored.from->into = &operation;  // the rest comes straight into the array
+    else finish(operation);
+}
+
+bool Channel::progress() {
+    if (closed_) return false;
+    bool moved = false;
+    try {
+        for (Inbound& in : inbound_)
+            if (in.source != rank_ && drain(in.source)) moved = true;
+    } catch (const std::bad_alloc&) {
+        // No room for a message that nobody asked for: it stays in the ring, and its sender waits.
+    }
+    if (queued_)
+        for (Outbound& out : outbound_)
+            if (!out.queue.empty() && push(out)) moved = true;
+    return moved;
+}
+
+bool Channel::drain(uint32_t source) {
+    Inbound& in = inbound_[source];
+    // Acquire: pairs with the sender's release, so that the bytes are there to be read.
+    const uint64_t head = in.ends->head.load(std::memory_order_acquire);
+    if (head == in.taken) [[likely]] return false;
+    uint64_t shown = in.taken;
+    auto show = [&] {
+        // Release: the sender may overwrite the bytes once it has seen this, and not before they were read.
+        in.ends->tail.store(in.taken, std::memory_order_release);
+        shown = in.taken;
+        ring(*bells_[source]);
+    };
+    while (in.taken != head) {
+        uint64_t place = in.taken & (ring_bytes_ - 1);
+        if (!in.arriving) {
+            MessageHeader header;
+            std::memcpy(&header, in.bytes + place, sizeof header);
+            settle(in, header, nullptr, 0);
+            in.taken += unit;
+        } else {
+            // Pieces end where the ring ends at the latest, so that none is in two parts.
+            uint64_t piece = std::min({head - in.taken, whole_units(in.total - in.got), piece_bytes_ - place % piece_bytes_});
+            uint64_t bytes = std::min(piece, in.total - in.got);
+            char* target = in.into ? in.into->data : in.stored ? in.stored->bytes.get() : nullptr;
+            if (target) std::memcpy(target + in.got, in.bytes + place, bytes);
+            in.got += bytes;
+            in.taken += piece;
+        }
+        if (in.got == in.total) finish_arrival(in);
+        if (in.taken - shown >= piece_bytes_) show();
+    }
+    if (shown != in.taken) show();
+    return true;
+}
+
+bool Channel::push(Outbound& out) {
+    if (out.cut) return false;
+    uint64_t before = out.head;
+    while (!out.queue.empty() && write(out, *out.queue.front())) {
+        Operation& operation = *out.queue.front();
+        out.queue.pop_front();
+        --queued_;
+        finish(operation);
+    }
+    return out.head != before;
+}
+
+// Put as much of the message into the ring as there is room for; true when that was all of it.
+bool Channel::write(Outbound& out, Operation& operation) {
+    const uint64_t total = operation.bytes();
+    uint64_t shown = out.head;
+    auto show = [&] {
+        // Release: the bytes are visible to whoever reads this.
+        out.ends->head.store(out.head, std::memory_order_release);
+        shown = out.head;
+        ring(*out.bell);
+    };
+    while (!operation.started || operation.moved < total) {
+        uint64_t left = whole_units(total - operation.moved) + (operation.started ? 0 : unit);
+        uint64_t room = ring_bytes_ - (out.head - out.tail);
+        if (room < std::min(left, piece_bytes_)) {
+            // Acquire: pairs with the receiver's release; it has read what we are about to overwrite.
+            out.tail = out.ends->tail.load(std::memory_order_acquire);
+            room = ring_bytes_ - (out.head - out.tail);
+        }
+        if (room == 0) break;
+        uint64_t place = out.head & (ring_bytes_ - 1);
+        if (!operation.started) {
+            MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag), static_cast<uint8_t>(operation.dtype)};
+            std::memcpy(out.bytes + place, &header, sizeof header);
+            operation.started = true;
+            out.head += unit;
+        } else {
+            uint64_t piece = std::min({left, room, piece_bytes_ - place % piece_bytes_});
+            uint64_t bytes = std::min(piece, total - operation.moved);
+            std::memcpy(out.bytes + place, operation.data + operation.moved, bytes);
+            operation.moved += bytes;
+            out.head += piece;
+        }
+        if (out.head - shown >= piece_bytes_) show();
+    }
+    if (shown != out.head) show();
+    return operation.started && operation.moved == total;
+}
+
+// Say where an arriving message goes, of which `length` bytes are there already: into the oldest receive that asks for it,
+// or else into a store. Nothing has changed if there is no memory for that.
+void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length) {
+    uint64_t total = header.elements * size_of(static_cast<DType>(header.dtype));
+    auto found = std::find_if(posted_.begin(), posted_.end(),
+                              [&](Operation* receive) { return matches(*receive, in.source, header.tag); });
+    Operation* into = nullptr;
+    Stored* stored = nullptr;
+    if (found == posted_.end()) {
+        std::unique_ptr<char[]> bytes(new char[total]);
+        // A message that was on its way to a receive which gave up is older than all that is stored from that rank.
+        bool older = in.arriving;
+        auto place = stored_.insert(older ? stored_.begin() : stored_.end(), {in.source, header, std::move(bytes), &in});
+        stored = &*place;
+    } else {
+        into = *found;
+        posted_.erase(found);
+        if (!accept(*into, in.source, header)) into = nullptr;
+    }
+    char* target = into ? into->data : stored ? stored->bytes.get() : nullptr;
+    if (length && target) std::memcpy(target, prefix, length);
+    in.arriving = true;
+    in.header = header;
+    in.total = total;
+    in.got = length;
+    in.into = into;
+    in.stored = stored;
+}
+
+void Channel::finish_arrival(Inbound& in) {
+    if (in.into) finish(*in.into);
+    if (in.stored) in.stored->from = nullptr;
+    in.into = nullptr;
+    in.stored = nullptr;
+    in.arriving = false;
+}
+
+// Whether a message may go into the array of a receive; if not, the receive ends with an error, and the message is lost.
+bool Channel::accept(Operation& operation, uint32_t source, const MessageHeader& header) {
+    operation.message = {source, header.tag, header.elements};
+    auto dtype = static_cast<DType>(header.dtype);
+    if (dtype == operation.dtype && header.elements <= operation.elements) return true;
+    operation.error.emplace(Fault::mismatch, name_of(operation) + ": " + rank_named(source) + " sent " +
+                                                 what(dtype, header.elements) + " with tag " + std::to_string(header.tag) +
+                                                 ", " + rank_named(rank_) + " has room for " +
+                                                 what(operation.dtype, operation.elements) + where());
+    finish(operation);
+    return false;
+}
+
+void Channel::finish(Operation& operation) {
+    if (operation.background) --background_;
+    if (operation.copy) {
+        rest_.remove_if([&](const auto& rest) { return rest.get() == &operation; });
+        return;
+    }
+    operation.done.store(true, std::memory_order_release);
+    // Whoever waits for it may be asleep while another thread has driven it to its end.
+    if (drivers_.load(std::memory_order_relaxed) != 0) ring(*bells_[rank_]);
+}
+
+// Take back an operation that is not done.
+void Channel::cancel(Operation& operation) {
+    if (sends(operation)) {
+        Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
+        auto found = std::find(out.queue.begin(), out.queue.end(), &operation);
+        if (found == out.queue.end()) return;
+        if (!operation.started) {
+            out.queue.erase(found);
+            --queued_;
+        } else {
+            adopt_rest(out, operation);
+        }
+        return;
+    }
+    auto found = std::find(posted_.begin(), posted_.end(), &operation);
+    if (found != posted_.end()) {
+        posted_.erase(found);
+        return;
+    }
+    for (Inbound& in : inbound_)
+        if (in.into == &operation) {
+            in.into = nullptr;  // without memory for what has come, the message is lost
+            settle(in, in.header, operation.data, in.got);
+        }
+}
+
+// A message of which a part is in the ring cannot be taken back, or the next header would be mistaken for its bytes. Unless
+// its receiver has gone, the rest goes on from a copy. Where there is no memory for one, that way is closed for good.
+void Channel::adopt_rest(Outbound& out, Operation& operation) {
+    std::unique_ptr<char[]> copy(new (std::nothrow) char[operation.bytes()]);
+    if (!copy || look_around(&operation)[static_cast<size_t>(operation.peer)] != State::present) {
+        out.cut = true;
+        out.queue.pop_front();
+        --queued_;
+        return;
+    }
+    auto rest = std::make_unique<Operation>();
+    rest->kind = operation.kind;
+    rest->dtype = operation.dtype;
+    rest->peer = operation.peer;
+    rest->tag = operation.tag;
+    rest->elements = operation.elements;
+    rest->started = true;
+    rest->moved = operation.moved;
+    rest->copy = std::move(copy);
+    rest->data = rest->copy.get();
+    std::memcpy(rest->data + rest->moved, operation.data + rest->moved, operation.bytes() - rest->moved);
+    rest->background = true;
+    out.queue.front() = rest.get();
+    rest_.push_back(std::move(rest));
+    ++background_;
+    call_helper();
+}
+
+}  // namespace allfold

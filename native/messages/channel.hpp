@@ -1,0 +1,171 @@
+// Messages from one rank to another, with tags.
+//
+// Every rank has an inbox in its own arena: for each peer a ring of bytes, which the peer fills and the rank empties, and a
+// bell. A message is a header and its bytes; one that is longer than the ring streams through it. Whoever waits, to send or
+// to receive, drives everything that the rank has under way in both directions, so that two ranks that send to each other
+// at once cannot block each other. What nobody drives, because its rank computes or is in a collective, a helper thread does.
+//
+// All that a rank can wait for (bytes in one of its rings, room in a peer's) is announced by its own bell, and the bell is
+// only rung for somebody who sleeps: while both sides are awake, a message costs its own bytes and one store to `head`.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shared/arena.hpp"
+#include "shared/blame.hpp"
+#include "kernels/dtypes.hpp"
+#include "shared/first_error.hpp"
+#include "shared/errors.hpp"
+#include "shared/layout.hpp"
+#include "shared/wait.hpp"
+
+namespace allfold {
+
+inline constexpr int64_t any_source = INT64_MIN;  // not -1, which a computed rank could be by mistake
+inline constexpr int64_t any_tag = -1;
+inline constexpr int64_t highest_tag = INT32_MAX;
+
+// The two ends of one ring, counted in bytes over all time. Both are multiples of a header.
+struct Ring {
+    alignas(line_bytes) std::atomic<uint64_t> head;  // written so far, by the sender
+    alignas(line_bytes) std::atomic<uint64_t> tail;  // taken so far, by the receiver
+};
+
+struct MessageHeader {
+    uint64_t elements = 0;
+    int32_t tag = 0;
+    uint8_t dtype = 0, unused[3] = {};
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+struct Message {
+    uint32_t source = 0;
+    int32_t tag = 0;
+    uint64_t elements = 0;
+};
+
+// One message to send or to receive. It and its array belong to the channel from run() or start() until it is done.
+struct Operation {
+    enum class Kind : uint8_t { send, receive };
+
+    Kind kind = Kind::send;
+    DType dtype = DType::uint8;
+    int64_t peer = 0;  // or any_source
+    int64_t tag = 0;   // or any_tag
+    char* data = nullptr;
+    uint64_t elements = 0;
+
+    bool background = false;
+    bool started = false;  // the header of a send is in the ring
+    uint64_t moved = 0;    // bytes
+    Message message;       // what was received
+    std::optional<EngineError> error;
+    std::unique_ptr<char[]> copy;  // the array, where its owner did not wait for the end
+    // Release, as the last touch: whoever acquires it sees the array and what is above, and may free the operation.
+    std::atomic<bool> done = false;
+
+    uint64_t bytes() const { return elements * size_of(dtype); }
+};
+
+class Channel {
+  public:
+    struct Member {
+        std::shared_ptr<Arena> arena;
+        size_t post;  // offsets in the arena
+        size_t inbox;
+    };
+    using Interrupted = std::function<void()>;  // ends a wait by throwing
+
+    // `ending`: shared with the collectives of the same communicator.
+    Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending);
+    ~Channel();
+
+    // What a member needs in its arena: called before the members exchange their offsets.
+    static size_t inbox_bytes(uint32_t ranks);
+
+    // Sends or receives. A send returns when its array may be used again, which is when all of it has found room.
+    Message run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
+
+    // The same in the background. wait() throws when the time is up, and the operation goes on.
+    void start(Operation& operation);
+    Message wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
+    bool done(Operation& operation);
+
+    // Ends the helper thread, and with an error whatever is not done.
+    void close();
+
+    // Throws, in the name of `name`, where this process was forked off the rank's.
+    void check_caller(const char* name) const { members_[rank_].arena->need_here(name); }
+    bool is_here() const { return members_[rank_].arena->is_here(); }
+
+  private:
+    struct Inbound;
+    struct Outbound;
+    struct Stored;
+    enum class State : uint8_t { present, left, gave_up, gone };
+
+    void check(const Operation& operation) const;
+    void post(Operation& operation);
+    void post_send(Operation& operation);
+    void post_receive(Operation& operation);
+    bool progress();
+    bool drain(uint32_t source);
+    bool push(Outbound& out);
+    bool write(Outbound& out, Operation& operation);
+    void settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length);
+    void finish_arrival(Inbound& in);
+    bool accept(Operation& operation, uint32_t source, const MessageHeader& header);
+    void finish(Operation& operation);
+    void cancel(Operation& operation);
+    void adopt_rest(Outbound& out, Operation& operation);
+
+    std::optional<EngineError> drive(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
+    void doze(const Operation* operation, Clock::duration at_most);
+    void help();
+    void help_while_needed(std::unique_lock<std::mutex>& lock);
+    void end_lost(const std::vector<State>& states);
+    void call_helper();
+
+    std::vector<State> look_around(const Operation* operation) const;
+    std::optional<EngineError> find_loss(const Operation& operation, const std::vector<State>& states) const;
+    EngineError timed_out(const Operation& operation, Clock::duration timeout) const;
+    std::string where() const { return " (" + label_ + ")"; }
+
+    uint32_t rank_;
+    std::string label_;
+    std::vector<Member> members_;
+    Blame blame_;
+    std::vector<Post*> posts_;
+    std::vector<Counter*> bells_;
+    std::shared_ptr<Ending> ending_;
+    Patience patience_;
+    uint64_t ring_bytes_;
+    uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work at once
+
+    std::mutex mutex_;  // over everything below
+    std::vector<Inbound> inbound_;
+    std::vector<Outbound> outbound_;
+    std::deque<Operation*> posted_;               // receives that no message has come for, oldest first
+    std::list<Stored> stored_;                    // messages that nobody had asked for, oldest first
+    std::list<std::unique_ptr<Operation>> rest_;  // sends whose owner gave up in the middle
+    uint32_t queued_ = 0;                         // sends that are not in their ring yet
+    uint32_t background_ = 0;                     // operations that a helper may have to drive
+    bool closed_ = false;
+    std::atomic<uint32_t> drivers_ = 0;           // threads that drive while they wait
+    std::thread helper_;
+    std::condition_variable helper_called_;
+    bool helper_asleep_ = false;
+};
+
+}  // namespace allfold

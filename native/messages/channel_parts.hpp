@@ -1,0 +1,86 @@
+// What the two files of the channel share: moving bytes (channel.cpp) and waiting (channel_wait.cpp).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "messages/channel.hpp"
+
+namespace allfold {
+
+using namespace std::chrono_literals;
+
+inline constexpr auto nap = 20ms;               // the longest sleep before looking whether the peer is still there
+inline constexpr auto helper_pause = 500us;     // how long the helper leaves an operation to whoever is about to wait for it
+inline constexpr uint32_t helper_rounds = 100;  // pauses without work before the helper sleeps until it is called
+inline constexpr auto helper_looks = 200ms;     // how often it looks whether the peers are still there
+inline constexpr uint64_t unit = sizeof(MessageHeader);
+inline constexpr size_t page = 4096;
+
+inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
+inline size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
+
+// A megabyte for all rings together, as long as each has a page; more than 256 KiB for one makes nothing faster.
+inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
+    return std::bit_floor(std::clamp<uint64_t>((uint64_t{1} << 20) / ranks, 4 << 10, 256 << 10));
+}
+
+// An inbox: the bell, the ends of all rings, and from the next page on the rings.
+inline size_t rings_offset(uint32_t ranks) { return whole_pages(sizeof(Counter) + ranks * sizeof(Ring)); }
+
+// Tell a rank that bytes or room have come. The fence orders the store of head or tail, just made, before the look at
+// `sleepers`; a sleeper does the opposite (counts itself, fence, looks at heads and tails), so one of the two sees the
+// other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or tail as well.
+inline void ring(Counter& bell) {
+    order_all(bell.sleepers);
+    if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
+    bell.value.fetch_add(1, std::memory_order_release);
+    wake_all(bell.value);
+}
+
+inline bool matches(const Operation& receive, uint32_t source, int32_t tag) {
+    return (receive.peer == any_source || receive.peer == source) && (receive.tag == any_tag || receive.tag == tag);
+}
+
+inline bool sends(const Operation& operation) { return operation.kind == Operation::Kind::send; }
+
+inline std::string name_of(const Operation& operation) {
+    return std::string(operation.background ? "i" : "") + (sends(operation) ? "send" : "recv");
+}
+
+inline std::string what(DType dtype, uint64_t elements) {
+    return std::string(name_of(dtype)) + "[" + std::to_string(elements) + "]";
+}
+
+inline std::string rank_named(uint64_t rank) { return "rank " + std::to_string(rank); }
+
+struct Channel::Inbound {
+    uint32_t source = 0;
+    Ring* ends = nullptr;
+    const char* bytes = nullptr;
+    uint64_t taken = 0;
+    // The message that is arriving: into a receive's array, or a store; or into neither, when it was refused.
+    bool arriving = false;
+    MessageHeader header;
+    uint64_t total = 0, got = 0;
+    Operation* into = nullptr;
+    Stored* stored = nullptr;
+};
+
+struct Channel::Stored {
+    uint32_t source;
+    MessageHeader header;
+    std::unique_ptr<char[]> bytes;
+    Inbound* from;  // while it is still arriving
+};
+
+struct Channel::Outbound {
+    Ring* ends = nullptr;
+    char* bytes = nullptr;
+    Counter* bell = nullptr;
+    uint64_t head = 0, tail = 0;    // tail as last seen: the receiver's line is only read when room seems to be short
+    std::deque<Operation*> queue{};
+    bool cut = false;  // ended in the middle of a message: nothing can follow
+};
+
+}  // namespace allfold

@@ -1,0 +1,248 @@
+// Waiting for messages, and what can go wrong meanwhile.
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <system_error>
+
+#include "shared/blame.hpp"
+#include "messages/channel.hpp"
+#include "messages/channel_parts.hpp"
+#include "shared/peers.hpp"
+
+namespace allfold {
+
+// Make progress until the operation is done; or say why it will not be. The caller has counted itself among the drivers.
+std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
+    struct Driving {
+        std::atomic<uint32_t>& drivers;
+        ~Driving() { drivers.fetch_sub(1, std::memory_order_relaxed); }
+    } driving{drivers_};
+    Clock::time_point deadline{};  // set when waiting first takes long: most messages never look at a clock
+    uint32_t idle = 0, busy = 0;
+    while (!operation.done.load(std::memory_order_acquire)) {
+        bool moved = false;
+        {
+            // If somebody else has the lock, somebody else makes progress.
+            std::unique_lock lock(mutex_, std::try_to_lock);
+            if (lock) moved = progress();
+        }
+        if (moved) {
+            idle = 0;
+            if (++busy % 256 != 0) continue;  // messages for others may come without end
+        } else if (idle < patience_.looks) {
+            ++idle;
+            relax();
+            continue;
+        } else if (idle < patience_.looks + patience_.yields) {
+            ++idle;
+            let_others_run();
+            continue;
+        }
+        auto time = Clock::now();
+        Clock::duration at_most = 1ms;
+        if (deadline == Clock::time_point{}) {
+            deadline = time + timeout;
+        } else {
+            if (interrupted) {
+                // It may have to wait for the interpreter; meanwhile the helper is in charge.
+                drivers_.fetch_sub(1, std::memory_order_relaxed);
+                struct Again {
+                    std::atomic<uint32_t>& drivers;
+                    ~Again() { drivers.fetch_add(1, std::memory_order_relaxed); }
+                } again{drivers_};
+                interrupted();
+            }
+            if (auto error = find_loss(operation, look_around(&operation))) return error;
+            if (time >= deadline) {
+                std::lock_guard lock(mutex_);
+                return timed_out(operation, timeout);
+            }
+            at_most = nap;
+        }
+        if (!moved) doze(&operation, std::min<Clock::duration>(at_most, deadline - time));
+    }
+    return std::nullopt;
+}
+
+// Sleep until the bell is rung. The number is read before the last look, so a bell that is rung after it ends the sleep.
+void Channel::doze(const Operation* operation, Clock::duration at_most) {
+    Counter& bell = *bells_[rank_];
+    bell.sleepers.fetch_add(1, std::memory_order_relaxed);
+    uint64_t seen = bell.value.load(std::memory_order_acquire);
+    order_all(bell.sleepers);  // see ring()
+    bool moved;
+    {
+        std::lock_guard lock(mutex_);
+        moved = progress() || closed_ || (operation && operation->done.load(std::memory_order_relaxed));
+    }
+    if (!moved) sleep_on(bell.value, seen, at_most);
+    bell.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Channel::call_helper() {
+    if (helper_asleep_) helper_called_.notify_one();
+    if (helper_.joinable()) return;
+    try {
+        helper_ = std::thread([this] { help(); });
+    } catch (const std::system_error&) {
+        // No thread to be had: what is under way goes on whenever a call waits, as it would in most libraries.
+    }
+}
+
+// The helper looks every now and then whether there is something that nobody drives, rather than being called for every
+// operation: most are waited for at once, and to wake a thread costs more than a message.
+void Channel::help() {
+    // Signals are for the threads of the program.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    uint32_t idle = 0;
+    while (!closed_) {
+        if (background_ == 0 && ++idle > helper_rounds) {
+            helper_asleep_ = true;
+            helper_called_.wait(lock, [this] { return closed_ || background_ > 0; });
+            helper_asleep_ = false;
+            idle = 0;
+        }
+        helper_called_.wait_for(lock, helper_pause, [this] { return closed_; });
+        if (background_ > 0) {
+            idle = 0;
+            help_while_needed(lock);
+        }
+    }
+}
+
+void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
+    uint32_t idle = 0;
+    auto looked = Clock::now();
+    while (!closed_ && background_ > 0 && drivers_.load(std::memory_order_relaxed) == 0) {
+        bool moved = progress();
+        lock.unlock();
+        // Not by looking: the rank has other things to do, and this thread should not be in their way.
+        if (moved) idle = 0;
+        if (!moved && ++idle < patience_.yields) {
+            let_others_run();
+        } else if (!moved) {
+            doze(nullptr, nap);
+            if (auto time = Clock::now(); time - looked >= helper_looks) {
+                looked = time;
+                auto states = look_around(nullptr);
+                lock.lock();
+                end_lost(states);
+                continue;
+            }
+        }
+        lock.lock();
+    }
+}
+
+// End what waits in the background for a rank that has gone.
+void Channel::end_lost(const std::vector<State>& states) {
+    auto lost = [&] {
+        std::vector<Operation*> found;
+        auto consider = [&](Operation* operation) {
+            if (operation && operation->background && find_loss(*operation, states)) found.push_back(operation);
+        };
+        for (Operation* operation : posted_) consider(operation);
+        for (Inbound& in : inbound_) consider(in.into);
+        for (Outbound& out : outbound_)
+            for (Operation* operation : out.queue) consider(operation);
+        return found;
+    };
+    if (closed_ || lost().empty()) return;
+    progress();  // what came before the peer went counts
+    // One at a time: taking one back can move others.
+    for (auto found = lost(); !found.empty(); found = lost()) {
+        Operation& operation = *found.front();
+        operation.error.emplace(*find_loss(operation, states));
+        if (operation.copy) {
+            Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
+            out.cut = true;
+            out.queue.pop_front();
+            --queued_;
+        } else {
+            cancel(operation);
+        }
+        finish(operation);
+    }
+}
+
+// How the peers are that the operation depends on; of all of them, if there is none in particular.
+std::vector<Channel::State> Channel::look_around(const Operation* operation) const {
+    std::vector<State> states(members_.size(), State::present);
+    for (uint32_t peer = 0; peer < states.size(); ++peer) {
+        // Acquire: what the peer wrote before it left is there to be seen.
+        auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_acquire));
+        bool concerned = !operation || operation->peer == any_source || operation->peer == peer;
+        if (standing == Standing::left) states[peer] = State::left;
+        else if (standing != Standing::open) states[peer] = State::gave_up;
+        else if (concerned && life_of(process_of(*members_[peer].arena)) == Life::dead)
+            states[peer] = State::gone;
+    }
+    return states;
+}
+
+std::optional<EngineError> Channel::find_loss(const Operation& operation, const std::vector<State>& states) const {
+    const std::string name = name_of(operation) + ": ";
+    auto lost = [&](const std::string& text) { return EngineError(Fault::rank_lost, name + text + where()); };
+    auto blame = [&](uint32_t peer) {
+        blame_.lost(peer);
+        return lost(blame_.sentence({peer}));
+    };
+    if (states[rank_] == State::left) return lost("this communicator was closed");
+    if (states[rank_] == State::gave_up) {
+        uint32_t first = blame_.first(rank_);
+        return lost("this communicator was aborted" + (first == rank_ ? "" : ": " + blame_.fate(first)));
+    }
+    bool alone = states.size() > 1;
+    for (uint32_t peer = 0; peer < states.size(); ++peer) {
+        if (peer == rank_) continue;
+        alone = alone && states[peer] != State::present;
+        // From any rank: one that died may be the one that the message should have come from. One that left has said
+        // all that it had to say.
+        if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source)) return blame(peer);
+        if (states[peer] == State::left && operation.peer == peer) return blame(peer);
+    }
+    // Last: whoever gives up does so for somebody, and that one should be named.
+    for (uint32_t peer = 0; peer < states.size(); ++peer) {
+        if (peer != rank_ && states[peer] == State::gave_up) return blame(peer);
+    }
+    if (alone && operation.peer == any_source)
+        return lost("every other rank has left");
+    return std::nullopt;
+}
+
+EngineError Channel::timed_out(const Operation& operation, Clock::duration timeout) const {
+    char within[48];
+    std::snprintf(within, sizeof within, " within %g s", std::chrono::duration<double>(timeout).count());
+    std::string peer = operation.peer == any_source ? "any rank" : rank_named(static_cast<uint64_t>(operation.peer));
+    std::string tag = operation.tag == any_tag ? " with any tag" : " with tag " + std::to_string(operation.tag);
+    std::string text = name_of(operation) + ": ";
+    auto part = [](uint64_t some, uint64_t all) { return std::to_string(some) + " of " + std::to_string(all) + " bytes"; };
+    if (sends(operation)) {
+        bool begun = operation.started;
+        text += peer + " took " + (begun ? "only " + part(operation.moved, operation.bytes()) + " of " : "nothing of ") +
+                what(operation.dtype, operation.elements) + tag + within;
+        if (operation.background) text += "; it goes on";
+        else text += begun ? "; the rest follows as soon as it does" : "; it was not sent";
+        return EngineError(Fault::timeout, text + where());
+    }
+    auto arriving = std::find_if(inbound_.begin(), inbound_.end(), [&](const Inbound& in) { return in.into == &operation; });
+    if (arriving != inbound_.end())
+        text += "only " + part(arriving->got, arriving->total) + " came from " + rank_named(arriving->source) + tag + within;
+    else text += "nothing came from " + peer + tag + within;
+    // Most often the message is there, with another tag or from another rank.
+    size_t named = 0;
+    for (const Stored& stored : stored_) {
+        if (named++ == 3) break;
+        text += (named == 1 ? "; what did come: " : ", ") + what(static_cast<DType>(stored.header.dtype), stored.header.elements) +
+                " from " + rank_named(stored.source) + " with tag " + std::to_string(stored.header.tag);
+    }
+    if (stored_.size() > 3) text += " and " + std::to_string(stored_.size() - 3) + " more";
+    return EngineError(Fault::timeout, text + where());
+}
+
+}  // namespace allfold

@@ -1,0 +1,165 @@
+#include "shared/arena.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+#include "shared/directory.hpp"
+#include "shared/errors.hpp"
+
+namespace allfold {
+
+namespace {
+
+constexpr size_t page = 4096;
+constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
+
+// All arenas of this process, so that a forked child can close their descriptors: while it had them open, the memory of ranks
+// that have ended would stay. The lock is taken before the fork and given back on both sides of it.
+std::mutex all_mutex;
+std::set<int*> all_descriptors;
+
+void watch_forks() {
+    static const bool watching = [] {
+        auto before = [] { all_mutex.lock(); };
+        auto in_parent = [] { all_mutex.unlock(); };
+        auto in_child = [] {
+            fork_count.fetch_add(1, std::memory_order_relaxed);
+            for (int* descriptor : all_descriptors) {
+                close(*descriptor);
+                *descriptor = -1;
+            }
+            all_descriptors.clear();
+            all_mutex.unlock();
+        };
+        return pthread_atfork(before, in_parent, in_child) == 0;
+    }();
+    (void)watching;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+    throw EngineError(Fault::memory, "shared memory: " + what + ": " + std::strerror(errno));
+}
+
+}  // namespace
+
+Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, directory_bytes + page)) {
+    descriptor_ = memfd_create("allfold", MFD_CLOEXEC);
+    if (descriptor_ < 0) fail("memfd_create failed");
+    // The kernel makes it 0777. That nobody else reaches it is seen to by /proc; this holds even where that is not.
+    fchmod(descriptor_, 0600);
+    if (ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
+        int error = errno;
+        close(descriptor_);
+        errno = error;
+        fail("no room for " + std::to_string(size_) + " bytes");
+    }
+    map();
+    free_[directory_bytes] = size_ - directory_bytes;
+    directory().process.store(getpid(), std::memory_order_relaxed);
+    struct stat facts{};
+    fstat(descriptor_, &facts);
+    directory().identity.store(facts.st_ino, std::memory_order_relaxed);
+    directory().magic.store(layout_hash, std::memory_order_release);
+}
+
+Arena::Arena(int descriptor, size_t bytes) : descriptor_(descriptor), size_(bytes) { map(); }
+
+void Arena::map() {
+    process_ = getpid();
+    void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor_, 0);
+    if (base == MAP_FAILED) {
+        int error = errno;
+        close(descriptor_);
+        errno = error;
+        fail("cannot map " + std::to_string(size_) + " bytes (is RLIMIT_AS set? `ulimit -v` shows it)");
+    }
+    base_ = static_cast<char*>(base);
+    // Huge pages where the system offers them for shared memory; it is free to decline.
+    madvise(base, size_, MADV_HUGEPAGE);
+    // A child made by fork() must not keep a dead rank's memory alive, nor write into it.
+    madvise(base, size_, MADV_DONTFORK);
+    watch_forks();
+    std::lock_guard lock(all_mutex);
+    all_descriptors.insert(&descriptor_);
+}
+
+Arena::~Arena() {
+    if (!is_here()) return;  // in a child something else may lie at these addresses by now
+    munmap(base_, size_);
+    std::lock_guard lock(all_mutex);
+    all_descriptors.erase(&descriptor_);
+    close(descriptor_);
+}
+
+void Arena::need_here(const char* name) const {
+    if (is_here()) return;
+    throw EngineError(Fault::usage, std::string(name) + ": this process was forked off rank process " + std::to_string(process_) +
+                                        ", whose communicator it cannot use; make one in this process, or leave the call to " +
+                                        "its parent");
+}
+
+void Arena::lend_to_children(size_t offset) {
+    std::lock_guard lock(mutex_);
+    // Where the kernel declines (too many pieces), children have to do without.
+    madvise(base_ + offset, used_.at(offset), MADV_DOFORK);
+}
+
+size_t Arena::allocate(size_t bytes) {
+    need_here("shared memory");
+    bytes = (bytes + page - 1) / page * page;
+    if (bytes == 0) bytes = page;
+    std::lock_guard lock(mutex_);
+    for (auto [offset, length] : free_) {
+        if (length < bytes) continue;
+        free_.erase(offset);
+        if (length > bytes) free_[offset + bytes] = length - bytes;
+        used_[offset] = bytes;
+        return offset;
+    }
+    throw EngineError(Fault::memory, "shared memory: no room for " + std::to_string(bytes) + " bytes; the arena has " +
+                                         std::to_string(size_) + " in all (ALLFOLD_ARENA_BYTES sets that)");
+}
+
+void Arena::release(size_t offset) {
+    if (!is_here()) return;  // the parent goes on using it
+    std::lock_guard lock(mutex_);
+    auto found = used_.find(offset);
+    if (found == used_.end()) return;
+    size_t length = found->second;
+    used_.erase(found);
+    madvise(base_ + offset, length, MADV_DONTFORK);
+    // Give the pages back at once, and have them zeroed when they are used again.
+    fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(length));
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && offset + length == next->first) {
+        length += next->second;
+        next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+        auto previous = std::prev(next);
+        if (previous->first + previous->second == offset) {
+            previous->second += length;
+            return;
+        }
+    }
+    free_[offset] = length;
+}
+
+size_t Arena::in_use() const {
+    std::lock_guard lock(mutex_);
+    size_t total = 0;
+    for (auto [offset, length] : used_) total += length;
+    return total;
+}
+
+}  // namespace allfold

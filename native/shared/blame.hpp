@@ -1,0 +1,109 @@
+// Who is to be named. A rank that gives up leaves in its arena whom it had lost; those who notice that it gave up, or has
+// ended since, look there, so that everybody names the rank that was lost first, and not the one that heard of it first. It
+// is left in the arena, not in the post, since it may hear in one communicator and be missed in another.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shared/arena.hpp"
+#include "shared/directory.hpp"
+#include "shared/layout.hpp"
+#include "shared/peers.hpp"
+
+namespace allfold {
+
+// Written by the arena's owner before anybody else has the arena: known even of a rank that died before it was ready.
+inline int32_t process_of(const Arena& arena) { return arena.directory().process.load(std::memory_order_relaxed); }
+
+// "rank 3", "ranks 1, 2 and 5"
+inline std::string list_of(const std::vector<uint32_t>& ranks) {
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+        if (i) text += i + 1 == ranks.size() ? " and " : ", ";
+        text += std::to_string(ranks[i]);
+    }
+    return text;
+}
+
+class Blame {
+  public:
+    template <class Member>
+    Blame(uint32_t rank, const std::vector<Member>& members) : rank_(rank) {
+        for (const Member& member : members) {
+            arenas_.push_back(member.arena);
+            posts_.push_back(reinterpret_cast<const Post*>(member.arena->at(member.post)));
+        }
+    }
+
+    // This rank gives up because of `peer`. Before its standing changes, which is what others look at first.
+    void lost(uint32_t peer) const {
+        uint64_t identity = arenas_[first(peer)]->directory().identity.load(std::memory_order_relaxed);
+        arenas_[rank_]->directory().lost.store(identity, std::memory_order_relaxed);
+    }
+
+    // The rank because of whom `rank` gave up, or because of whom that one did, and so on; `rank` itself if it was nobody's
+    // fault, or the fault of somebody who does well here: who left another communicator need not have left this one.
+    uint32_t first(uint32_t rank) const {
+        std::vector<uint32_t> path{rank};
+        while (true) {
+            uint64_t lost = arenas_[path.back()]->directory().lost.load(std::memory_order_relaxed);
+            auto found = std::find_if(arenas_.begin(), arenas_.end(), [&](auto& arena) {
+                return lost != 0 && arena->directory().identity.load(std::memory_order_relaxed) == lost;
+            });
+            if (found == arenas_.end()) return path.back();
+            auto next = static_cast<uint32_t>(found - arenas_.begin());
+            if (next == rank_ || (standing(next) == Standing::open && is_alive(next))) return path.back();
+            if (std::find(path.begin(), path.end(), next) != path.end()) break;
+            path.push_back(next);
+        }
+        // They gave up because of each other, here and in another communicator: who is no more here has done more than that.
+        auto absent = std::find_if(path.begin(), path.end(), [&](uint32_t one) {
+            return standing(one) == Standing::left || !is_alive(one);
+        });
+        return absent == path.end() ? rank : *absent;
+    }
+
+    // What befell these ranks: "rank 3 (process 4711) is gone: killed by signal 9 (Killed); rank 1 gave up because of it".
+    std::string sentence(const std::vector<uint32_t>& ranks) const {
+        std::vector<uint32_t> firsts, followers;
+        for (uint32_t rank : ranks)
+            if (uint32_t one = first(rank); std::find(firsts.begin(), firsts.end(), one) == firsts.end()) firsts.push_back(one);
+        for (uint32_t rank : ranks)
+            if (std::find(firsts.begin(), firsts.end(), rank) == firsts.end()) followers.push_back(rank);
+        std::string text;
+        for (uint32_t rank : firsts) text += (text.empty() ? "" : "; ") + fate(rank);
+        if (!followers.empty()) text += "; " + list_of(followers) + " gave up because of it";
+        return text;
+    }
+
+    std::string named(uint32_t rank) const {
+        return "rank " + std::to_string(rank) + " (process " + std::to_string(process_of(*arenas_[rank])) + ")";
+    }
+
+    std::string fate(uint32_t rank) const {
+        std::string name = "rank " + std::to_string(rank), how;
+        if (standing(rank) == Standing::left) {
+            uint64_t calls = posts_[rank]->last_call.load(std::memory_order_relaxed);
+            return name + " has left: it closed its communicator" + (calls ? " after call " + std::to_string(calls) : "");
+        }
+        if (life_of(process_of(*arenas_[rank]), &how) == Life::dead) return named(rank) + " is gone" + how;
+        if (standing(rank) == Standing::mismatch) return name + " gave up: the ranks came with different calls";
+        if (standing(rank) == Standing::late) return name + " gave up: it had waited for too long";
+        return name + " gave up";
+    }
+
+  private:
+    Standing standing(uint32_t rank) const {
+        return static_cast<Standing>(posts_[rank]->standing.load(std::memory_order_acquire));
+    }
+    bool is_alive(uint32_t rank) const { return life_of(process_of(*arenas_[rank])) == Life::alive; }
+
+    uint32_t rank_;
+    std::vector<std::shared_ptr<Arena>> arenas_;
+    std::vector<const Post*> posts_;
+};
+
+}  // namespace allfold

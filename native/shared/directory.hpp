@@ -1,0 +1,36 @@
+// The first pages of every arena: what lies in it, for peers that ask and for `allfold doctor`, which looks from outside.
+#pragma once
+
+#include <cstring>
+
+#include "shared/layout.hpp"
+
+namespace allfold {
+
+inline constexpr size_t entries_kept = 128;
+inline constexpr size_t answer_bytes = 16 << 10;
+
+// One communicator that the arena's owner is a rank of.
+struct Entry {
+    std::atomic<uint64_t> post;  // its offset; 0: the entry is free. Written last, with release.
+    std::atomic<uint64_t> group;  // the same number on all ranks of the group, and on no other group
+    std::atomic<uint32_t> rank, size;
+    std::atomic<char> label[104];
+};
+
+struct Directory {
+    std::atomic<uint64_t> magic;
+    std::atomic<int32_t> process;
+    std::atomic<uint64_t> identity;  // of this arena and no other
+    std::atomic<uint64_t> lost;      // the identity of whom its owner lost last, in any communicator: see blame.hpp
+    // Where do you stand in your program? Whoever wants to know adds one to the question; a thread of the owner then
+    // writes the answer, and gives it the question's number.
+    std::atomic<uint32_t> answers;  // there is such a thread
+    Counter question;
+    Counter answer;
+    std::atomic<uint32_t> answered_bytes;
+    std::atomic<char> text[answer_bytes];
+    Entry entries[entries_kept];
+};
+
+}  // namespace allfold

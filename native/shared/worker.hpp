@@ -1,0 +1,107 @@
+// Calls that go on in the background, one after the other, in the order in which they were made.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "shared/wait.hpp"
+
+namespace allfold {
+
+// No mutex and no condition variable: a forked child may have to destroy its copy while a thread of the parent waits.
+class Ticket {
+  public:
+    void finish(std::exception_ptr error) {
+        error_ = error;
+        done_.store(1, std::memory_order_release);  // the error is there to be read
+        wake_all(done_);
+    }
+    bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+    bool wait_for(Clock::duration time) {
+        auto limit = Clock::now() + time;
+        while (!done() && Clock::now() < limit) sleep_on(done_, 0, limit - Clock::now());
+        return done();
+    }
+    void rethrow() const {
+        if (error_) std::rethrow_exception(error_);
+    }
+
+  private:
+    std::atomic<uint64_t> done_{0};
+    std::exception_ptr error_;
+};
+
+class Worker {
+  public:
+    Worker() : thread_([this] { loop(); }) {}
+    ~Worker() {
+        {
+            std::lock_guard lock(mutex_);
+            ending_ = true;
+        }
+        changed_.notify_all();
+        thread_.join();
+    }
+
+    std::shared_ptr<Ticket> submit(std::function<void()> job) {
+        auto ticket = std::make_shared<Ticket>();
+        {
+            std::lock_guard lock(mutex_);
+            jobs_.emplace_back(std::move(job), ticket);
+        }
+        changed_.notify_all();
+        return ticket;
+    }
+    // Take back what was submitted; false if it has begun.
+    bool withdraw(const Ticket& ticket) {
+        std::lock_guard lock(mutex_);
+        return std::erase_if(jobs_, [&](const auto& job) { return job.second.get() == &ticket; }) > 0;
+    }
+    bool busy() {
+        std::lock_guard lock(mutex_);
+        return working_ || !jobs_.empty();
+    }
+    bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
+
+  private:
+    void loop() {
+        std::unique_lock lock(mutex_);
+        while (true) {
+            changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+            if (jobs_.empty()) return;  // what was submitted before the end is still done
+            auto [job, ticket] = std::move(jobs_.front());
+            jobs_.pop_front();
+            working_ = true;
+            lock.unlock();
+            std::exception_ptr error;
+            try {
+                job();
+            } catch (...) {
+                error = std::current_exception();
+            }
+            job = nullptr;
+            // Not busy any more by the time somebody hears that it is done: the next call need not go through here.
+            lock.lock();
+            working_ = false;
+            lock.unlock();
+            ticket->finish(error);
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<std::pair<std::function<void()>, std::shared_ptr<Ticket>>> jobs_;
+    bool working_ = false;
+    bool ending_ = false;
+    std::thread thread_;
+};
+
+}  // namespace allfold

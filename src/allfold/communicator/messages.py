@@ -1,0 +1,165 @@
+"""Messages from one rank to another, with tags.
+
+`send` returns when the array may be used again, not when the message was received; a message to a rank that is busy waits
+there. Messages between the same two ranks with the same tag arrive in the order in which they were sent. Two ranks may
+send to each other at once, and a rank may send to itself. The receiver's array must have the type of the sender's and at
+least its length; what was sent in a wrong type or length is an error on the receiver, and gone.
+
+`isend` and `irecv` go on without anybody waiting for them, also while their rank computes or is in a collective. No wait
+lasts longer than its timeout; after a `wait` that took too long, the message still goes on. `close` ends what is not done
+yet, so wait for what was sent before leaving.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import _native
+from ..engines.shared_memory.flight import FAILURES
+from ..errors import AllfoldError, UsageError
+from .arrays import contiguous, is_writable, put_back
+
+ANY_TAG: int = _native.ANY_TAG
+
+
+class Message(NamedTuple):
+    """What came: from which rank, with which tag, and how many elements it filled."""
+
+    source: int
+    tag: int
+    elements: int
+
+
+class Pending:
+    """A message on its way. Its array belongs to it until it is done."""
+
+    def __init__(
+        self,
+        channel: _native.Channel,
+        operation: _native.Operation,
+        timeout: float | None,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._channel = channel
+        self._operation = operation
+        self._timeout = timeout
+        self._failed = failed
+        self._scattered: tuple[Any, Any] | None = None  # the array that was given, and the contiguous copy of it
+
+    def done(self) -> bool:
+        """Whether it has ended, well or not; `wait` then returns, or raises, at once."""
+        return self._channel.done(self._operation)
+
+    def wait(self, timeout: float | None = None) -> Message | None:
+        """Return when it has ended, what came for a receive, and raise what went wrong.
+
+        Without a timeout, the one that was given to `isend` or `irecv` counts, or else the communicator's.
+        """
+        try:
+            came = self._channel.wait(self._operation, self._timeout if timeout is None else timeout)
+        except FAILURES as error:
+            self._failed(error)
+            raise
+        if self._scattered is not None:
+            put_back(*self._scattered)
+            self._scattered = None
+        return None if came is None else Message._make(came)
+
+
+class PointToPoint(ABC):
+    """The part of a communicator that sends and receives."""
+
+    _channel: _native.Channel
+
+    @abstractmethod
+    def _failed(self, error: BaseException) -> None:
+        """An error is about to leave a call."""
+
+    def send(
+        self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
+    ) -> None:
+        """Send an array. Returns when it may be changed again."""
+        try:
+            self._channel.send(array, destination, tag, timeout, dtype)
+        except FAILURES as error:
+            self._failed(error)
+            raise
+        except BufferError as error:
+            self.send(_copied("send", array, error), destination, tag, timeout, dtype)
+        except (TypeError, ValueError) as error:
+            raise _as_usage("send", error) from None
+
+    def recv(
+        self,
+        array: Any,
+        source: int | None = None,
+        tag: int = 0,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Message:
+        """Receive into an array: from a rank or, without a source, from any; with a tag or `allfold.ANY_TAG`."""
+        try:
+            return Message._make(self._channel.receive(array, source, tag, timeout, dtype))
+        except FAILURES as error:
+            self._failed(error)
+            raise
+        except BufferError as error:
+            plain = _copied("recv", array, error, written=True)
+            came = self.recv(plain, source, tag, timeout, dtype)
+            put_back(array, plain)
+            return came
+        except (TypeError, ValueError) as error:
+            raise _as_usage("recv", error) from None
+
+    def isend(
+        self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
+    ) -> Pending:
+        """Send an array in the background; it must not be changed before that is done."""
+        try:
+            operation = self._channel.start(True, array, destination, tag, dtype)
+            return Pending(self._channel, operation, timeout, self._failed)
+        except BufferError as error:
+            return self.isend(_copied("isend", array, error), destination, tag, timeout, dtype)
+        except (TypeError, ValueError) as error:
+            raise _as_usage("isend", error) from None
+
+    def irecv(
+        self,
+        array: Any,
+        source: int | None = None,
+        tag: int = 0,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Pending:
+        """Receive into an array in the background; it must not be used before that is done.
+
+        An array that is not contiguous is filled by `wait`.
+        """
+        try:
+            operation = self._channel.start(False, array, source, tag, dtype)
+            return Pending(self._channel, operation, timeout, self._failed)
+        except BufferError as error:
+            plain = _copied("irecv", array, error, written=True)
+            pending = self.irecv(plain, source, tag, timeout, dtype)
+            pending._scattered = (array, plain)
+            return pending
+        except (TypeError, ValueError) as error:
+            raise _as_usage("irecv", error) from None
+
+
+def _copied(name: str, array: Any, error: BufferError, written: bool = False) -> Any:
+    """A contiguous copy of an array that the engine refused as it is."""
+    if written and not is_writable(array):
+        raise UsageError(f"{name}: the array for the message is read-only") from None
+    plain = contiguous(name, array)
+    if plain is array:  # contiguous already: what it was refused for is something else
+        raise UsageError(f"{name}: {error}") from None
+    return plain
+
+
+def _as_usage(name: str, error: TypeError | ValueError) -> BaseException:
+    """What the engine says of wrong arguments; unchanged if it is ours, or if a signal handler in Python raised it."""
+    raised_in_python = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    return error if isinstance(error, AllfoldError) or raised_in_python else UsageError(f"{name}: {error}")

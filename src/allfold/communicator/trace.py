@@ -1,0 +1,108 @@
+"""What really happened: every instruction of every rank, when it waited and when it worked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engines.shared_memory.programs import programs_of
+from ..files import write_whole
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+
+@dataclass(frozen=True)
+class Event:
+    """One instruction on one rank. Times are nanoseconds of the machine's monotonic clock, the same for all ranks."""
+
+    rank: int
+    call: int
+    collective: str
+    algorithm: str
+    memory: str
+    step: int
+    segment: int
+    instruction: int
+    what: str
+    peers: list[int]
+    bytes: int
+    start: int
+    waited: int
+    worked: int
+
+
+class Trace:
+    """The events of all ranks, once the `with comm.trace()` block has ended."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self.events: list[Event] = []
+
+    def collect(self, raw: list[tuple[Any, ...]]) -> None:
+        """Turn this rank's raw events into readable ones, and share them with all ranks."""
+        communicator = self._communicator
+        own = json.dumps([asdict(_readable(communicator, event)) for event in raw]).encode()
+        lengths = np.zeros(communicator.size, np.int64)
+        communicator.all_gather(np.array([len(own)], np.int64), lengths)
+        longest = int(lengths.max())
+        padded = np.zeros(longest, np.uint8)
+        padded[: len(own)] = np.frombuffer(own, np.uint8)
+        everyone = np.zeros((communicator.size, longest), np.uint8)
+        communicator.all_gather(padded, everyone)
+        for rank, length in enumerate(lengths):
+            self.events += [Event(**event) for event in json.loads(everyone[rank, :length].tobytes())]
+        self.events.sort(key=lambda event: (event.start, event.rank))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": "allfold-trace", "version": 1, "events": [asdict(event) for event in self.events]}
+
+    def to_chrome(self) -> dict[str, Any]:
+        """For chrome://tracing and Perfetto: a track a rank, waiting and working as slices on it."""
+        begin = min((event.start for event in self.events), default=0)
+        rows: list[dict[str, Any]] = []
+        for rank in range(self._communicator.size):
+            rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}})
+        for event in self.events:
+            common = {"ph": "X", "pid": 0, "tid": event.rank, "args": asdict(event)}
+            if event.waited:
+                start, name = (event.start - begin) / 1e3, f"wait ({event.collective})"
+                rows.append({"name": name, "cat": "wait", "ts": start, "dur": event.waited / 1e3, **common})
+            start = (event.start + event.waited - begin) / 1e3
+            rows.append({"name": event.what, "cat": "work", "ts": start, "dur": event.worked / 1e3, **common})
+        return {"traceEvents": rows, "displayTimeUnit": "ns"}
+
+    def save(self, path: str | PathLike[str], chrome: bool = False) -> None:
+        write_whole(path, json.dumps(self.to_chrome() if chrome else self.to_json()))
+
+
+def _readable(communicator: Communicator, raw: tuple[Any, ...]) -> Event:
+    call, name, segment, instruction, start, ready, end, size = raw
+    collective, algorithm, root, memory = name.split("/")
+    chosen = communicator.algorithm_named(collective, algorithm)
+    programs = programs_of(collective, chosen, communicator.size, None if root == "None" else int(root), memory)
+    row = int(programs.starts[communicator.rank]) + instruction
+    sources = programs.sources.of(row)
+    peers = sorted({peer for peer, _ in sources + programs.destinations.of(row)} - {communicator.rank})
+    verb = "copy" if len(sources) == 1 else f"reduce {len(sources)}"
+    what = f"{verb}, chunk {int(programs.length_of[row])}"
+    return Event(
+        rank=communicator.rank,
+        call=call,
+        collective=collective,
+        algorithm=algorithm,
+        memory=memory,
+        step=int(programs.step[row]),
+        segment=segment,
+        instruction=instruction,
+        what=what,
+        peers=peers,
+        bytes=size,
+        start=start,
+        waited=ready - start,
+        worked=end - ready,
+    )

@@ -1,0 +1,129 @@
+"""From compiled programs to the native engine: one rank's part of a program, as the arrays that the extension takes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...collectives import NOTHING
+from ...programs.check import check
+from ...programs.compile import Memory, Programs, compile
+from ...programs.rows import Ints, Lists
+from ...programs.versions import Versions
+from ...registry import Algorithm, Steps, algorithm_of, on_replacement, schedule
+from ...schedule import Schedule
+from ...verify import check_promise, verify
+
+MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
+"""In the order of the extension's numbers."""
+
+
+on_replacement.append(_native.forget_programs)
+
+# Ranks that are threads of one process want the same programs at the same time: one of them makes them.
+_proving = threading.RLock()
+
+
+def programs_of(
+    collective: str, algorithm: str | Callable[..., Steps] | Algorithm, ranks: int, root: int | None, memory: Memory
+) -> Programs:
+    """The programs of an algorithm, proved: whoever wrote it, these very programs are checked before any rank runs them."""
+    with _proving:
+        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
+
+
+@lru_cache(maxsize=256)
+def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
+    versions = _proved_versions(algorithm, ranks, root)
+    programs = compile(versions.schedule, memory, versions)
+    check(programs, versions.state)
+    return programs
+
+
+@lru_cache(maxsize=8)  # large, and wanted for one kind of memory after the other, at one time
+def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Versions:
+    versions = Versions(_built(algorithm, ranks, root))
+    check_promise(versions.state)
+    return versions
+
+
+@lru_cache(maxsize=256)
+def _built(algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
+    # Once: a generator that gives something else each time must not give each kind of memory another schedule.
+    return schedule(algorithm.collective, algorithm, ranks, root)
+
+
+def keeps_rank_order(
+    collective: str, algorithm: str | Callable[..., Steps] | Algorithm, ranks: int, root: int | None
+) -> bool:
+    """Whether an operation that is not commutative may run on this schedule."""
+    return _keeps_rank_order(algorithm_of(collective, algorithm), ranks, root)
+
+
+@lru_cache(maxsize=256)
+def _keeps_rank_order(algorithm: Algorithm, ranks: int, root: int | None) -> bool:
+    return verify(_built(algorithm, ranks, root), programs=False).rank_order is not False
+
+
+def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
+    """What the extension's `Program` holds of one rank's program; `name` is how traces name the algorithm."""
+    here = slice(int(programs.starts[rank]), int(programs.starts[rank + 1]))
+    built = programs.schedule
+    leave = _part(programs.leave, slice(rank, rank + 1))
+    result: dict[str, Any] = {
+        "name": f"{built.collective}/{name}/{built.root}/{programs.memory}",
+        "schedule": int.from_bytes(built.digest[:8], "little"),
+        "rank": rank,
+        "ranks": built.ranks,
+        "lengths": _ints(np.diff(programs.starts)),
+        "width": programs.width,
+        "chunks": built.chunks,
+        # Signals have no length: each is a slice of its own.
+        "slices": built.promise.slices(built.ranks) if built.promise.carries_data else built.chunks,
+        "work_slots": int(programs.work_slots.max(initial=0)),
+        "one_area": programs.one_area,
+        "memory": MEMORIES.index(programs.memory),
+        "length_of": _ints(programs.length_of[here]),
+        "complete": _ints(programs.complete[here]),
+        "announce": _ints(programs.announce[here]),
+        "silent": bool(programs.silent[rank]),
+        "leave_rank": _ints(leave[1]),
+        "leave_count": _ints(leave[2]),
+    }
+    for name in ("input", "output"):
+        origin, end = _extent(built, name)
+        result |= {f"{name}_origin": origin, f"{name}_end": end}
+    for name, value, lists in (
+        ("source", "slot", programs.sources),
+        ("destination", "slot", programs.destinations),
+        ("wait", "count", programs.waits),
+        ("reuse", "count", programs.reuse),
+    ):
+        starts, owner, values = _part(lists, here)
+        result |= {f"{name}_starts": _ints(starts), f"{name}_rank": _ints(owner), f"{name}_{value}": _ints(values)}
+    return result
+
+
+def _part(lists: Lists, rows: slice) -> tuple[Ints, Ints, Ints]:
+    starts = lists.starts[rows.start : rows.stop + 1]
+    inside = slice(int(starts[0]), int(starts[-1]))
+    return starts - starts[0], lists.rank[inside], lists.value[inside]
+
+
+def _extent(built: Schedule, array: str) -> tuple[Ints, Ints]:
+    """By rank, the chunk that its array begins with, and the one that it ends before: those that it holds lie in a row."""
+    if built.promise.in_place:  # one array, which every rank has
+        return np.zeros(built.ranks, np.int64), np.full(built.ranks, built.chunks if array == "output" else 0, np.int64)
+    layout = built.promise.starts_with if array == "input" else built.promise.ends_with
+    held = layout(built.ranks, built.root, built.chunks) != NOTHING
+    origin = held.argmax(axis=1)
+    return _ints(origin), _ints(origin + held.sum(axis=1))
+
+
+def _ints(values: Any) -> Ints:
+    return np.ascontiguousarray(values, dtype=np.int64)

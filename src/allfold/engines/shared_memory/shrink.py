@@ -1,0 +1,117 @@
+"""Going on with the survivors: how the ranks that are left agree on who they are.
+
+Every rank that wants to go on writes into its post whom it takes to be left, and looks at what the others have written.
+A view only ever loses ranks: those whose process is gone, those that have left, and those whom somebody else has given
+up. When everybody in a rank's view has written that very view, the rank decides on it and writes that down too; whoever
+sees a decision takes it over, even if somebody in it has died since (the next call will say so). So no two ranks decide
+differently: to decide on less, a rank must have seen somebody dead after that one's last word, and then it has seen
+that word as well.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ... import _native
+from ...errors import CollectiveTimeout
+
+# The words of a post: where the rank's part of the new communicator lies, then two sets of ranks with a bit each.
+_POST, _WORK, _INBOX, _STATE = range(4)
+_SETS = 4
+_WORDS_A_SET = 16
+_BITS = 64
+_WANTS, _DECIDED = 1, 2
+_PAUSE = 0.001
+
+
+def agree_on_survivors(members: list[Any], rank: int, own: tuple[int, int, int], timeout: float) -> list[int]:
+    """The ranks that go on, in order; every one of them gets the same list. `own` is where its new parts lie."""
+    posts = _Posts(members)
+    for word, offset in enumerate(own):
+        posts.store(rank, word, offset)
+    view = frozenset(range(len(members)))
+    deadline = time.monotonic() + timeout
+    posts.write_set(rank, 0, view)
+    posts.store(rank, _STATE, _WANTS)
+    while True:
+        decision = posts.decision()
+        if decision is None:
+            gone = {peer for peer in view if peer != rank and posts.state(peer) == 0 and not posts.is_there(peer)}
+            gone |= {peer for peer in view - {rank} if posts.state(peer) and not posts.is_alive(peer)}
+            views = {peer: posts.view(peer) for peer in view - {rank} if posts.state(peer)}
+            smaller = (view - gone).intersection(*views.values()) | {rank}
+            if smaller != view:
+                # Once more, now that somebody is known to be gone: it may have decided before.
+                decision = posts.decision()
+                if decision is None:
+                    view = frozenset(smaller)
+                    posts.write_set(rank, 0, view)
+                    continue
+            elif len(views) == len(view) - 1 and all(other == view for other in views.values()):
+                decision = view
+        if decision is not None:
+            posts.write_set(rank, 1, decision)
+            posts.store(rank, _STATE, _DECIDED)
+            return sorted(decision)
+        if time.monotonic() > deadline:
+            late = sorted(peer for peer in view - {rank} if not posts.state(peer))
+            who = f"{'ranks' if len(late) > 1 else 'rank'} {', '.join(map(str, late))}" if late else "the others"
+            raise CollectiveTimeout(f"shrink: {who} did not come within {timeout:g} s, and {_are(late)} not gone")
+        time.sleep(_PAUSE)
+
+
+def offsets_of(members: list[Any], rank: int) -> tuple[int, int, int]:
+    """Where a survivor's post, work area and inbox of the new communicator lie in its arena."""
+    posts = _Posts(members)
+    return posts.load(rank, _POST), posts.load(rank, _WORK), posts.load(rank, _INBOX)
+
+
+def was_shrunk(members: list[Any], rank: int) -> bool:
+    return _Posts(members).state(rank) != 0
+
+
+class _Posts:
+    def __init__(self, members: list[Any]) -> None:
+        self._places = [(arena, post) for arena, post, *_ in members]
+
+    def load(self, rank: int, word: int) -> int:
+        return _native.load_word(*self._places[rank], word)
+
+    def store(self, rank: int, word: int, value: int) -> None:
+        _native.store_word(*self._places[rank], word, value)
+
+    def state(self, rank: int) -> int:
+        return self.load(rank, _STATE)
+
+    def is_alive(self, rank: int) -> bool:
+        return _native.is_alive(self._places[rank][0])
+
+    def is_there(self, rank: int) -> bool:
+        """Whether a rank may still come: it lives, and has not closed the communicator."""
+        return self.is_alive(rank) and _native.flight(*self._places[rank])["standing"] != "left"
+
+    def write_set(self, rank: int, number: int, ranks: frozenset[int]) -> None:
+        for word in range(_WORDS_A_SET):
+            bits = sum(1 << bit for bit in range(_BITS) if word * _BITS + bit in ranks)
+            self.store(rank, _SETS + number * _WORDS_A_SET + word, bits)
+
+    def view(self, rank: int) -> frozenset[int]:
+        return self._read_set(rank, 0)
+
+    def decision(self) -> frozenset[int] | None:
+        """What anybody, dead or alive, has decided."""
+        for rank in range(len(self._places)):
+            if self.state(rank) == _DECIDED:
+                return self._read_set(rank, 1)
+        return None
+
+    def _read_set(self, rank: int, number: int) -> frozenset[int]:
+        words = [self.load(rank, _SETS + number * _WORDS_A_SET + word) for word in range(_WORDS_A_SET)]
+        return frozenset(
+            word * _BITS + bit for word, bits in enumerate(words) for bit in range(_BITS) if bits >> bit & 1
+        )
+
+
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) != 1 else "is"

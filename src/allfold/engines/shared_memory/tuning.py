@@ -1,0 +1,222 @@
+"""The tuning file: what `allfold tune` found out about this machine, and what `algorithm=None` takes from it.
+
+    $ALLFOLD_TUNING                      a file, or `off`
+    $XDG_CONFIG_HOME/allfold/tuning.json the user's own, where nothing is said (~/.config without the variable)
+
+The file is read when ranks connect, by rank 0 alone, and its choices travel to the others in the meeting: so all ranks
+choose alike, whatever files they would have found. A file that is damaged, or of another version, machine or user, is
+ignored with a warning: the rule of `choice` then stands, and nothing fails. `tune/file.py` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ... import _native
+from ...collectives import COLLECTIVES
+from ...documents import is_exactly
+from ...errors import UsageError
+from ...registry import algorithms
+from ...version import __version__
+from .choice import ALWAYS, Choice, folds_from_left
+
+FORMAT, VERSION = "allfold-tuning", 1
+VARIABLE = "ALLFOLD_TUNING"
+
+_MOST_BYTES = 8 * 2**20  # of a file that is read at every connect
+_MOST_CHOICES = 64
+
+log = logging.getLogger(__name__)
+
+
+class TuningError(UsageError):
+    """A tuning file cannot be used; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """For numbers of ranks that were tuned: the choices by collective, as `choice.choices` gives them."""
+
+    choices: Mapping[int, Mapping[str, tuple[Choice, ...]]] = field(default_factory=dict)
+
+    def of(self, collective: str, ranks: int) -> list[Choice] | None:
+        found = self.choices.get(ranks, {}).get(collective)
+        return None if found is None else list(found)
+
+    def pack(self, ranks: int) -> bytes:
+        """What a communicator of so many ranks, and its groups, need of it: for the others."""
+        if not any(many <= ranks for many in self.choices):
+            return b""
+        return json.dumps({many: found for many, found in self.choices.items() if many <= ranks}).encode()
+
+    @staticmethod
+    def unpack(packed: bytes) -> Tuning:
+        if not packed:
+            return Tuning()
+        document = json.loads(packed)
+        return Tuning(
+            {
+                int(many): {
+                    name: tuple((limit, algorithm, reach) for limit, algorithm, reach in rows)
+                    for name, rows in of.items()
+                }
+                for many, of in document.items()
+            }
+        )
+
+
+def find_tuning() -> Tuning:
+    """What is to be obeyed here; without a file, or with one that cannot be used, nothing."""
+    path, is_named = tuning_path()
+    if path is None:
+        return Tuning()
+    try:
+        return choices_of(read_document(path))
+    except FileNotFoundError:
+        if is_named:
+            log.warning("%s=%r: there is no such file; the built-in rule chooses algorithms", VARIABLE, str(path))
+    except (TuningError, OSError) as error:
+        log.warning("the tuning file %r is ignored: %s; `allfold tune` writes a new one", str(path), _reason(error))
+    return Tuning()
+
+
+def tuning_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, bool]:
+    """Where the tuning file is or would be, None for nowhere; and whether the user named it."""
+    named = environ.get(VARIABLE, "")
+    if named == "off":
+        return None, True
+    if named:
+        return Path(named), True
+    home = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(home):  # the standard has others ignored
+        if not environ.get("HOME"):
+            return None, False
+        home = os.path.join(environ["HOME"], ".config")
+    return Path(home) / "allfold" / "tuning.json", False
+
+
+def read_document(path: Path, of_this_machine: bool = True) -> dict[str, Any]:
+    """The file's content, if it may be trusted and was made by this version, on this machine where that matters."""
+    try:
+        # Without waiting: somebody may have put a pipe there.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError as error:
+        raise TuningError(f"it cannot be opened: {error}") from None
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise TuningError("it is not a plain file")
+        if facts.st_uid not in (os.geteuid(), 0):
+            raise TuningError(f"it belongs to another user (number {facts.st_uid})")
+        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise TuningError("others than its owner may write to it (chmod go-w)")
+        if facts.st_size > _MOST_BYTES:
+            raise TuningError(f"it has {facts.st_size} bytes; expected at most {_MOST_BYTES}")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(_MOST_BYTES)
+    finally:
+        os.close(descriptor)
+    return check_document(content, of_this_machine)
+
+
+def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        raise TuningError("it is damaged: not JSON") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise TuningError(f"it is not a tuning file: its format is not {FORMAT!r}")
+    wanted: dict[str, tuple[str, Any]] = {"version": ("version", VERSION), "allfold": ("allfold", __version__)}
+    if of_this_machine:
+        wanted["machine"] = ("the machine", machine())
+    for key, (what, here) in wanted.items():
+        if not is_exactly(document.get(key), here):
+            raise TuningError(f"it is stale: made for {what} {_short(document.get(key))}, this is {_short(here)}")
+    return document
+
+
+def choices_of(document: Mapping[str, Any]) -> Tuning:
+    """The choices of a document, each of them checked: a wrong one would be found out by ranks that wait for each other."""
+    runs = document.get("runs")
+    if not isinstance(runs, dict):
+        raise TuningError("it is damaged: it has no runs")
+    found: dict[int, dict[str, tuple[Choice, ...]]] = {}
+    for word, run in runs.items():
+        if not (isinstance(word, str) and word.isascii() and word.isdecimal() and len(word) < 6):
+            raise TuningError(f"it is damaged: {_short(word)} is not a number of ranks")
+        ranks = int(word)
+        if (
+            not 1 <= ranks <= _native.MOST_RANKS
+            or not isinstance(run, dict)
+            or not isinstance(run.get("choices"), dict)
+        ):
+            raise TuningError(f"it is damaged: no choices for {_short(word)} ranks")
+        any_order = run.get("any_order") is True
+        found[ranks] = {name: _checked(name, ranks, rows, any_order) for name, rows in run["choices"].items()}
+    return Tuning(found)
+
+
+def _checked(collective: str, ranks: int, rows: Any, any_order: bool) -> tuple[Choice, ...]:
+    where = f"{_short(collective)} with {ranks} ranks"
+    if collective not in COLLECTIVES:
+        raise TuningError(f"it is damaged: there is no collective {_short(collective)}")
+    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_CHOICES:
+        raise TuningError(f"it is damaged: {where} has no list of choices")
+    known = algorithms(collective)
+    least, choices = -1, []
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 3:
+            raise TuningError(f"it is damaged: {where}: {_short(row)} is not (up to, algorithm, reach)")
+        limit, algorithm, reach = row
+        limit = ALWAYS if limit is None else limit
+        if type(limit) is not int or not least < limit <= ALWAYS or type(reach) is not bool:
+            raise TuningError(f"it is damaged: {where}: {_short(row)} is impossible after a limit of {least} bytes")
+        if not isinstance(algorithm, str) or algorithm not in known:
+            raise TuningError(f"it is damaged: {where}: there is no algorithm {_short(algorithm)}")
+        if not any_order and not folds_from_left(collective, algorithm, ranks):
+            raise TuningError(
+                f"{where}: {algorithm} does not fold from rank 0 up, so that results would change with the size; "
+                "`allfold tune --any-order` allows it"
+            )
+        least = limit
+        choices.append((limit, algorithm, reach))
+    if least != ALWAYS:
+        raise TuningError(f"it is damaged: {where}: nothing is said of more than {least} bytes")
+    return tuple(choices)
+
+
+def machine() -> dict[str, Any]:
+    """What tells machines apart, as far as it matters and without naming one."""
+    return {"processor": _processor(), "cores": os.cpu_count() or 1}
+
+
+def _processor() -> str:
+    # The beginning is enough, and the kernel makes only what is read: a machine may have hundreds of cores.
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            text = file.read(2048).decode("ascii", "replace")
+    except OSError:
+        return "unknown"
+    named = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
+    facts = {key.strip(): value.strip() for key, _, value in named}
+    # ARM gives numbers instead of a name.
+    arm = " ".join(facts[key] for key in ("CPU implementer", "CPU variant", "CPU part") if key in facts)
+    return facts.get("model name") or arm or "unknown"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_short(one)}" for key, one in list(value.items())[:4])
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _reason(error: Exception) -> str:
+    return f"it cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)

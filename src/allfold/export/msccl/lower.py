@@ -1,0 +1,372 @@
+"""From a schedule to MSCCL thread blocks.
+
+Every connection between two ranks has a thread block at each end. What a rank does is written down in the order of the
+schedule's steps, in each step what it sends before what it receives, and every thread block takes its part of that
+list in order; whatever touches the same memory from two thread blocks is ordered by a dependency. All dependencies
+point backwards in one list, and both ends of a connection have their messages in the same order, so nothing waits in a
+circle as long as a connection holds what is sent before it is received in the same step.
+
+Where a rank hands on at once what it receives, both connections share a thread block and the two steps become one.
+That needs room for two messages in a connection, as NCCL's own ring does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+from ...collectives import NOTHING
+from ...errors import UsageError
+from ...schedule import Schedule
+from ..buffers import Buffers, Place
+from ..folds import Cell, Fold, folds_of
+from .xml import COLLECTIVES, MOST_COUNT, Algorithm, Block, Gpu, Step
+
+Ends = tuple[int, int, int]
+"""The peer that a thread block sends to, the one that it receives from, and its channel; −1 is no peer."""
+
+_LOCAL: Ends = (-1, -1, 0)
+
+
+@dataclass
+class _Operation:
+    """What becomes a step. `memory` says what it touches, with in-place aliases resolved."""
+
+    kind: str
+    block: Ends
+    source: Place = ("i", 0)
+    destination: Place = ("o", 0)
+    reads: tuple[object, ...] = ()
+    writes: tuple[object, ...] = ()
+    count: int = 1
+    needs: set[int] = field(default_factory=set)
+    step: int = 0
+
+
+def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: int | None = None) -> Algorithm:
+    """The thread blocks of a schedule that is known to be right.
+
+    Without `fused`, no thread block both receives and sends. With `aside`, what arrives in a chunk that is sent in the
+    same step is laid aside first, so that no receive waits for a send: then no room is needed in the connections.
+    A channel carries the first `share` messages between two ranks, the next channel those that follow, and so on.
+    """
+    if schedule.collective not in COLLECTIVES.values():
+        raise UsageError(f"MSCCL XML has no {schedule.collective}; it has {', '.join(COLLECTIVES.values())}")
+    ranks = [_Rank(schedule, rank, aside, share) for rank in range(schedule.ranks)]
+    for step, folds in enumerate(folds_of(schedule)):
+        runs = _runs(folds, ranks)
+        for run in runs:
+            for source, chunk in _in_order(run[0]):
+                if source != run[0].rank:
+                    ranks[source].send(chunk, run[0].rank, step, len(run))
+        written = {(fold.rank, fold.chunk) for fold in folds}
+        for fold in folds:
+            for operand in fold.operands:
+                if operand[0] == fold.rank and operand != (fold.rank, fold.chunk) and operand in written:
+                    ranks[fold.rank].save(operand[1], step)
+        for run in runs:
+            ranks[run[0].rank].fold(run[0], step, len(run))
+        for rank in ranks:
+            rank.settle()
+    for rank in ranks:
+        rank.finish()
+    sliced = schedule.promise.slices(schedule.ranks)
+    one_rank = schedule.collective in ("gather", "scatter")  # whose count is one slice, not the whole
+    return Algorithm(
+        name=schedule.algorithm,
+        collective=schedule.collective,
+        protocol="Simple",
+        channels=max(rank.channels for rank in ranks),
+        chunks_per_loop=schedule.chunks // sliced if one_rank else schedule.chunks,
+        in_place=schedule.collective != "all_to_all",
+        out_of_place=True,
+        gpus=tuple(rank.gpu(fused) for rank in ranks),
+    )
+
+
+def _in_order(fold: Fold) -> list[Cell]:
+    """The operands as they are combined here: a ⊕ b and b ⊕ a are the same bits, so the own content may come first."""
+    own = (fold.rank, fold.chunk)
+    operands = list(fold.operands)
+    if len(operands) > 1 and operands[1] == own:
+        operands[:2] = operands[1], operands[0]
+    return operands
+
+
+def _runs(folds: list[Fold], ranks: list[_Rank]) -> list[list[Fold]]:
+    """The folds, those together that one message can bring: neighbours on both sides, from one rank, done alike.
+
+    What is sent in the same step stays alone: it has to be sent before it is replaced, one chunk after the other.
+    """
+    sent = {operand for fold in folds for operand in fold.operands if operand[0] != fold.rank}
+    runs: list[list[Fold]] = []
+    open_runs: dict[tuple[int, int, int], list[Fold]] = {}
+    for fold in folds:
+        remote = [operand for operand in fold.operands if operand[0] != fold.rank]
+        own = (fold.rank, fold.chunk)
+        alike = len(remote) == 1 and {*fold.operands} <= {remote[0], own} and own not in sent
+        key = (fold.rank, remote[0][0] if remote else -1, len(fold.operands))
+        run = open_runs.get(key) if alike else None
+        if run is not None and len(run) < MOST_COUNT and _follows(run[-1], fold, ranks):
+            run.append(fold)
+            continue
+        runs.append([fold])
+        if alike:
+            open_runs[key] = runs[-1]
+    return runs
+
+
+def _follows(first: Fold, second: Fold, ranks: list[_Rank]) -> bool:
+    """Do all chunks of the second lie right behind those of the first?"""
+    here = ranks[first.rank]
+    pairs = [(here.home(first.chunk), here.home(second.chunk))]
+    for one, two in zip(_in_order(first), _in_order(second), strict=True):
+        if one[0] != two[0] or two[1] != one[1] + 1:
+            return False
+        pairs.append((ranks[one[0]].at(one[1]), ranks[two[0]].at(two[1])))
+    return all(place[0] == behind[0] and behind[1] == place[1] + 1 for place, behind in pairs)
+
+
+class _Rank:
+    """The operations of one rank in the making."""
+
+    def __init__(self, schedule: Schedule, rank: int, aside: bool, share: int | None) -> None:
+        self.schedule, self.rank, self.aside, self.share = schedule, rank, aside, share
+        self.channels = 1
+        self._messages: Counter[tuple[int, int]] = Counter()
+        self.operations: list[_Operation] = []
+        self.scratch = 0
+        self._scratch_of: dict[object, int] = {}
+        self._free: list[int] = []
+        self._used: list[int] = []
+        starts = schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)[rank]
+        self._buffers = Buffers(schedule, rank)
+        self._promised = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
+        held = [chunk for chunk, datum in enumerate(starts) if datum != NOTHING]
+        self._at: dict[int, Place] = {chunk: self._buffers.begin(chunk) for chunk in held}
+        self._arriving: dict[int, Place] = {}
+        self._saved: dict[int, Place] = {}
+        self._sent: set[int] = set()
+        self._writer: dict[object, int] = {}
+        self._readers: dict[object, set[int]] = defaultdict(set)
+
+    # Where chunks lie --------------------------------------------------------------------------------------------------
+
+    def home(self, chunk: int) -> Place:
+        """Where whatever is written to a chunk goes: the output if the caller has room for it there, or scratch."""
+        home = self._buffers.home(chunk)
+        if home is not None:
+            return home
+        if chunk not in self._scratch_of:
+            self._scratch_of[chunk] = self.scratch
+            self.scratch += 1
+        return "s", self._scratch_of[chunk]
+
+    def at(self, chunk: int) -> Place:
+        """Where a chunk lies before this step."""
+        return self._at[chunk]
+
+    def _temporary(self) -> Place:
+        if not self._free:
+            self._free.append(self.scratch)
+            self.scratch += 1
+        self._used.append(self._free.pop())
+        return "s", self._used[-1]
+
+    def _ends(self, send: int, receive: int) -> Ends:
+        """The thread block of the next message over a connection."""
+        channel = self._messages[send, receive] // self.share if self.share else 0
+        self._messages[send, receive] += 1
+        self.channels = max(self.channels, channel + 1)
+        return send, receive, channel
+
+    # What happens ----------------------------------------------------------------------------------------------------
+
+    def send(self, chunk: int, peer: int, step: int, count: int = 1) -> None:
+        chunks = tuple(range(chunk, chunk + count))
+        self._do(_Operation("s", self._ends(peer, -1), self._at[chunk], reads=chunks, count=count, step=step))
+        self._sent |= {*chunks}
+
+    def save(self, chunk: int, step: int) -> None:
+        """Keep what a chunk holds for another chunk of this rank: it is replaced in the same step."""
+        if chunk not in self._saved:
+            self._saved[chunk] = self._temporary()
+            saved = self._saved[chunk]
+            self._do(_Operation("cpy", _LOCAL, self._at[chunk], saved, (chunk,), (saved,), step=step))
+
+    def _receive_run(self, fold: Fold, step: int, count: int) -> None:
+        """Several folds at once, all of one operand from elsewhere, or of that and the own content."""
+        chunks = tuple(range(fold.chunk, fold.chunk + count))
+        homes = [self.home(chunk) for chunk in chunks]
+        (peer,) = {source for source, _ in fold.operands} - {self.rank}
+        source, reads = (homes[0], ()) if len(fold.operands) == 1 else (self._at[fold.chunk], chunks)
+        kind = "r" if len(fold.operands) == 1 else "rrc"
+        self._do(_Operation(kind, self._ends(-1, peer), source, homes[0], reads, chunks, count, step=step))
+        self._arriving.update(zip(chunks, homes, strict=True))
+
+    def fold(self, fold: Fold, step: int, count: int = 1) -> None:
+        if count > 1:
+            self._receive_run(fold, step, count)
+            return
+        home, own = self.home(fold.chunk), (self.rank, fold.chunk)
+        operands = _in_order(fold)
+        total: Place | None = None  # where the sum so far lies, and whether it may be written to
+        held: object = None
+        block: Ends = _LOCAL
+        aside = self.aside and fold.chunk in self._sent
+        for position, operand in enumerate(operands):
+            last = position == len(operands) - 1
+            local = operand[0] == self.rank
+            here: Place = ("i", 0)
+            what: object = operand[1]
+            if local:
+                here = self._at[operand[1]]
+                if operand != own and operand[1] in self._saved:
+                    here = what = self._saved[operand[1]]
+            if not local:
+                block = self._ends(-1, operand[0])
+            if total is None:
+                if last and local:
+                    self._do(_Operation("cpy", block, here, home, (what,), (fold.chunk,), step=step))
+                elif last and aside:
+                    laid = self._lay_aside(block, step)
+                    self._do(_Operation("cpy", _LOCAL, laid, home, (laid,), (fold.chunk,), step=step))
+                elif last:
+                    self._do(_Operation("r", block, home, home, (), (fold.chunk,), step=step))
+                elif operand == own:
+                    total, held = here, fold.chunk
+                else:
+                    total = self._temporary()
+                    held = total
+                    if local:
+                        self._do(_Operation("cpy", block, here, total, (what,), (held,), step=step))
+                    else:
+                        self._do(_Operation("r", block, total, total, (), (held,), step=step))
+                continue
+            if local and held != fold.chunk:
+                self._do(_Operation("re", block, here, total, (what, held), (held,), step=step))
+                if last:
+                    self._do(_Operation("cpy", block, total, home, (held,), (fold.chunk,), step=step))
+                continue
+            into, kept = (home, fold.chunk) if last or held == fold.chunk else (total, held)
+            if not local and aside and kept == fold.chunk:
+                here = what = self._lay_aside(block, step)
+                local, block = True, _LOCAL  # the receiving thread block goes on
+            if not local:
+                self._do(_Operation("rrc", block, total, into, (held,), (kept,), step=step))
+            else:
+                if total != into:
+                    self._do(_Operation("cpy", block, total, into, (held,), (kept,), step=step))
+                self._do(_Operation("re", block, here, into, (what, kept), (kept,), step=step))
+            total, held = into, kept
+        self._arriving[fold.chunk] = home
+
+    def _lay_aside(self, block: Ends, step: int) -> Place:
+        place = self._temporary()
+        self._do(_Operation("r", block, place, place, (), (place,), step=step))
+        return place
+
+    def settle(self) -> None:
+        """The step is over: what arrived is what is read from now on."""
+        self._at.update(self._arriving)
+        self._arriving.clear()
+        self._free += self._used
+        self._used.clear()
+        self._saved.clear()
+        self._sent.clear()
+
+    def finish(self) -> None:
+        for chunk, promised in enumerate(self._promised):
+            if promised and chunk in self._at and self._at[chunk][0] == "i":
+                self._do(_Operation("cpy", _LOCAL, self._at[chunk], self.home(chunk), (chunk,), (chunk,), step=-1))
+
+    def _do(self, operation: _Operation) -> None:
+        number = len(self.operations)
+        for memory in (*operation.reads, *operation.writes):
+            operation.needs |= {self._writer[memory]} if memory in self._writer else set()
+        for memory in operation.writes:
+            operation.needs |= self._readers[memory]
+        for memory in operation.reads:
+            self._readers[memory].add(number)
+        for memory in operation.writes:
+            self._writer[memory] = number
+            self._readers[memory] = set()
+        self.operations.append(operation)
+
+    # Thread blocks ---------------------------------------------------------------------------------------------------
+
+    def gpu(self, fused: bool) -> Gpu:
+        shared = self._shared_blocks() if fused else {}
+        names = [shared.get(operation.block, operation.block) for operation in self.operations]
+        number = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        steps: list[list[Step]] = [[] for _ in number]
+        place: list[tuple[int, int]] = []  # by operation: its thread block, and its step there
+        known: list[dict[int, int]] = []  # by operation: how far each thread block surely is when it is done
+        so_far: list[dict[int, int]] = [{} for _ in number]
+        last: list[int] = [-1] * len(number)  # by thread block: its last operation
+        for position, operation in enumerate(self.operations):
+            block = number[names[position]]
+            before = last[block]
+            if (
+                operation.kind == "s"
+                and before >= 0
+                and operation.needs <= {before}
+                and steps[block][-1].type in ("r", "rrc")
+                and self.operations[before].writes == operation.reads
+            ):
+                steps[block][-1] = replace(steps[block][-1], type={"r": "rcs", "rrc": "rrcs"}[steps[block][-1].type])
+                place.append(place[before])
+                known.append(known[before])
+                last[block] = position
+                continue
+            knows = dict(so_far[block])
+            waits = []
+            for need in sorted(operation.needs, reverse=True):
+                other, done = place[need]
+                if other != block and knows.get(other, -1) < done:
+                    waits.append((other, done))
+                    for third, far in known[need].items():
+                        knows[third] = max(knows.get(third, -1), far)
+            for other, done in waits:
+                steps[other][done] = replace(steps[other][done], awaited=True)
+            for wait in waits[:-1]:
+                steps[block].append(Step("nop", ("i", 0), ("o", 0), 0, wait))
+            steps[block].append(
+                Step(
+                    operation.kind,
+                    operation.source,
+                    operation.destination,
+                    operation.count,
+                    waits[-1] if waits else None,
+                )
+            )
+            place.append((block, len(steps[block]) - 1))
+            knows[block] = len(steps[block]) - 1
+            known.append(knows)
+            so_far[block] = knows
+            last[block] = position
+        blocks = (Block(*name, tuple(list_)) for name, list_ in zip(number, steps, strict=True))
+        return Gpu(*self._buffers.sizes(), self.scratch, tuple(blocks))
+
+    def _shared_blocks(self) -> dict[Ends, Ends]:
+        """Which connections share a thread block: pairs, the most useful first, where a receive is handed on at once."""
+        busiest: Counter[Ends] = Counter()
+        in_step: Counter[tuple[Ends, int]] = Counter()
+        for one in self.operations:
+            in_step[one.block, one.step] += one.count
+        for (block, _), many in in_step.items():
+            busiest[block] = max(busiest[block], many)
+        useful: Counter[Ends] = Counter()
+        for operation in self.operations:
+            if operation.kind == "s" and len(operation.needs) == 1:
+                maker = self.operations[next(iter(operation.needs))]
+                channel = operation.block[2]
+                if maker.kind in ("r", "rrc") and maker.step == operation.step - 1 and maker.block[2] == channel:
+                    useful[operation.block[0], maker.block[1], channel] += 1
+        shared: dict[Ends, Ends] = {}
+        for (send, receive, channel), _ in useful.most_common():
+            ends = [(send, -1, channel), (-1, receive, channel)]
+            # With several chunks a step, one thread block would send them all before it receives any.
+            if not any(end in shared or busiest[end] > 1 for end in ends):
+                shared.update(dict.fromkeys(ends, (send, receive, channel)))
+        return shared

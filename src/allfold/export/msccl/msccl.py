@@ -1,0 +1,263 @@
+"""MSCCL XML, out and in: algorithms that the MSCCL runtimes run on GPUs, ours or other people's.
+
+`write` turns a schedule into thread blocks and gives the file only after it was read back and proved to do the same.
+`read` turns a file into a schedule: it runs the thread blocks (`msccl_order`), which finds deadlocks and races, and puts
+what they move into as few steps as their dependencies allow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from ...collectives import NOTHING, find_collective
+from ...errors import ScheduleError, UsageError
+from ...schedule import Schedule
+from ...verify import verify
+from ..equivalence import check_equivalent
+from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
+from .lower import lower
+from .order import Action, Run, execute
+from .xml import Algorithm, check_limits, parse
+
+SHARES = (60, 30, 15)
+"""How many messages a channel carries between two ranks, where one channel for all would make too long a thread block."""
+
+
+def write(schedule: Schedule) -> str:
+    """The schedule as MSCCL XML. Raises `UsageError` where the format cannot express it."""
+    verify(schedule, programs=False)
+    refused = None
+    for share in (None, *SHARES):
+        try:
+            return _written(schedule, share)
+        except UsageError as error:  # a thread block that is too long; more channels make more of them
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _written(schedule: Schedule, share: int | None) -> str:
+    # The fewer thread blocks and copies, the more room the connections must have. The last form needs none.
+    for fused in (True, False):
+        with suppress(ScheduleError):
+            return _proved(schedule, lower(schedule, fused, aside=False, share=share))
+    return _proved(schedule, lower(schedule, fused=False, aside=True, share=share))
+
+
+def _proved(schedule: Schedule, algorithm: Algorithm) -> str:
+    check_limits(algorithm)
+    text = algorithm.to_xml()
+    for in_place in ([True] if algorithm.in_place else []) + ([False] if algorithm.out_of_place else []):
+        check_equivalent(schedule, to_schedule(parse(text), schedule.root, in_place))
+    return text
+
+
+def read(source: str | Path, root: int | None = None, in_place: bool | None = None) -> Schedule:
+    """The schedule of an MSCCL XML file, given by its path or its text.
+
+    The file does not say the root of a rooted collective; it is found by who uses which buffer unless given. `in_place`
+    chooses how input and output lie in memory; without it, in place where the file allows that.
+    """
+    if isinstance(source, str) and source.lstrip().startswith("<"):
+        return to_schedule(parse(source), root, in_place)
+    try:
+        content = Path(source).read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{source} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return to_schedule(parse(content), root, in_place)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from None
+
+
+def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | None = None) -> Schedule:
+    run = execute(algorithm)
+    memory = _Memory(algorithm, root, algorithm.in_place if in_place is None else in_place)
+    _check_races(run, memory)
+    moves = _moves(run, memory)
+    cells = memory.cells(moves)
+    steps = in_steps(moves, cells)
+    if steps is None:  # a message stays under way so long that it has to be kept somewhere meanwhile
+        moves = through_temporaries(moves)
+        cells = memory.cells(moves)
+        steps = in_steps(moves, cells)
+    assert steps is not None
+    steps.append(_home(memory, moves, cells))
+    return assemble(
+        algorithm.collective,
+        algorithm.name,
+        memory.ranks,
+        memory.root,
+        memory.chunks,
+        ((step, cells) for step in steps),
+    )
+
+
+class _Memory:
+    """How the buffers of a file lie in the rows of a schedule."""
+
+    def __init__(self, algorithm: Algorithm, root: int | None, in_place: bool) -> None:
+        self.algorithm, self.in_place = algorithm, in_place
+        self.ranks = len(algorithm.gpus)
+        self.promise = find_collective(algorithm.collective)
+        slices = self.promise.slices(self.ranks)
+        loop = algorithm.chunks_per_loop
+        self.chunks = loop * self.ranks if algorithm.collective in ("gather", "scatter") else loop
+        if self.chunks % slices:
+            raise UsageError(f"{algorithm.name}: nchunksperloop={loop} does not divide among {self.ranks} GPUs")
+        self.part = self.chunks // slices
+        self.root = self._find_root(root) if self.promise.rooted else None
+
+    def _find_root(self, given: int | None) -> int:
+        if given is not None:
+            if not 0 <= given < self.ranks:
+                raise UsageError(f"{self.algorithm.name}: root {given} is not one of {self.ranks} GPUs")
+            return given
+        source = self.algorithm.collective in ("broadcast", "scatter")  # the root is who has the input, or the output
+        found = []
+        for rank, gpu in enumerate(self.algorithm.gpus):
+            steps = [step for block in gpu.blocks for step in block.steps if step.type != "nop"]
+            if source and any(step.source[0] == "i" and step.type in ("s", "cpy") for step in steps):
+                found.append(rank)
+            if not source and any(
+                step.destination[0] == "o" and step.type in ("r", "rrc", "cpy", "re") for step in steps
+            ):
+                found.append(rank)
+        if len(found) != 1:
+            raise UsageError(
+                f"{self.algorithm.name}: which GPU is the root of this {self.algorithm.collective}? say root=…"
+            )
+        return found[0]
+
+    def place(self, rank: int, location: tuple[str, int]) -> Place:
+        buffer, offset = location
+        if buffer == "s":
+            return rank, "s", offset
+        own = ("all_gather", "gather") if buffer == "i" else ("reduce_scatter", "scatter")
+        chunk = offset + (rank * self.part if self.algorithm.collective in own else 0)
+        if chunk >= self.chunks:
+            raise UsageError(
+                f"{self.algorithm.name}: gpu {rank} names chunk {offset} of buffer {buffer}, beyond the whole"
+            )
+        return rank, "o" if self.in_place else buffer, chunk
+
+    def cells(self, moves: list[TimedMove]) -> Cells:
+        """The chunk of its rank's row that stands for each place.
+
+        Out of place, input and output are two places for one chunk of the row. They share it unless the input is
+        still used when the output is written; then the output lies in scratch, and is brought home in the end.
+        """
+        used: dict[Place, list[tuple[int, bool]]] = defaultdict(list)
+        for move in moves:
+            used[move.source].append((move.read, False))
+            used[move.destination].append((move.written, True))
+        cells: Cells = {}
+        extra: dict[int, int] = defaultdict(int)
+        for place in sorted(used):
+            rank, space, index = place
+            if space in ("i", "o"):
+                twin = (rank, "i", index)
+                written = min((time for time, writes in used[place] if writes), default=-1)
+                if space == "i" or twin not in used or written < 0 or max(used[twin])[0] <= written:
+                    cells[place] = index
+                    continue
+            cells[place] = self.chunks + extra[rank]
+            extra[rank] += 1
+        return cells
+
+
+def _check_races(run: Run, memory: _Memory) -> None:
+    writer: dict[Place, int] = {}
+    readers: dict[Place, list[int]] = defaultdict(list)
+
+    def need(first: int, second: int, place: Place) -> None:
+        if not run.happening.before(first, second):
+            rank, space, index = place
+            what = f"chunk {index} of {'scratch' if space == 's' else 'the row'}"
+            raise ScheduleError(
+                f"{memory.algorithm.name}: race: {run.actions[first].where} and {run.actions[second].where} both use {what} "
+                f"of gpu {rank}, one of them writes, and nothing orders them",
+                rank=rank,
+                chunk=index,
+            )
+
+    for number in run.happening.order:
+        action = run.actions[number]
+        reads, writes = _touches(action, memory)
+        for place in reads:
+            if place in writer:
+                need(writer[place], number, place)
+            readers[place].append(number)
+        for place in writes:
+            if place in writer:
+                need(writer[place], number, place)
+            for reader in readers[place]:
+                if reader != number:
+                    need(reader, number, place)
+            writer[place], readers[place] = number, []
+
+
+def _touches(action: Action, memory: _Memory) -> tuple[list[Place], list[Place]]:
+    source = [memory.place(action.rank, action.source)] if action.type not in ("r", "rcs") else []
+    destination = [memory.place(action.rank, action.destination)] if action.type not in ("s", "rrs") else []
+    return source + (destination if action.type == "re" else []), destination
+
+
+def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
+    """What is moved, in the order in which it is written. Three instants an action: read, take in, send on."""
+    touched: dict[Place, list[tuple[int, bool]]] = defaultdict(list)  # when each place is touched, and if only written
+    for time, number in enumerate(run.happening.order):
+        reads, writes = _touches(run.actions[number], memory)
+        for place in {*reads, *writes}:
+            touched[place].append((time, place not in reads))
+    sent: dict[int, tuple[Place, int]] = {}  # by message: where its value lies, and when it is read
+    moves = []
+    for time, number in enumerate(run.happening.order):
+        action = run.actions[number]
+        now, rank, site = 3 * time, action.rank, action.where
+        if action.type == "s":
+            sent[number] = memory.place(rank, action.source), now
+            continue
+        source = memory.place(rank, action.source) if action.type not in ("r", "rcs") else (rank, "t", number)
+        if action.type == "rrs":
+            later = [only for when, only in touched[source] if when > time]
+            promised = memory.promise.ends_with(memory.ranks, memory.root, memory.chunks)[rank]
+            idle = source[1] == "s" or (source[1] == "i" and not memory.in_place) or promised[source[2]] == NOTHING
+            # The sum is kept nowhere. Where the operand is not needed any more, it may as well take its place.
+            destination = source if (later[0] if later else idle) else (rank, "t", number)
+        else:
+            destination = memory.place(rank, action.destination)
+        if action.type in ("rrs", "rrc", "rrcs", "cpy") and source != destination:
+            moves.append(TimedMove(False, source, destination, now, now, site))
+        if action.type == "re":
+            moves.append(TimedMove(True, source, destination, now, now, site))
+        if action.receives >= 0:
+            value, read = sent[action.receives]
+            moves.append(TimedMove(action.type[:2] == "rr", value, destination, read, now + 1, site))
+        if action.sends >= 0:
+            sent[number] = destination, now + 2
+    return moves
+
+
+def _home(memory: _Memory, moves: list[TimedMove], cells: Cells) -> list[TimedMove]:
+    """What brings results home that lie elsewhere in the end. Out of place, results must be in the output."""
+    written = {move.destination for move in moves}
+    promised = memory.promise.ends_with(memory.ranks, memory.root, memory.chunks)
+    home = []
+    for rank, chunk in zip(*np.nonzero(promised != NOTHING), strict=True):
+        place = (int(rank), "o", int(chunk))
+        if not memory.in_place and place not in written:
+            raise ScheduleError(
+                f"{memory.algorithm.name}: chunk {chunk} of gpu {rank}'s output is never written; it works in place only",
+                rank=int(rank),
+                chunk=int(chunk),
+            )
+        if cells.get(place, chunk) != chunk:
+            target = (int(rank), "row", int(chunk))
+            cells[target] = int(chunk)
+            home.append(TimedMove(False, place, target, 0, 0, "output"))
+    return home

@@ -1,0 +1,212 @@
+"""What MSCCL thread blocks do when they run: an order in which everything happens, or why there is none.
+
+Steps are taken apart into chunks, as the runtime does with the largest buffers that it is allowed. A thread block goes on
+when its step before is done, when the step that it waits for is done, when the message that it receives was sent, and
+when its connection has room for what it sends. What can never go on is a deadlock. Two accesses to the same memory, one
+of them a write, must be ordered by that (the room in a connection left aside); if they are not, it is a race.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from ...errors import ScheduleError, UsageError
+from ..happens_before import Happening, run_threads
+from .xml import PROTOCOLS, RECEIVES, SENDS, Algorithm, Step
+
+_MOST_ACTIONS = 2**20
+
+
+@dataclass(frozen=True)
+class Action:
+    """One chunk of one step, `part` of so many. `receives` and `sends` number the messages; −1 stands for none."""
+
+    rank: int
+    block: int
+    step: int
+    type: str
+    source: tuple[str, int]
+    destination: tuple[str, int]
+    part: tuple[int, int]
+    receives: int
+    sends: int
+
+    @property
+    def where(self) -> str:
+        return f"gpu {self.rank} tb {self.block} step {self.step}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """All actions, and how they happen."""
+
+    actions: list[Action]
+    happening: Happening
+
+
+def execute(algorithm: Algorithm) -> Run:
+    """Run the thread blocks, or raise `ScheduleError` if they deadlock or messages do not match."""
+    total = sum(step.count for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps)
+    if total > _MOST_ACTIONS:
+        raise UsageError(
+            f"{algorithm.name}: {total} chunks in all steps are too many to follow; at most {_MOST_ACTIONS} are"
+        )
+    actions: list[Action] = []
+    thread: list[int] = []
+    position: list[int] = []
+    done_by: dict[tuple[int, int, int], int] = {}  # the last action of a step
+    pending: list[tuple[int, tuple[int, int, int]]] = []
+    sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    received: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    owner: dict[tuple[str, int, int, int], int] = {}
+    extra: dict[int, list[int]] = defaultdict(list)
+    threads = 0
+    for rank, gpu in enumerate(algorithm.gpus):
+        for number, block in enumerate(gpu.blocks):
+            carried: list[tuple[int, int, int]] = []  # what steps that only wait leave to the next one
+            place = 0
+            for where, step in enumerate(block.steps):
+                if step.waits is not None:
+                    carried.append((rank, *step.waits))
+                if step.type == "nop" or step.count == 0:
+                    continue
+                _check_places(algorithm, rank, number, where, step)
+                for part in range(step.count):
+                    action = len(actions)
+                    receives = sends = -1
+                    for kinds, peer, lists, side in (
+                        (RECEIVES, block.receive, received, "receives from"),
+                        (SENDS, block.send, sent, "sends to"),
+                    ):
+                        if step.type in kinds:
+                            key = (*((peer, rank) if lists is received else (rank, peer)), block.channel)
+                            if owner.setdefault((side, *key), number) != number:
+                                raise ScheduleError(
+                                    f"{algorithm.name}: gpu {rank} has two thread blocks, {owner[side, *key]} and "
+                                    f"{number}, of which each {side} gpu {peer} on channel {block.channel}",
+                                    rank=rank,
+                                )
+                            lists[key].append(action)
+                            if lists is received:
+                                receives = action
+                            else:
+                                sends = action
+                    source, destination = (
+                        (buffer, offset + part) for buffer, offset in (step.source, step.destination)
+                    )
+                    actions.append(
+                        Action(rank, number, where, step.type, source, destination, (part, step.count), receives, sends)
+                    )
+                    thread.append(threads)
+                    position.append(place)
+                    place += 1
+                    if part == 0:
+                        pending += [(action, target) for target in carried]
+                        carried = []
+                done_by[rank, number, where] = len(actions) - 1
+            threads += 1
+    for action, (rank, number, where) in pending:
+        extra[action].append(_awaited(algorithm, actions[action], done_by, rank, number, where))
+    return _run(algorithm, actions, thread, position, extra, _match(algorithm, actions, sent, received))
+
+
+def _check_places(algorithm: Algorithm, rank: int, number: int, where: int, step: Step) -> None:
+    gpu = algorithm.gpus[rank]
+    for (buffer, offset), used in (
+        (step.source, step.type not in ("r", "rcs")),
+        (step.destination, step.type not in ("s", "rrs")),
+    ):
+        # The files of msccl-tools give in-place algorithms no output chunks, and mean the input's.
+        most = max(gpu.input_chunks, gpu.output_chunks) if buffer != "s" else gpu.scratch_chunks
+        if used and not 0 <= offset <= most - step.count:
+            raise UsageError(
+                f"{algorithm.name}: gpu {rank} tb {number} step {where} names chunk {offset + step.count - 1} of buffer "
+                f"{buffer}, which has {most}"
+            )
+
+
+def _awaited(
+    algorithm: Algorithm, waiting: Action, done_by: dict[tuple[int, int, int], int], rank: int, number: int, where: int
+) -> int:
+    """The action after which a thread block's flag says that it has come far enough."""
+    blocks = algorithm.gpus[rank].blocks
+    if number < len(blocks):
+        for later in range(where, len(blocks[number].steps)):
+            step = blocks[number].steps[later]
+            if step.awaited and (rank, number, later) in done_by:
+                return done_by[rank, number, later]
+    raise ScheduleError(
+        f"{algorithm.name}: {waiting.where} waits for step {where} of thread block {number}, which never says that it is "
+        f"done (hasdep)",
+        rank=rank,
+    )
+
+
+def _match(
+    algorithm: Algorithm,
+    actions: list[Action],
+    sent: dict[tuple[int, int, int], list[int]],
+    received: dict[tuple[int, int, int], list[int]],
+) -> dict[tuple[int, int, int], tuple[list[int], list[int]]]:
+    both = {}
+    for key in sorted({*sent, *received}):
+        source, destination, channel = key
+        if len(sent[key]) != len(received[key]):
+            raise ScheduleError(
+                f"{algorithm.name}: gpu {source} sends {len(sent[key])} chunks to gpu {destination} on channel {channel}, "
+                f"which receives {len(received[key])}",
+                rank=destination,
+            )
+        for send, receive in zip(sent[key], received[key], strict=True):
+            if actions[send].part != actions[receive].part:
+                raise ScheduleError(
+                    f"{algorithm.name}: {actions[send].where} sends {actions[send].part[1]} chunks, and "
+                    f"{actions[receive].where} receives {actions[receive].part[1]}",
+                    rank=destination,
+                )
+        both[key] = sent[key], received[key]
+    return both
+
+
+def _run(
+    algorithm: Algorithm,
+    actions: list[Action],
+    thread: list[int],
+    position: list[int],
+    extra: dict[int, list[int]],
+    matched: dict[tuple[int, int, int], tuple[list[int], list[int]]],
+) -> Run:
+    room, together = PROTOCOLS[algorithm.protocol][0], algorithm.chunks_a_message
+    needs: list[list[int]] = [[] for _ in actions]  # what happens before, and orders memory
+    space: list[list[int]] = [[] for _ in actions]  # what only makes room
+    for action in range(1, len(actions)):
+        if thread[action] == thread[action - 1]:
+            needs[action].append(action - 1)
+    for action, others in extra.items():
+        needs[action] += others
+    for sends, receives in matched.values():
+        last_of: list[int] = []  # by message: the action that receives the last of it
+        for send, receive in zip(sends, receives, strict=True):
+            needs[receive].append(send)
+            if actions[send].part[0] % together == 0:
+                last_of.append(receive)
+            last_of[-1] = receive
+            if len(last_of) > room:
+                space[send].append(last_of[-1 - room])
+            _link(actions, send, receive)
+    happening = run_threads(thread, position, needs, space)
+    if happening.stuck >= 0:
+        stuck, blocking = happening.stuck, happening.blocking
+        why = "has no room to send until" if blocking in space[stuck] else "waits until"
+        raise ScheduleError(
+            f"{algorithm.name}: deadlock: {actions[stuck].where} ({actions[stuck].type}) {why} "
+            f"{actions[blocking].where} ({actions[blocking].type}) is done, which never happens",
+            rank=actions[stuck].rank,
+        )
+    return Run(actions, happening)
+
+
+def _link(actions: list[Action], send: int, receive: int) -> None:
+    """Number the message by the action that sends it, at both ends."""
+    actions[receive] = replace(actions[receive], receives=send)

@@ -1,0 +1,342 @@
+"""What MSCCL++'s executor makes of an execution plan: its rules, and what happens when it runs.
+
+`check_plan` refuses what `execution_plan.cc` would refuse, or what does not fit the tables of `execution_common.hpp`.
+`read` runs a plan on one memory after the other: signals are counted, puts are visible when they are signalled, and two
+accesses to the same memory that nothing orders are a race.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+from ...collectives import find_collective
+from ...errors import ScheduleError, UsageError
+from ...schedule import Schedule
+from ..happens_before import Happening, run_threads
+from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
+
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+"""The collectives that the language of MSCCL++ has, in its words and ours."""
+
+MOST_OPERATIONS = 64  # of a thread block
+MOST_CHANNELS = 16  # of a thread block, and as many buffers of others
+MOST_PEERS = 8  # of an operation
+MOST_OPERANDS = 10  # of a reduction
+MOST_SEMAPHORES = 16
+
+_NAMES = ("nop", "signal", "wait", "put", "copy", "re", "sem_acquire", "sem_release")
+_HEAD = {
+    "name": str,
+    "collective": str,
+    "protocol": str,
+    "inplace": bool,
+    "reuse_resources": bool,
+    "gpus": list,
+    "num_threads_per_block": int,
+    "use_double_scratch_buffer": bool,
+    "buffer_alignment": int,
+    "min_message_size": int,
+    "max_message_size": int,
+}
+
+
+def check_plan(plan: Any) -> None:
+    """Raise `UsageError` if the executor would refuse this plan, or if it uses more than is understood here."""
+    _need(isinstance(plan, dict), "it is not an object")
+    for key, type in _HEAD.items():
+        _need(isinstance(plan.get(key), type), f"{key} is {plan.get(key)!r}")
+    _need(plan["collective"] in COLLECTIVES, f"its collective is {plan['collective']!r}")
+    _need(plan["protocol"] == "Simple", f"its protocol is {plan['protocol']!r}; only Simple is read here")
+    _need(bool(plan["gpus"]) and len(plan["gpus"]) < 2**16, "it has no gpus")
+    for rank, gpu in enumerate(plan["gpus"]):
+        _need(isinstance(gpu, dict) and gpu.get("id") == rank, f"gpu {rank} is not the {rank}th")
+        for key in ("input_chunks", "output_chunks", "scratch_chunks"):
+            least = 0 if key == "scratch_chunks" else 1
+            _need(_is_count(gpu.get(key), least), f"{key} of gpu {rank} is {gpu.get(key)!r}")
+        for key in ("threadblocks", "channels", "remote_buffers", "semaphores"):
+            _need(isinstance(gpu.get(key), list), f"{key} of gpu {rank} is {gpu.get(key)!r}")
+        _need(
+            len(gpu["semaphores"]) <= MOST_SEMAPHORES,
+            f"gpu {rank} needs {len(gpu['semaphores'])} semaphores, and there are {MOST_SEMAPHORES}",
+        )
+    # Blocks name chunks of all gpus, so these come after them.
+    for rank, gpu in enumerate(plan["gpus"]):
+        for number, block in enumerate(gpu["threadblocks"]):
+            try:
+                _check_block(plan, rank, number, block)
+            except (
+                AttributeError,
+                IndexError,
+                KeyError,
+                TypeError,
+            ) as error:  # something of another kind than it must be
+                raise UsageError(
+                    f"this is not an MSCCL++ plan: thread block {number} of gpu {rank}: {error!r}"
+                ) from None
+
+
+def _check_block(plan: dict[str, Any], rank: int, number: int, block: Any) -> None:
+    where = f"thread block {number} of gpu {rank}"
+    _need(isinstance(block, dict) and block.get("id") == number, f"{where} has another id")
+    operations = block.get("ops")
+    _need(isinstance(operations, list), f"{where} has no ops")
+    _need(
+        len(operations) <= MOST_OPERATIONS, f"{where} has {len(operations)} operations, and {MOST_OPERATIONS} are taken"
+    )
+    view = _View(plan, rank, block)
+    _need(
+        len(view.peers) <= MOST_CHANNELS, f"{where} has {len(view.peers)} peers, and a thread block has {MOST_CHANNELS}"
+    )
+    _need(
+        len(view.buffers) <= MOST_CHANNELS,
+        f"{where} writes to {len(view.buffers)} buffers of others, and a thread block has {MOST_CHANNELS}",
+    )
+    fresh = _Unsynchronised()
+    for operation in operations:
+        _need(
+            isinstance(operation, dict) and operation.get("name") in _NAMES, f"{where} has the operation {operation!r}"
+        )
+        name = operation["name"]
+        sources, local, remote, peers, semaphores = view.parts(operation, where)
+        limits = {"put": (MOST_PEERS, MOST_PEERS), "re": (MOST_OPERANDS, 1), "copy": (1, 1)}
+        most_in, most_out = limits.get(name, (0, 0))
+        _need(
+            len(sources) <= most_in and len(local) + len(remote) <= most_out, f"{name} in {where} has too many buffers"
+        )
+        _need(name != "put" or len({buffer for buffer, _ in sources}) == 1, f"put in {where} reads from two buffers")
+        _need(name != "put" or (len(sources) == len(remote) > 0 and not local), f"put in {where} is not between ranks")
+        _need(name not in ("copy", "re") or (bool(sources) and len(local) == 1), f"{name} in {where} is incomplete")
+        _need((name in ("signal", "wait")) == bool(peers), f"{name} in {where} has the peers {peers}")
+        _need(len(peers) <= MOST_PEERS, f"{name} in {where} has {len(peers)} peers, and at most {MOST_PEERS} are taken")
+        _need(name.startswith("sem_") == bool(semaphores), f"{name} in {where} has the semaphores {semaphores}")
+        fault = fresh.take(name, sources, local)
+        _need(fault == "", f"{name} in {where} {fault} without a nop between, so its threads are not in step")
+
+
+class _Unsynchronised:
+    """What the threads of a thread block have done since they were last in step: a nop is what puts them there."""
+
+    def __init__(self) -> None:
+        self.read: set[tuple[str, int]] = set()
+        self.written: set[tuple[str, int]] = set()
+        self.forget()
+
+    def forget(self) -> None:
+        self.waited = self.moved = False
+        self.read.clear()
+        self.written.clear()
+
+    def take(self, name: str, sources: list[tuple[str, int]], local: list[tuple[str, int]]) -> str:
+        """Note an operation; what is wrong with it comes back."""
+        if name == "nop":
+            self.forget()
+        elif name in ("wait", "sem_acquire"):
+            self.waited = True
+        elif name in ("signal", "sem_release"):
+            return "follows what it tells of" if self.moved else ""
+        else:
+            fault = "follows a wait" if self.waited else ""
+            if self.written & {*sources, *local} or self.read & {*local}:
+                fault = "uses what was just moved"
+            self.moved = True
+            self.read |= {*sources}
+            self.written |= {*local}
+            return fault
+        return ""
+
+
+class _View:
+    """What the numbers in a thread block's operations mean."""
+
+    def __init__(self, plan: dict[str, Any], rank: int, block: dict[str, Any]) -> None:
+        self.gpus, self.rank = plan["gpus"], rank
+        gpu = self.gpus[rank]
+        try:
+            connected = [peer for channel in gpu["channels"] for peer in channel["connected_to"]]
+            self.peers = [connected[number] for channel in block["channels"] for number in channel["channel_ids"]]
+            remote = [(buffer["rank"], buffer["type"]) for buffer in gpu["remote_buffers"]]
+            self.buffers = [remote[one] for ref in block["remote_buffer_refs"] for one in ref["remote_buffer_ids"]]
+            kinds = {channel["channel_type"] for channel in [*gpu["channels"], *block["channels"]]}
+        except (KeyError, TypeError, IndexError) as error:
+            raise UsageError(f"this is not an MSCCL++ plan: the channels of gpu {rank}: {error!r}") from None
+        _need(kinds <= {"memory"}, f"gpu {rank} has channels of the kinds {kinds}; only memory is read here")
+        ranks = range(len(self.gpus))
+        _need(all(peer in ranks and peer != rank for peer in self.peers), f"gpu {rank} has the peers {self.peers}")
+        _need(
+            all(peer in ranks and buffer in ("i", "o", "s") for peer, buffer in self.buffers),
+            f"gpu {rank} has the remote buffers {self.buffers}",
+        )
+
+    def parts(
+        self, operation: dict[str, Any], where: str
+    ) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[Place], list[int], list[int]]:
+        """Sources here, destinations here, destinations elsewhere, peers and semaphores."""
+        try:
+            sources = [(buffer["type"], buffer["index"]) for buffer in operation.get("src_buff", [])]
+            targets = operation.get("dst_buff", [])
+            local = [(buffer["type"], buffer["index"]) for buffer in targets if "type" in buffer]
+            remote = [(*self.buffers[one["buffer_id"]], one["index"]) for one in targets if "buffer_id" in one]
+            peers = [self.peers[number] for number in operation.get("channel_ids", [])]
+            semaphores = list(operation.get("semaphore_ids", []))
+            sizes = {buffer["size"] for buffer in [*operation.get("src_buff", []), *targets]}
+        except (KeyError, TypeError, IndexError) as error:
+            raise UsageError(f"this is not an MSCCL++ plan: {operation!r} in {where}: {error!r}") from None
+        _need(sizes <= {1}, f"{where} handles several chunks at once, which is not read here")
+        for rank, buffer, index in [*((self.rank, *place) for place in sources + local), *remote]:
+            key = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}.get(buffer, "")
+            _need(
+                _is_count(index, 0) and key != "" and index < self.gpus[rank][key],
+                f"{where} names chunk {index} of buffer {buffer} of gpu {rank}",
+            )
+        many = len(self.gpus[self.rank]["semaphores"])
+        _need(all(_is_count(one, 0) and one < many for one in semaphores), f"{where} has the semaphores {semaphores}")
+        return sources, local, remote, peers, semaphores
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < 2**31
+
+
+def _need(condition: bool, what: str) -> None:
+    if not condition:
+        raise UsageError(f"this is not an MSCCL++ plan that can be run: {what}")
+
+
+# Running it -----------------------------------------------------------------------------------------------------------
+
+
+def read(text: str | bytes) -> Schedule:
+    """The schedule of a plan. `ScheduleError` if it deadlocks or races, `UsageError` if it is no plan."""
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not JSON: {error}") from None
+    check_plan(plan)
+    collective, ranks = COLLECTIVES[plan["collective"]], len(plan["gpus"])
+    gpu = plan["gpus"][0]
+    chunks = max(gpu["input_chunks"], gpu["output_chunks"])
+    _need(chunks % find_collective(collective).slices(ranks) == 0, f"{chunks} chunks do not divide among {ranks} gpus")
+    moves = _moves(plan, collective, chunks, *_run(plan))
+    cells = _cells(moves, chunks)
+    steps = in_steps(moves, cells)
+    if steps is None:
+        moves = through_temporaries(moves)
+        cells = _cells(moves, chunks)
+        steps = in_steps(moves, cells) or []
+    return assemble(collective, plan["name"], ranks, None, chunks, ((step, cells) for step in steps))
+
+
+Actions = list[tuple[int, int, int, dict[str, Any]]]
+"""Rank, thread block, place in it and operation."""
+
+
+def _run(plan: dict[str, Any]) -> tuple[Actions, Happening]:
+    actions: Actions = []
+    thread, position = [], []
+    posted: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    awaited: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    threads = 0
+    for rank, gpu in enumerate(plan["gpus"]):
+        for number, block in enumerate(gpu["threadblocks"]):
+            view = _View(plan, rank, block)
+            for place, operation in enumerate(block["ops"]):
+                *_, peers, semaphores = view.parts(operation, "")
+                for peer in peers:
+                    if operation["name"] == "signal":
+                        posted["signal", rank, peer].append(len(actions))
+                    else:
+                        awaited["signal", peer, rank].append(len(actions))
+                for semaphore in semaphores:
+                    lists = posted if operation["name"] == "sem_release" else awaited
+                    lists["semaphore", rank, semaphore].append(len(actions))
+                actions.append((rank, number, place, operation))
+                thread.append(threads)
+                position.append(place)
+            threads += 1
+    needs: list[list[int]] = [[] for _ in actions]
+    for action in range(1, len(actions)):
+        if thread[action] == thread[action - 1]:
+            needs[action].append(action - 1)
+    for key in {*posted, *awaited}:
+        if len(posted[key]) != len(awaited[key]):
+            raise ScheduleError(
+                f"{plan['name']}: {key[0]} {key[1:]} is posted {len(posted[key])} times and awaited otherwise"
+            )
+        for post, wait in zip(posted[key], awaited[key], strict=True):
+            needs[wait].append(post)
+    happening = run_threads(thread, position, needs, [[] for _ in actions])
+    if happening.stuck >= 0:
+        (rank, number, place, operation) = actions[happening.stuck]
+        raise ScheduleError(
+            f"{plan['name']}: deadlock: operation {place} ({operation['name']}) of thread block {number} of gpu {rank} "
+            f"waits for ever",
+            rank=rank,
+        )
+    return actions, happening
+
+
+def _moves(
+    plan: dict[str, Any], collective: str, chunks: int, actions: Actions, happening: Happening
+) -> list[TimedMove]:
+    part = chunks // len(plan["gpus"])
+    writer: dict[Place, int] = {}
+    readers: dict[Place, list[int]] = defaultdict(list)
+
+    def row(rank: int, buffer: str, index: int) -> Place:
+        """The input and the output are one row: a plan for both must not care, and is checked as if in place."""
+        own = (buffer == "i" and collective == "all_gather") or (buffer == "o" and collective == "reduce_scatter")
+        return (rank, "s", index) if buffer == "s" else (rank, "row", index + (rank * part if own else 0))
+
+    def touch(action: int, place: Place, writes: bool) -> None:
+        others = [writer[place]] if place in writer else []
+        for other in others + (readers[place] if writes else []):
+            if other != action and not happening.before(other, action):
+                ends = " and ".join(f"operation {actions[one][2]} of gpu {actions[one][0]}" for one in (other, action))
+                raise ScheduleError(
+                    f"{plan['name']}: race: {ends} both use chunk {place[2]} of gpu {place[0]}", rank=place[0]
+                )
+        if writes:
+            writer[place], readers[place] = action, []
+        else:
+            readers[place].append(action)
+
+    views: dict[tuple[int, int], _View] = {}
+    moves = []
+    for order, action in enumerate(happening.order):
+        rank, number, place, operation = actions[action]
+        view = views.setdefault((rank, number), _View(plan, rank, plan["gpus"][rank]["threadblocks"][number]))
+        sources, local, remote, _, _ = view.parts(operation, "")
+        time, site = 2 * order, f"gpu {rank} tb {number} op {place}"
+        starts = [row(rank, *source) for source in sources]
+        ends = [row(rank, *target) for target in local] + [row(*target) for target in remote]
+        for start in starts:
+            touch(action, start, False)
+        for end in ends:
+            touch(action, end, True)
+        if operation["name"] in ("put", "copy"):
+            moves += [TimedMove(False, *pair, time, time, site) for pair in zip(starts, ends, strict=True)]
+        elif operation["name"] == "re":
+            if ends[0] not in starts:
+                moves.append(TimedMove(False, starts.pop(0), ends[0], time, time, site))
+                time += 1
+            for start in starts:
+                if start != ends[0]:
+                    moves.append(TimedMove(True, start, ends[0], time, time, site, group=action))
+    return moves
+
+
+def _cells(moves: list[TimedMove], chunks: int) -> Cells:
+    places = {place for move in moves for place in (move.source, move.destination)}
+    cells = {place: place[2] for place in places if place[1] == "row"}
+    more: dict[int, int] = defaultdict(int)
+    for place in sorted(places - {*cells}):
+        cells[place] = chunks + more[place[0]]
+        more[place[0]] += 1
+    return cells

@@ -1,0 +1,322 @@
+"""Running something on several ranks of this machine: a function, a command, or this process as one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pickle
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle  # type: ignore[import-untyped]
+
+from allfold import _native
+from allfold.communicator.timeouts import check_timeout
+from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
+from allfold.launch.environment import Place, launched_place, place_from_environment
+from allfold.launch.supervise import Child, Supervisor
+from allfold.registry import algorithms_of_script
+
+if TYPE_CHECKING:
+    from allfold.communicator.communicator import Communicator
+
+Handle = TypeVar("Handle")
+Result = TypeVar("Result")
+
+DEFAULT_TIMEOUT = 300.0  # of a communicator's calls, in seconds
+TIMED_OUT = 124  # the exit status that timeout(1) gives
+
+
+def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
+    """The communicator of all ranks that a launcher started together with this process; alone, a communicator of one.
+
+    Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun.
+    """
+    from allfold.communicator.communicator import connect
+
+    place = place_from_environment()
+    return connect(place.rank, place.size, place.key, timeout)
+
+
+def spawn(
+    work: Callable[..., Result],
+    ranks: int,
+    *,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+    prefix_output: bool = False,
+    survive: bool = False,
+) -> list[Result]:
+    """Run `work(communicator, *args)` in as many processes as there are ranks; the results, by rank.
+
+    Works from scripts without an `if __name__` guard and from notebooks: the processes are fresh interpreters, and
+    functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and RankFailed
+    names it. `timeout` bounds the whole run, in seconds; None lets it take as long as it takes. With `prefix_output`
+    every line that a rank prints comes out through this process, with the rank in front of it. With `survive` a rank that
+    raises or dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and
+    RankFailed is raised only if no rank came to its end.
+    """
+    return run_everywhere(
+        _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive
+    )
+
+
+def start(
+    work: Callable[..., Result],
+    ranks: int,
+    *,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+    prefix_output: bool = False,
+    survive: bool = False,
+) -> Result:
+    """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
+
+    A script that ends with this can be started plainly, by `allfold run`, torchrun, mpirun and srun. A launcher says how
+    many ranks there are, be it one, and has options of its own: `ranks` and all options but `args` are for spawned ranks.
+    What the work raises under a launcher comes out of here as it is.
+
+    The result is what the work returned on this rank. A process that spawned the ranks stands for rank 0 and gets that
+    one's result, or None if `survive` let it be lost. For the results of all ranks there is `spawn`.
+    """
+    _check_ranks(ranks)
+    if not callable(work):
+        raise UsageError(f"start: expected a function that every rank calls, got {work!r}")
+    place = launched_place()
+    if place is None:
+        return spawn(work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive)[0]
+    with _connected(place) as communicator:
+        return work(communicator, *args)
+
+
+@contextlib.contextmanager
+def _connected(place: Place) -> Iterator[Communicator]:
+    from allfold.communicator.communicator import connect
+
+    communicator = connect(place.rank, place.size, place.key, DEFAULT_TIMEOUT)
+    yield communicator
+    # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others notice
+    # that this rank is gone.
+    communicator.close()
+
+
+def run_everywhere(
+    enter: Callable[[Place], AbstractContextManager[Handle]],
+    work: Callable[..., Result],
+    ranks: int,
+    *,
+    args: Sequence[Any] = (),
+    timeout: float | None = None,
+    prefix_output: bool = False,
+    survive: bool = False,
+) -> list[Result]:
+    """What `spawn` does, with something else than a communicator to work on: whatever `enter` makes of a place."""
+    _check_ranks(ranks)
+    check_timeout("spawn", timeout)
+    if not callable(work):
+        raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
+    descriptor = _private_file(_pickled(enter, work, args))
+    try:
+        with Supervisor(prefix_output, survive) as supervisor:
+            for rank, environment in enumerate(_environments(ranks, prefix_output)):
+                supervisor.start_work(rank, descriptor, environment)
+            supervisor.watch(timeout)
+    finally:
+        os.close(descriptor)
+    failed = [child for child in supervisor.children if child.has_failed]
+    if supervisor.late and all(child.was_told_to_end for child in failed):
+        raise CollectiveTimeout(f"spawn: {_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
+    if failed and not (survive and len(failed) < ranks):
+        raise _failure(failed)
+    return [None if child.has_failed else _result(child) for child in supervisor.children]  # type: ignore[misc]
+
+
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    prefix_output: bool = False,
+    timeout: float | None = None,
+    survive: bool = False,
+) -> int:
+    """Run a command once for every rank, and say on stderr which rank failed; the exit status of the run.
+
+    0 when all is well, otherwise the status of the rank that failed first (128 + its number for a signal), 124 after
+    the timeout, and 128 + its number for a signal to the launcher itself. With `survive` a rank that fails does not end
+    the others, and all is well if one of them comes to a good end.
+    """
+    _check_ranks(ranks)
+    if not command:
+        raise UsageError("launch: expected a command, the list is empty")
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"launch: there is no command {command[0]!r} that can be run")
+    try:
+        with _signals() as interrupts, Supervisor(prefix_output, survive) as supervisor:
+            for rank, environment in enumerate(_environments(ranks, prefix_output)):
+                supervisor.start_command(rank, command, environment)
+            supervisor.watch(timeout, interrupts)
+    except BrokenPipeError:  # the reader of our output has gone, as in `allfold run … | head`
+        return 128 + signal.SIGPIPE
+    if supervisor.interrupted is not None:
+        return 128 + supervisor.interrupted
+    first = next((child for child in supervisor.ended if child.has_failed and not child.was_told_to_end), None)
+    if first is not None:
+        _say(first.how_it_ended())
+        survived = survive and any(not child.has_failed for child in supervisor.children)
+        return 0 if survived else first.shell_status
+    if supervisor.late:
+        _say(f"{_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
+        return TIMED_OUT
+    return 0
+
+
+# Before: what every rank gets -----------------------------------------------------------------------------------------
+
+
+def _check_ranks(ranks: int) -> None:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
+    if ranks > _native.MOST_RANKS:
+        raise UsageError(f"{ranks} ranks on one machine are too many; the most is {_native.MOST_RANKS}")
+
+
+def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:
+    inherited = dict(os.environ)
+    for name in os.environ:
+        # What an outer torchrun left would make torch look for the outer run's store.
+        if name.startswith("TORCHELASTIC_"):
+            del inherited[name]
+    # One thread pool as large as the machine in every rank would have them all fight for the same cores.
+    inherited.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
+    if prefix_output:
+        # Into a pipe Python writes in blocks, and a block arrives long after its lines were printed.
+        inherited.setdefault("PYTHONUNBUFFERED", "1")
+    key, port = secrets.token_hex(16), _free_port()
+    for rank in range(ranks):
+        yield inherited | {
+            "ALLFOLD_RANK": str(rank),
+            "ALLFOLD_SIZE": str(ranks),
+            "ALLFOLD_KEY": key,
+            # For scripts that know torch.distributed and not us.
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
+    try:
+        content = cloudpickle.dumps((enter, work, tuple(args)))
+    except Exception as error:
+        raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
+    # What the script has registered goes along, so that ranks find it by its name. One that cannot travel stays behind, and
+    # whoever asks for it hears that there is none.
+    algorithms = []
+    for one in algorithms_of_script():
+        with contextlib.suppress(Exception):
+            algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
+    # The path goes in a pickle of its own: what lies in the others can only be found with it.
+    return pickle.dumps((sys.path, algorithms, content))
+
+
+def _private_file(content: bytes) -> int:
+    """A file that has no name and can no longer be changed: what ranks unpickle comes from here and nowhere else."""
+    descriptor = os.memfd_create("allfold-work", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[int | None]:
+    """A descriptor from which the signals that end this process can be read, instead of their ending it.
+
+    Not an exception from the handler: it could strike between the start of a process and our taking note of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield None  # only the main thread may take signals, and there an interrupt still ends the whole process
+        return
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A run under nohup keeps on ignoring what it was told to ignore.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, lambda number, _: os.write(writing, bytes([number])))
+        yield reading
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+# After: what came of it -----------------------------------------------------------------------------------------------
+
+
+def _result(child: Child) -> Any:
+    try:
+        return pickle.loads(child.message)
+    except Exception as error:
+        raise AllfoldError(f"spawn: the result of rank {child.rank} cannot be unpickled here: {error}") from error
+
+
+def _failure(failed: Sequence[Child]) -> RankFailed:
+    """The first cause: what other ranks suffered because a rank was lost, or because we ended them, is none."""
+    reports = {child.rank: json.loads(bytes(child.message)) if child.has_reported(b"E") else {} for child in failed}
+
+    def order(child: Child) -> tuple[bool, bool, float]:
+        report = reports[child.rank]
+        told = child.was_told_to_end and not report
+        return told, report.get("is_follow_up", False), report.get("time", child.ended_at)
+
+    first = min(failed, key=order)
+    report = reports[first.rank]
+    if not report:
+        how = first.how_it_ended() + (" before it returned a result" if first.status == 0 else "")
+        return RankFailed(how, rank=first.rank, exit_code=first.status)
+    left = report["type"] == "SystemExit"
+    how = f"exited with status {report['status']}" if left else f"raised {report['type']}"
+    return RankFailed(
+        f"{first} {how}\n\n{report['traceback'].rstrip()}",
+        rank=first.rank,
+        traceback=report["traceback"],
+        exit_code=report["status"],
+    )
+
+
+def _late(supervisor: Supervisor, ranks: int) -> str:
+    several = len(supervisor.late) > 1
+    return f"rank{'s' if several else ''} {', '.join(map(str, supervisor.late))} of {ranks} had not finished"
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"allfold run: {sentence}\n")
+    sys.stderr.flush()

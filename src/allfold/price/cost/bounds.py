@@ -1,0 +1,131 @@
+"""What no algorithm can do faster on a topology: from the start of messages, from what must cross a cut, from combining."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import comb, inf
+
+import numpy as np
+
+from ...collectives import find_collective
+from ..topology.topology import Cut, Ranks, Topology
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Seconds below which no algorithm of the collective can stay. Each holds by itself; they do not add up."""
+
+    latency: float
+    bandwidth: float
+    reduction: float
+    cut: str
+    """Where the bandwidth bound comes from: what stands at the border that so many bytes must cross."""
+
+    @cached_property
+    def time(self) -> float:
+        return max(self.latency, self.bandwidth, self.reduction)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "latency": self.latency,
+            "bandwidth": self.bandwidth,
+            "reduction": self.reduction,
+            "cut": self.cut,
+            "time": self.time,
+        }
+
+
+def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, root: int | None = None) -> LowerBounds:
+    promise = find_collective(collective)
+    if ranks == 1:
+        return LowerBounds(0.0, 0.0, 0.0, "nothing")
+    own = np.arange(ranks, dtype=np.int32)
+    cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
+    crossing = [(must_cross(collective, cut.group[:ranks], root) * size / cut.bandwidth, cut.name) for cut in cuts]
+    in_all = float(promise.bounds(ranks).bytes) * size
+    crossing.append((in_all / topology.throughput, "the memory bus"))
+    slowest = max(crossing, key=lambda found: found[0])
+    return LowerBounds(
+        latency=least_latency(topology, ranks),
+        bandwidth=slowest[0],
+        reduction=(ranks - 1) / ranks * size / topology.reduction if promise.reduces and promise.carries_data else 0.0,
+        cut=slowest[1],
+    )
+
+
+def must_cross(collective: str, group: Ranks, root: int | None) -> float:
+    """How much of S the busiest group of ranks must send to, or receive from, the others, whatever the algorithm.
+
+    A group is as good as one rank that holds what its members hold together. With every rank a group of its own this
+    is the least that the busiest port carries.
+    """
+    sizes = np.unique(group, return_counts=True)[1]
+    groups, ranks = len(sizes), len(group)
+    if groups == 1 or collective == "barrier":
+        return 0.0
+    if collective == "all_reduce":
+        return 2 * (groups - 1) / groups  # all groups together must send 2(G−1) times S
+    if collective in ("broadcast", "reduce"):
+        return 1.0
+    if collective in ("gather", "scatter"):
+        return float(ranks - np.count_nonzero(group == group[root or 0])) / ranks
+    if collective == "all_to_all":
+        return float((sizes * (ranks - sizes)).max()) / ranks
+    return float(ranks - sizes.min()) / ranks
+
+
+@lru_cache(maxsize=16)
+def least_latency(topology: Topology, ranks: int) -> float:
+    """The least time in which one rank's word can reach all others, if a rank starts one message after the other.
+
+    Somebody who knows can tell somebody else every `overhead` seconds, and what was said is heard a route's latency
+    later. Hosts are told in the same way, with every rank of a host that knows telling others at once.
+    """
+    near, far = _latencies(topology, ranks)
+    hosts, members = np.unique(topology.host[:ranks], return_counts=True)
+    between = _spread(len(hosts), int(members.max()), topology.overhead, far) if len(hosts) > 1 else 0.0
+    return max(_spread(ranks, 1, topology.overhead, min(near, far)), between)
+
+
+def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> float:
+    """When all know, if everybody who knows tells `voices` others every `overhead` seconds, `latency` before they hear.
+
+    By the time t there are Σᵢ voicesⁱ·C(i+w, i) that know: i hops, and w = ⌊(t − i·(overhead+latency))/overhead⌋ times
+    that somebody on the way told others first.
+    """
+    if all_of_them <= 1:
+        return 0.0
+    hop = overhead + latency
+    if overhead == 0:
+        return hop
+
+    def know(time: float) -> int:
+        total, hops = 0, 0
+        while hops * hop <= time and total < all_of_them:
+            total += voices**hops * comb(hops + int(min((time - hops * hop) / overhead, all_of_them)), hops)
+            hops += 1
+        return total
+
+    low, high = 0.0, all_of_them * hop
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if know(middle) >= all_of_them else (middle, high)
+    return low
+
+
+def _latencies(topology: Topology, ranks: int) -> tuple[float, float]:
+    """The least latency of a route within a host, and of one between hosts; inf where there is none."""
+    if ranks <= 512:
+        source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
+    elif "constructor" in topology.recipe:  # hosts are alike, so those of rank 0 are all there are
+        source, destination = np.zeros(ranks - 1, np.int64), np.arange(1, ranks)
+    else:
+        least = float(topology.latency[: 2 * topology.ranks].min()) * 2
+        return least, least
+    other = source != destination
+    source, destination = source[other], destination[other]
+    routes = topology.routes(source, destination)
+    latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+    same = topology.host[source] == topology.host[destination]
+    return float(latency[same].min(initial=inf)), float(latency[~same].min(initial=inf))

@@ -1,0 +1,165 @@
+"""What a schedule costs on a topology, in the α-β-γ model: how long it takes, and what limits it.
+
+Of one step, with B bytes in the buffer and m segments (x = B/m):
+
+    startup    overhead · the most messages that one rank sends, or receives
+    latency    of the longest route; of equal steps in a row, in which everybody hands on what came, of the longest way
+    transfer   x · max over links of (share of the buffer that crosses it / its bandwidth)
+    combining  x · the most that arrives at one rank to be combined / reduction
+
+and the step takes their sum; what ranks do within their own memory goes on meanwhile. One segment takes the sum of all
+steps. The next ones follow at the interval of whatever is busiest: a port, which serves one step at a time, is taken for
+the start and the bytes of all its messages, any other link for its bytes, a rank's arithmetic for what it combines. So
+m segments take `steps(B/m) + (m − 1) · interval(B/m)`. docs/model.md derives this and says where it is too high or too
+low.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...collectives import find_collective
+from ...schedule import Counts, Schedule
+from ..topology.topology import Topology
+from .bounds import LowerBounds, lower_bounds
+from .load import Load, check_request
+from .patterns import fold
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What takes most of the time: `kind` is latency, reduction or the kind of the link that `name` names."""
+
+    kind: str
+    name: str
+    part: float
+    """Its part of the time, from 0 to 1."""
+    alike: int = 1
+    """So many links are as busy as this one."""
+
+    def __str__(self) -> str:
+        return self.name if self.alike == 1 else f"{self.name} and {self.alike - 1} like it"
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """What one collective call costs."""
+
+    collective: str
+    algorithm: str
+    ranks: int
+    size: int
+    topology: str
+    segments: int
+    time: float
+    steps: int
+    limit: Limit
+    parts: dict[str, float]
+    """Seconds of the time that go into startup, latency, transfer and combining."""
+    busiest: str
+    """The link that is busy longest, by name."""
+    busiest_time: float
+    """Seconds that its bytes take in all."""
+    busiest_port_bytes: float
+    bounds: LowerBounds
+    source: str
+    """`counted` from a schedule, `closed form`, or `at least` where a closed form only bounds it from below."""
+    counts: Counts | None = None
+    link_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
+    """Bytes through every link of the topology."""
+
+    @cached_property
+    def ratio(self) -> float:
+        """How many times the lower bound it takes."""
+        return self.time / self.bounds.time if self.bounds.time else 1.0
+
+    @cached_property
+    def bus_bandwidth(self) -> float:
+        """Bytes a second, as nccl-tests has it: what each port would carry at least, over the time."""
+        factor = float(find_collective(self.collective).bounds(self.ranks).busiest_port_bytes)
+        return factor * self.size / self.time if self.time else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "algorithm": self.algorithm,
+            "ranks": self.ranks,
+            "size": self.size,
+            "topology": self.topology,
+            "segments": self.segments,
+            "time": self.time,
+            "bus_bandwidth": self.bus_bandwidth,
+            "limit": {
+                "kind": self.limit.kind,
+                "name": self.limit.name,
+                "part": self.limit.part,
+                "alike": self.limit.alike,
+            },
+            "parts": self.parts,
+            "steps": self.steps,
+            "counts": None if self.counts is None else self.counts.to_json(),
+            "busiest": {"link": self.busiest, "time": self.busiest_time},
+            "busiest_port_bytes": self.busiest_port_bytes,
+            "bounds": self.bounds.to_json(),
+            "ratio": self.ratio,
+            "source": self.source,
+        }
+
+
+def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None = None) -> Cost:
+    """The cost of a schedule for a buffer of `size` bytes, with so many segments or, unless given, the best number."""
+    topology.require(schedule.ranks)
+    load = Load.of(fold(schedule), topology, schedule.ranks)
+    return price(
+        load, schedule.collective, schedule.algorithm, size, segments, schedule.root, "counted", schedule.counts
+    )
+
+
+def price(
+    load: Load,
+    collective: str,
+    algorithm: str,
+    size: int,
+    segments: int | None = None,
+    root: int | None = None,
+    source: str = "closed form",
+    counts: Counts | None = None,
+) -> Cost:
+    """The cost of a load that is known already: sizes cost next to nothing more."""
+    check_request(size, segments)
+    topology, size = load.topology, int(size)
+    chosen = load.best_segments(size) if segments is None else segments
+    parts = load.parts(size, chosen)
+    time = sum(parts.values())
+    kind, name, alike, per_byte = load.busiest()
+    limits = (
+        Limit("latency", "latency", parts["startup"] + parts["latency"]),
+        Limit(kind, name, parts["transfer"], alike),
+        Limit("reduction", "reduction", parts["combining"]),
+    )
+    limit = max(limits, key=lambda one: one.part)
+    ports = np.concatenate([load.link_share[: load.ranks], load.link_share[topology.ranks :][: load.ranks]])
+    return Cost(
+        collective=collective,
+        algorithm=algorithm,
+        ranks=load.ranks,
+        size=size,
+        topology=topology.name,
+        segments=chosen,
+        time=time,
+        steps=load.steps,
+        limit=replace(limit, part=limit.part / time if time else 0.0),
+        parts=parts,
+        busiest=name,
+        busiest_time=per_byte * size,
+        busiest_port_bytes=float(ports.max()) * size,
+        bounds=lower_bounds(collective, topology, load.ranks, size, root),
+        source="at least" if load.cut is not None else source,
+        counts=counts,
+        link_bytes=load.link_share * size if load.cut is None else None,
+    )

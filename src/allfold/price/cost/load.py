@@ -1,0 +1,320 @@
+"""What the patterns of an algorithm put on the links, ports and ranks of a topology, for a buffer of one byte.
+
+Everything here is a share of the buffer or seconds per byte of it, so that one load prices all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UsageError
+from ..topology.topology import Routes, Topology
+from .patterns import Everybody, Pattern, Patterns
+
+Floats = NDArray[np.float64]
+
+SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it further is never worth another start
+MOST_SEGMENTS = 65_536
+_MOST_BYTES = 2**63
+_EXPANDED = 1024  # up to so many ranks an exchange of everybody with everybody is taken apart, a million messages
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Steps in columns, equal ones once; then what is busy for how long in all steps together."""
+
+    topology: Topology
+    ranks: int
+    times: NDArray[np.int64]
+    startup: Floats
+    """Seconds a step, as is `latency`; the next three are seconds per byte."""
+    latency: Floats
+    transfer: Floats
+    combining: Floats
+    local: Floats
+    link_share: Floats
+    """What crosses every link in all steps together, as a share of the buffer."""
+    port_starts: NDArray[np.int64]
+    """Messages of every port in all steps together: those that go out by rank, then those that come in."""
+    port_time: Floats
+    """Seconds per byte that every port is taken in all steps together. It serves one step at a time, and is taken for as
+    long as its slowest message, alone on its route, is on the way."""
+    combined: Floats
+    """What every rank combines in all steps together, as a share of the buffer."""
+    largest: float
+    """The largest message, as a share of the buffer."""
+    cut: tuple[str, float] | None = None
+    """Where the exchange of everybody with everybody was not taken apart: the busiest cut, and its seconds per byte."""
+
+    @staticmethod
+    def of(patterns: Patterns, topology: Topology, ranks: int) -> Load:
+        return _Count(topology, ranks).add_all(patterns)
+
+    @property
+    def steps(self) -> int:
+        return int(self.times.sum())
+
+    @cached_property
+    def link_time(self) -> Floats:
+        """Seconds per byte that every link is busy in all."""
+        return self.link_share / self.topology.bandwidth
+
+    def busiest(self) -> tuple[str, str, int, float]:
+        """What carries bytes for the longest time: its kind and name, how many are as busy, and seconds per byte."""
+        busy = self.link_time
+        if self.cut is not None and self.cut[1] > busy.max():
+            return "cut", self.cut[0], 1, self.cut[1]
+        link = self.topology.links[int(busy.argmax())]
+        return link.kind, link.name, int(np.count_nonzero(busy >= busy.max() * (1 - 1e-9))), float(busy.max())
+
+    def parts(self, size: int, segments: int) -> dict[str, float]:
+        """Seconds that go into startup, latency, transfer and combining, for a buffer cut into so many segments."""
+        x = size / segments
+        path = self.startup + self.latency + (self.transfer + self.combining) * x
+        found = {
+            "startup": float(self.times @ self.startup),
+            "latency": float(self.times @ self.latency),
+            "transfer": float(self.times @ self.transfer) * x,
+            "combining": float(self.times @ (self.combining * x + np.maximum(0.0, self.local * x - path))),
+        }
+        starts, bytes_of_port, bytes_of_link, arithmetic = self._resources
+        # The port that takes longest for one segment depends on the segment's size.
+        port = int(np.argmax(starts + bytes_of_port * x))
+        follow = segments - 1
+        if bytes_of_link * x >= max(starts[port] + bytes_of_port[port] * x, arithmetic * x):
+            found["transfer"] += follow * bytes_of_link * x
+        elif starts[port] + bytes_of_port[port] * x >= arithmetic * x:
+            found["startup"] += follow * float(starts[port])
+            found["transfer"] += follow * float(bytes_of_port[port]) * x
+        else:
+            found["combining"] += follow * arithmetic * x
+        return found
+
+    def best_segments(self, size: int) -> int:
+        """The fewest segments whose time is within 1 % of the least; the least itself is often flat and far out."""
+        return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size)
+
+    @cached_property
+    def _resources(self) -> tuple[Floats, Floats, float, float]:
+        """Seconds to start, and seconds per byte, of all ports; seconds per byte of the busiest link and arithmetic."""
+        busy = self.link_time
+        # Of all ports with equally many messages only the one with the most bytes can matter.
+        many, which = np.unique(self.port_starts, return_inverse=True)
+        starts: Floats = many.astype(np.float64) * self.topology.overhead
+        most: Floats = np.zeros(len(many))
+        np.maximum.at(most, which, self.port_time)
+        link = max(float(busy.max(initial=0.0)), self.cut[1] if self.cut else 0.0)
+        return starts, most, link, float(self.combined.max(initial=0.0)) / self.topology.reduction
+
+
+def fewest_segments(time: Callable[[int], float], largest: float) -> int:
+    """The fewest segments with which `time` is within 1 % of the least. It is convex, so halving finds both."""
+    low, high = 1, int(min(MOST_SEGMENTS, max(1.0, largest / SMALLEST_SEGMENT)))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if time(middle) <= time(middle + 1) else (middle + 1, high)
+    enough = 1.01 * time(low)
+    least, most = 1, low
+    while least < most:
+        middle = (least + most) // 2
+        least, most = (least, middle) if time(middle) <= enough else (middle + 1, most)
+    return least
+
+
+def check_request(size: int, segments: int | None) -> None:
+    """Refuse what is no number of bytes, or no number of segments."""
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= _MOST_BYTES:
+        raise UsageError(f"a buffer of {size!r:.40} bytes: size must be a number of bytes, from 0 to 2**63")
+    if segments is None:
+        return
+    if isinstance(segments, bool) or not isinstance(segments, int) or not 1 <= segments <= _MOST_BYTES:
+        raise UsageError(f"{segments!r:.40} segments: expected a whole number from 1 to 2**63")
+
+
+class _Count:
+    """Counting goes pattern by pattern; this is where the sums grow."""
+
+    def __init__(self, topology: Topology, ranks: int) -> None:
+        self.topology, self.ranks = topology, ranks
+        self.rows: list[tuple[NDArray[np.int64], tuple[Floats, ...]]] = []
+        self.link_share = np.zeros(len(topology.links))
+        self.port_starts = np.zeros(2 * ranks, np.int64)
+        self.port_time = np.zeros(2 * ranks)
+        self.combined = np.zeros(ranks)
+        self.largest = 0.0
+        self.cut: tuple[str, float] | None = None
+
+    def add_all(self, patterns: Patterns) -> Load:
+        for pattern in patterns:
+            if isinstance(pattern, Everybody) and self.ranks > _EXPANDED:
+                self._add_everybody(pattern)
+            elif isinstance(pattern, Everybody):
+                self._add_all_pairs(pattern)
+            elif pattern.apart:
+                self._add_apart(pattern)
+            else:
+                self._add(pattern)
+        times = np.concatenate([np.zeros(0, np.int64), *(row[0] for row in self.rows)])
+        figures = [np.concatenate([np.zeros(0), *(row[1][i] for row in self.rows)]) for i in range(5)]
+        startup, latency, transfer, combining, local = figures
+        return Load(
+            self.topology,
+            self.ranks,
+            times,
+            startup,
+            latency,
+            transfer,
+            combining,
+            local,
+            link_share=self.link_share,
+            port_starts=self.port_starts,
+            port_time=self.port_time,
+            combined=self.combined,
+            largest=self.largest,
+            cut=self.cut,
+        )
+
+    def _row(self, times: int, *figures: float) -> None:
+        self.rows.append((np.asarray([times], np.int64), tuple(np.asarray([figure], np.float64) for figure in figures)))
+
+    def _count_ports(self, pattern: Pattern) -> tuple[int, Floats]:
+        """Add up what the pattern does to ports and ranks; the busiest port's messages, and what arrives to be combined."""
+        out, into = (np.bincount(side, minlength=self.ranks) for side in (pattern.source, pattern.destination))
+        self.port_starts += pattern.times * np.concatenate([out, into])
+        arriving: Floats = np.bincount(pattern.destination, pattern.reduced, self.ranks).astype(np.float64)
+        self.combined += pattern.times * arriving
+        self.largest = max(self.largest, float(pattern.share.max(initial=0.0)))
+        return int(max(out.max(initial=0), into.max(initial=0))), arriving
+
+    def _add(self, pattern: Pattern) -> None:
+        topology = self.topology
+        messages, arriving = self._count_ports(pattern)
+        own = np.bincount(pattern.local_rank, weights=pattern.local_share, minlength=self.ranks)
+        self.combined += pattern.times * own
+        if len(pattern.source):
+            routes = topology.routes(pattern.source, pattern.destination)
+            weights = np.repeat(pattern.share, routes.lengths)
+            share: Floats = np.bincount(routes.links, weights=weights, minlength=len(topology.links)).astype(np.float64)
+            each = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+            hands_on = messages == 1 and pattern.consecutive and pattern.times > 1
+            latency = _longest_way(pattern, each, self.ranks) / pattern.times if hands_on else float(each.max())
+            self.link_share += pattern.times * share
+            self.port_time += pattern.times * self._taken(pattern, share, routes)
+            transfer = float((share / topology.bandwidth).max())
+        else:
+            latency = transfer = 0.0
+        self._row(
+            pattern.times,
+            messages * topology.overhead,
+            latency,
+            transfer,
+            float(arriving.max()) / topology.reduction,
+            float((arriving + own).max()) / topology.reduction if len(pattern.local_rank) else 0.0,
+        )
+
+    def _taken(self, pattern: Pattern, share: Floats, routes: Routes) -> Floats:
+        """Seconds per byte that every port is taken in one step."""
+        alone = pattern.share / np.minimum.reduceat(self.topology.bandwidth[routes.links], routes.offsets[:-1])
+        longest = np.zeros(2 * self.ranks)
+        np.maximum.at(longest, pattern.source, alone)
+        np.maximum.at(longest, self.ranks + pattern.destination, alone)
+        return np.maximum(longest, (share / self.topology.bandwidth)[self._ports])
+
+    @property
+    def _ports(self) -> NDArray[np.int64]:
+        """The links that are ports of our ranks, outgoing ones first."""
+        return np.concatenate([np.arange(self.ranks), self.topology.ranks + np.arange(self.ranks)])
+
+    def _add_apart(self, pattern: Pattern) -> None:
+        topology, many = self.topology, len(pattern.source)
+        self._count_ports(pattern)
+        routes = topology.routes(pattern.source, pattern.destination)
+        np.add.at(self.link_share, routes.links, pattern.times * np.repeat(pattern.share, routes.lengths))
+        slowest = np.minimum.reduceat(topology.bandwidth[routes.links], routes.offsets[:-1])
+        for port in (pattern.source, self.ranks + pattern.destination):
+            np.add.at(self.port_time, port, pattern.times * pattern.share / slowest)
+        self.rows.append(
+            (
+                np.full(many, pattern.times, np.int64),
+                (
+                    np.full(many, topology.overhead),
+                    np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1]),
+                    pattern.share / slowest,
+                    pattern.reduced / topology.reduction,
+                    np.zeros(many),
+                ),
+            )
+        )
+
+    def _add_all_pairs(self, pattern: Everybody) -> None:
+        crossed, latency, slowest = _all_pairs(self.topology, self.ranks)
+        self.link_share += crossed * pattern.share
+        transfer = float((crossed / self.topology.bandwidth).max()) * pattern.share
+        self._row_of_everybody(pattern, latency, transfer, slowest)
+
+    def _row_of_everybody(self, pattern: Everybody, latency: float, transfer: float, slowest: float) -> None:
+        others = self.ranks - 1
+        through = others * pattern.share / self.topology.bandwidth[self._ports]
+        self.port_time += np.maximum(through, pattern.share / slowest)
+        self.port_starts += others
+        self.combined += others * pattern.reduced
+        self.largest = max(self.largest, pattern.share)
+        combining = others * pattern.reduced / self.topology.reduction
+        self._row(1, others * self.topology.overhead, latency, transfer, combining, 0.0)
+
+    def _add_everybody(self, pattern: Everybody) -> None:
+        topology, ranks, others = self.topology, self.ranks, self.ranks - 1
+        first = topology.routes(np.zeros(others, np.int32), np.arange(1, ranks, dtype=np.int32))
+        latency = float(np.add.reduceat(topology.latency[first.links], first.offsets[:-1]).max())
+        slowest, ports = float(topology.bandwidth[first.links].min()), self._ports
+        self.link_share[ports] += others * pattern.share
+        crossing = [(name, bytes_out * pattern.share / bandwidth) for name, bytes_out, bandwidth in self._cuts()]
+        crossing.append(("rank 0 out", others * pattern.share / float(topology.bandwidth[ports].min())))
+        name, transfer = max(crossing, key=lambda found: found[1])
+        self.cut = (name, transfer + (self.cut[1] if self.cut else 0.0))
+        self._row_of_everybody(pattern, latency, transfer, slowest)
+
+    def _cuts(self) -> Iterator[tuple[str, float, float]]:
+        """Messages that cross every cut of the topology when everybody sends to everybody."""
+        for cut in self.topology.cuts:
+            sizes = np.unique(cut.group[: self.ranks], return_counts=True)[1].astype(np.int64)
+            yield cut.name, float((sizes * (self.ranks - sizes)).max()), cut.bandwidth
+        yield "the memory bus", float(self.ranks * (self.ranks - 1)), self.topology.throughput
+
+
+def _longest_way(pattern: Pattern, latency: Floats, ranks: int) -> float:
+    """The most latency on any way that leads through as many messages as there are steps, each sent where the last came.
+
+    In a ring over hosts no such way crosses a network card in every step, only where a host ends.
+    """
+    nowhere = ranks
+    after, waits = np.full(ranks + 1, nowhere), np.zeros(ranks + 1)
+    after[pattern.source], waits[pattern.source] = pattern.destination, latency
+    at, waited, left = np.arange(ranks + 1), np.zeros(ranks + 1), pattern.times
+    while left:  # by doubling: `after` and `waits` are of 1, 2, 4, … steps
+        if left & 1:
+            waited, at = waited + waits[at], after[at]
+        waits, after, left = waits + waits[after], after[after], left >> 1
+    return float(waited.max())
+
+
+@lru_cache(maxsize=4)
+def _all_pairs(topology: Topology, ranks: int) -> tuple[Floats, float, float]:
+    """How many routes cross every link when everybody sends to everybody; their longest latency and least bandwidth."""
+    crossed = np.zeros(len(topology.links))
+    latency, slowest = 0.0, inf
+    everyone = np.arange(ranks)
+    for source in np.array_split(everyone, -(-ranks // 64)):  # some at a time, for the sake of memory
+        pairs = [side.ravel() for side in np.meshgrid(source, everyone, indexing="ij")]
+        other = pairs[0] != pairs[1]
+        routes = topology.routes(pairs[0][other], pairs[1][other])
+        crossed += np.bincount(routes.links, minlength=len(crossed))
+        latency = max(latency, float(np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1]).max()))
+        slowest = min(slowest, float(topology.bandwidth[routes.links].min()))
+    return crossed, latency, slowest

@@ -1,0 +1,107 @@
+"""The steps of a schedule with equal ones counted once: what an algorithm's cost depends on, and nothing more.
+
+In a ring of 1,024 ranks every step sends the same messages, so its 2.1 million moves are two patterns of 1,024. What a
+rank sends to another within one step is one message, however many chunks it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schedule import Schedule
+
+Index = NDArray[np.int32]
+Share = NDArray[np.float64]
+
+_NOBODY: Index = np.zeros(0, np.int32)
+_NOTHING: Share = np.zeros(0, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """The messages of `times` equal steps. Bytes are shares of S, the bytes of the whole buffer."""
+
+    times: int
+    source: Index
+    destination: Index
+    share: Share
+    reduced: Share
+    """How much of each message is combined on arrival."""
+    local_rank: Index = field(default_factory=lambda: _NOBODY)
+    """Who moves or combines something within its own memory in this step, …"""
+    local_share: Share = field(default_factory=lambda: _NOTHING)
+    """… and how much of it."""
+    consecutive: bool = True
+    """The steps follow each other, so that what arrives in one is sent on in the next."""
+    apart: bool = False
+    """Each message is a step of its own, one after the other: a chain."""
+
+    @property
+    def steps(self) -> int:
+        return self.times * (len(self.source) if self.apart else 1)
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """A step in which every rank sends `share` to every other: as a pattern it would have P(P−1) messages."""
+
+    share: float
+    reduced: float
+
+    @property
+    def steps(self) -> int:
+        return 1
+
+
+Patterns = list[Pattern | Everybody]
+
+
+def fold(schedule: Schedule) -> Patterns:
+    """The patterns of a schedule. The order of different steps is lost; no cost depends on it."""
+    ranks, carries = schedule.ranks, schedule.promise.carries_data
+    source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
+    step = np.repeat(np.arange(schedule.steps, dtype=np.int64), np.diff(schedule.starts))
+    reduces = schedule.columns["reduces"].astype(bool)
+    key = (step * ranks + source) * ranks + destination
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    moves = np.diff(np.append(first, len(key)))
+    reducing = np.add.reduceat(reduces[order].astype(np.int64), first) if len(first) else np.zeros(0, np.int64)
+    message_step, pair = key[first] // (ranks * ranks), key[first] % (ranks * ranks)
+    rows = np.stack([pair, moves, reducing], axis=1)
+    starts = np.searchsorted(message_step, np.arange(schedule.steps + 1))
+    equal: dict[bytes, list[int]] = {}
+    for number in range(schedule.steps):
+        equal.setdefault(rows[starts[number] : starts[number + 1]].tobytes(), []).append(number)
+    one = 1 / schedule.chunks if carries else 0.0
+    patterns: Patterns = []
+    alone: list[NDArray[np.int64]] = []
+    for numbers in equal.values():
+        row = rows[starts[numbers[0]] : starts[numbers[0] + 1]]
+        here, there = np.divmod(row[:, 0], ranks)
+        if len(row) == 1 and here[0] != there[0]:
+            alone += [row] * len(numbers)
+            continue
+        stays = here == there
+        patterns.append(
+            Pattern(
+                times=len(numbers),
+                source=here[~stays].astype(np.int32),
+                destination=there[~stays].astype(np.int32),
+                share=row[~stays, 1] * one,
+                reduced=row[~stays, 2] * one,
+                local_rank=here[stays].astype(np.int32),
+                local_share=row[stays, 1] * one,
+                consecutive=numbers[-1] - numbers[0] == len(numbers) - 1,
+            )
+        )
+    if alone:
+        row = np.concatenate(alone)
+        here, there = np.divmod(row[:, 0], ranks)
+        ends = here.astype(np.int32), there.astype(np.int32)
+        patterns.append(Pattern(1, *ends, row[:, 1] * one, row[:, 2] * one, apart=True))
+    return patterns

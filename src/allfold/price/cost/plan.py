@@ -1,0 +1,196 @@
+"""Which algorithm, for this size, on this topology: every algorithm of a collective priced, the fastest first.
+
+Where an algorithm has a closed form (see `closed_forms` and `families`) no schedule is built, so a hundred thousand ranks
+can be planned; where it has none, its schedule is built and counted, as far as that is bearable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from ...collectives import find_collective
+from ...errors import UsageError
+from ...registry import algorithms, find_algorithm, schedule
+from ...schedule import Counts
+from ..topology.topology import Topology
+from .closed_forms import uniform_cost
+from .cost import Cost, price
+from .families import patterns_of
+from .load import Load
+from .patterns import fold
+
+MOST_COUNTED = 1024  # ranks; a schedule has about 2P² moves, and building two million takes seconds
+CLOSE = 1.01
+TWO_LEVELS = ("hierarchical", "two_level")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All algorithms of a collective on one topology for one size, the fastest first."""
+
+    collective: str
+    topology: Topology
+    ranks: int
+    size: int
+    costs: tuple[Cost, ...]
+    left_out: dict[str, str]
+    """Algorithms that could not be priced, and why."""
+    groups: tuple[int, ...]
+    """The sizes of the consecutive groups of ranks that algorithms of two levels were given."""
+
+    @property
+    def winner(self) -> Cost:
+        return self.costs[0]
+
+    @property
+    def reason(self) -> str:
+        """One sentence: where the winner gains on the next, and what limits it."""
+        first = self.winner
+        fastest = min(cost.time for cost in self.costs)
+        rest = [cost for cost in self.costs[1:] if cost.time > CLOSE * fastest]
+        alike = [cost.algorithm for cost in self.costs[1:] if cost.time <= CLOSE * fastest]
+        others = ", ".join(alike[:2]) + (f" and {len(alike) - 2} others" if len(alike) > 2 else "")
+        head = f"{first.algorithm} wins{f' (as good as {others})' if alike else ''}"
+        ends = f"{_limit(first)}; nothing can be faster than {duration(first.bounds.time)}."
+        if not first.time:
+            return f"{head}: there is nothing to send."
+        if not rest:
+            return f"{head}: {ends}"
+        next_best = rest[0]
+        gains = {
+            "it waits {} for messages to start and arrive": ("startup", "latency"),
+            "its bytes are on the way for {}": ("transfer",),
+            "it combines for {}": ("combining",),
+        }
+        sentence, parts = max(gains.items(), key=lambda gain: _sum(next_best, gain[1]) - _sum(first, gain[1]))
+        ours, theirs = duration(_sum(first, parts)), duration(_sum(next_best, parts))
+        return f"{head}: {sentence.format(ours)}, {next_best.algorithm}, the next, {theirs}; {ends}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "size": self.size,
+            "topology": self.topology.to_json(),
+            "winner": self.winner.algorithm,
+            "reason": self.reason,
+            "algorithms": [cost.to_json() for cost in self.costs],
+            "left_out": self.left_out,
+            "groups": list(self.groups),
+        }
+
+
+@dataclass
+class Planner:
+    """Prices many sizes on one topology; what does not depend on the size is found once."""
+
+    collective: str
+    topology: Topology
+    ranks: int
+    names: Sequence[str] | None = None
+    progress: Progress | None = None
+    _loads: dict[str, tuple[Load, str, Counts | None]] = field(default_factory=dict)
+    _left_out: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.topology.require(self.ranks)
+        known = algorithms(self.collective)
+        chosen = known if self.names is None else self.names
+        self.names = [find_algorithm(self.collective, name).name for name in dict.fromkeys(chosen)]
+
+    def plan(self, size: int, segments: int | None = None) -> Plan:
+        costs = [cost for name in self.names or () if (cost := self._cost(name, size, segments)) is not None]
+        if not costs:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())
+            raise UsageError(f"no algorithm of {self.collective} can be priced for {self.ranks} ranks: {why}")
+        costs.sort(key=lambda cost: cost.time)
+        # The number of segments is only good to a per cent, so of those that close the one with the least to start wins.
+        close = [cost for cost in costs if cost.time <= CLOSE * costs[0].time]
+        close.sort(key=lambda cost: cost.steps * cost.segments)
+        costs[: len(close)] = close
+        return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), dict(self._left_out), self.groups)
+
+    def _cost(self, name: str, size: int, segments: int | None) -> Cost | None:
+        if self.ranks > MOST_COUNTED and name not in TWO_LEVELS:
+            quick = uniform_cost(self.collective, name, self.ranks, self.topology, size, segments)
+            if quick is not None:
+                return quick
+        if name not in self._loads and name not in self._left_out:
+            if self.progress is not None:
+                self.progress(name)
+            self._load(name)
+        if name in self._left_out:
+            return None
+        load, source, counts = self._loads[name]
+        return price(load, self.collective, name, size, segments, self._root, source, counts)
+
+    @property
+    def _root(self) -> int | None:
+        return 0 if find_collective(self.collective).rooted else None
+
+    def _load(self, name: str) -> None:
+        patterns = patterns_of(self.collective, name, self.ranks, self._root, self.groups)
+        if patterns is not None:
+            self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
+            return
+        if self.ranks > MOST_COUNTED:
+            self._left_out[name] = (
+                f"it has no closed form for {self.ranks:,} ranks, and more than {MOST_COUNTED:,} are not counted"
+            )
+            return
+        parameters: dict[str, Any] = {}
+        if name in TWO_LEVELS:
+            ends = np.cumsum(self.groups).tolist()
+            parameters["groups"] = [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]
+        built = schedule(self.collective, name, self.ranks, self._root, **parameters)
+        self._loads[name] = (Load.of(fold(built), self.topology, self.ranks), "counted", built.counts)
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """For algorithms of two levels: the hosts, where they hold several ranks each; else equal groups of about √P."""
+        host = self.topology.host[: self.ranks]
+        sizes = np.unique(host, return_counts=True)[1]
+        if 1 < len(sizes) < self.ranks and (np.diff(host) >= 0).all():
+            return tuple(sizes.tolist())
+        most = next(many for many in range(isqrt(self.ranks), 0, -1) if self.ranks % many == 0)
+        return (self.ranks // most,) * most
+
+
+def plan(
+    collective: str,
+    topology: Topology,
+    ranks: int,
+    size: int,
+    names: Sequence[str] | None = None,
+    segments: int | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Every algorithm of the collective, or those named, priced for one size."""
+    return Planner(collective, topology, ranks, names, progress).plan(size, segments)
+
+
+def duration(seconds: float) -> str:
+    """`4.18 ms`: three digits and a unit."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 0.9995 or (unit == "µs" and seconds >= 1e-8):
+            value = seconds * factor
+            digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:,.{digits}f} {unit}"
+    return f"{seconds * 1e9:.2f} ns" if seconds else "0 s"
+
+
+def _sum(cost: Cost, parts: tuple[str, ...]) -> float:
+    return sum(cost.parts[part] for part in parts)
+
+
+def _limit(cost: Cost) -> str:
+    what = {"latency": "waiting", "reduction": "combining"}.get(cost.limit.kind, f"the bytes through {cost.limit}")
+    return f"{cost.limit.part:.0%} of its time goes into {what}"

@@ -1,0 +1,83 @@
+"""What every message of a simulation weighs, which way it goes, and what it takes there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...schedule import Schedule
+from ..topology.topology import Topology
+from .dependencies import Dependencies, Moves
+from .noise import Noise
+from .symmetry import Shift, network
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Lists with an entry a message, where nothing else is said; a list gives an element much faster than an array."""
+
+    source: list[int]
+    destination: list[int]
+    """The one of the ranks that are simulated that stands for it."""
+    stays: list[bool]
+    """It goes from a rank to itself."""
+    step: list[int]
+    order: list[int]
+    """Who is first at a tie: by step, then the nearest to the right, so that not all senders crowd one receiver."""
+    orders: int
+    bytes: list[float]
+    """Of one segment."""
+    combining: list[float]
+    """Seconds."""
+    latency: list[float]
+    """Seconds, an entry a message and segment."""
+    limit: list[float]
+    """Bytes a second that it could take alone, an entry a message and segment."""
+    pair: list[int]
+    """Its route among `routes`."""
+    routes: list[tuple[int, ...]]
+    bandwidth: list[float]
+    """Of every link."""
+    overhead: list[float]
+    """Of every rank."""
+
+
+def facts_of(
+    schedule: Schedule,
+    topology: Topology,
+    size: int,
+    segments: int,
+    noise: Noise,
+    shift: Shift,
+    moves: Moves,
+    needs: Dependencies,
+) -> Facts:
+    ranks = schedule.ranks
+    source, destination, step = (column[needs.move] for column in (moves.source, moves.destination, moves.step))
+    pairs, pair = np.unique(source * ranks + destination, return_inverse=True)
+    slow, bandwidth = noise.slowness(ranks), topology.bandwidth.copy()
+    for rank in noise.slow if ranks > 1 else ():
+        here, peer = np.full(1, rank), np.full(1, (rank + 1) % ranks)
+        bandwidth[topology.routes(here, peer).links[0]] /= slow[rank]
+        bandwidth[topology.routes(peer, here).links[-1]] /= slow[rank]
+    net = network(topology, ranks, pairs, shift, bandwidth)
+    chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
+    more_latency, less_bandwidth = noise.factors(len(needs.move) * segments)
+    routes = zip(net.routes.tolist(), net.lengths.tolist(), strict=True)
+    return Facts(
+        source=source.tolist(),
+        destination=(destination % shift.ranks).tolist(),
+        stays=(source == destination).tolist(),
+        step=step.tolist(),
+        order=(step * ranks + (destination - source) % ranks).tolist(),
+        orders=schedule.steps * ranks,
+        bytes=(needs.moves * chunk).tolist(),
+        combining=(needs.reduces * chunk / topology.reduction * slow[destination]).tolist(),
+        latency=(np.repeat(net.latency[pair], segments) * more_latency).tolist(),
+        limit=(np.repeat(net.limit[pair], segments) / less_bandwidth).tolist(),
+        pair=pair.tolist(),
+        routes=[tuple(route[:length]) for route, length in routes],
+        bandwidth=net.bandwidth.tolist(),
+        overhead=(topology.overhead * slow).tolist(),
+    )

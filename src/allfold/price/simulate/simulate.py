@@ -1,0 +1,362 @@
+"""How long a schedule takes on a topology, message by message: an event-driven simulation.
+
+What a message goes through:
+
+1. It is *ready* when everything it carries has been made at its source (`dependencies`). No step waits for another:
+   a rank that has what it needs goes on.
+2. A port, outgoing or incoming, serves one step and segment at a time: the messages of a step happen at once, as the
+   language says, and those of another wait until these are sent. Of a rank's messages that are ready, the lowest segment
+   goes first, then the lowest step; it waits for both its ports, and the others of its rank wait with it. Starting a
+   message takes both ranks `overhead`; a rank posts one at a time, and accepts one at a time.
+3. From *start* to *sent* its bytes flow, at a rate that is max-min fair on all links of its route, the ports at both
+   ends included (`fairness`).
+4. It has *arrived* the latencies of its links later. Meanwhile the port does something else.
+5. It *lands* when the chunk is free for it: no earlier content is still needed or still to come. Combining takes the
+   rank bytes / `reduction`, one message after the other; copying takes nothing more, since the bytes have been
+   carried already.
+
+Alone on its route, a message takes overhead + Σ latency + bytes / bandwidth, then its reduced bytes / reduction.
+
+Everything is exact up to rounding. What makes it fast is that most schedules are the same from many ranks (`symmetry`):
+of a ring of 1,024 ranks on a fat tree with 128 ranks a leaf, an eighth is simulated, and the rest read off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from ...errors import ScheduleError, UsageError
+from ...schedule import Schedule
+from ..cost.load import check_request
+from ..topology.topology import Topology
+from .critical import AT_ACCEPTED, AT_END, AT_POSTED, AT_SENT, AT_TAKEN, NOBODY, walk
+from .dependencies import Moves, find_dependencies, group_messages
+from .fairness import ROUNDING, Flows
+from .messages import facts_of
+from .noise import Noise
+from .symmetry import Shift, find_shift, reduce_moves, shifted, stand_in
+from .timeline import Timeline
+
+__all__ = ["Noise", "Timeline", "simulate"]
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the number of messages that are done, and of all."""
+
+MOST_MESSAGES = 2**25
+"""Segments counted one by one: what is known of so many takes some gigabytes."""
+
+_START, _ARRIVE, _END = range(3)
+
+
+def simulate(
+    schedule: Schedule,
+    topology: Topology,
+    size: int,
+    segments: int = 1,
+    noise: Noise | None = None,
+    progress: Progress | None = None,
+    symmetric: bool = True,
+) -> Timeline:
+    """Run `schedule` for a buffer of `size` bytes, each chunk in `segments` segments, and say what happened when.
+
+    `symmetric=False` simulates every rank even where the times of some tell those of all.
+    """
+    topology.require(schedule.ranks)
+    check_request(size, segments)
+    noise = noise or Noise()
+    quiet = not (noise.latency or noise.bandwidth or noise.slow)
+    shift = find_shift(schedule, topology) if symmetric and quiet else Shift(schedule.ranks, 0)
+    return _Simulation(schedule, topology, size, segments, noise, shift).run(progress)
+
+
+class _Simulation:
+    """The one place that changes. Message m's segment s is number m · segments + s, and so it is for versions.
+
+    State is held in lists: events come one by one, and a list gives an element ten times faster than an array.
+    """
+
+    def __init__(
+        self, schedule: Schedule, topology: Topology, size: int, segments: int, noise: Noise, shift: Shift
+    ) -> None:
+        self.schedule, self.topology, self.size, self.segments, self.shift = schedule, topology, size, segments, shift
+        moves, self.standing = reduce_moves(schedule, shift)
+        self.needs = needs = find_dependencies(moves)
+        in_all = len(needs.move) * segments * (schedule.ranks // shift.ranks)
+        if in_all > MOST_MESSAGES:
+            raise UsageError(
+                f"{schedule.title} has {in_all:,} messages in {segments:,} segments; at most {MOST_MESSAGES:,} are simulated"
+            )
+        self.facts = facts_of(schedule, topology, size, segments, noise, shift, moves, needs)
+        many = self.many = len(needs.move) * segments
+        self.ready, self.start, self.sent, self.arrived, self.landed, self.end = ([np.nan] * many for _ in range(6))
+        # What is still missing: for a message to leave and to land, for a version to be made and to be read.
+        unread = np.diff(needs.readers.starts)
+        free = needs.given & (unread == 0)  # initial contents that nobody reads may be replaced at once
+        message = np.repeat(np.arange(len(needs.move)), np.diff(needs.reads.starts))
+        kept = (needs.reads.values, ~needs.given), (needs.writes.values - 1, ~free)
+        missing, blocked = (np.bincount(message[table[at]], minlength=len(needs.move)) for at, table in kept)
+        counts = (missing, blocked, unread, np.diff(needs.writers.starts))
+        self.missing, self.blocked, self.unread, self.unmade = (np.repeat(one, segments).tolist() for one in counts)
+        self.reads, self.writes, self.readers, self.writers = (
+            (rows.starts.tolist(), rows.values.tolist())
+            for rows in (needs.reads, needs.writes, needs.readers, needs.writers)
+        )
+        self.followed = needs.followed.tolist()
+        # Ports and combining units of the ranks.
+        ranks = shift.ranks
+        self.serves, self.accepts = [NOBODY] * ranks, [NOBODY] * ranks  # the step and segment that goes out, and in
+        self.sending, self.taking = [0] * ranks, [0] * ranks
+        self.shut_out: list[list[int]] = [[] for _ in range(ranks)]  # ports that wait for this one to receive
+        self.queues: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+        self.combines_until, self.last_combined = [0.0] * ranks, [NOBODY] * ranks
+        self.starts_until, self.accepts_until = [0.0] * ranks, [0.0] * ranks
+        self.sent_at, self.taken_at = [-1.0] * ranks, [-1.0] * ranks
+        self.last_started, self.last_accepted, self.last_sent, self.last_taken = ([NOBODY] * ranks for _ in range(4))
+        # Who was the last to be waited for: with the data, or at the port; and at the destination.
+        self.before, self.behind = [NOBODY] * many, [NOBODY] * many
+        self.posted = [np.nan] * many
+        self.events: list[tuple[float, int, int]] = []
+        self.flows = Flows(self.facts.bandwidth)
+        self.asked: list[int] = []  # ports at which something has changed
+        self.landing: list[int] = []
+        self.now = 0.0
+
+    def run(self, progress: Progress | None = None) -> Timeline:
+        events, flows = self.events, self.flows
+        for message, missing in enumerate(self.missing):
+            if not missing:
+                self._make_ready(message)
+        self._settle()
+        done, told, handlers = 0, 0, (self._note_start, self._note_arrived, self._note_end)
+        while True:
+            following = flows.next()
+            self.now = now = min(following, events[0][0]) if events else following
+            if now == np.inf:
+                break
+            until = now * (1 + ROUNDING)
+            if following <= until:
+                for message in flows.take_finished(until):
+                    self._note_sent(message)
+            while events and events[0][0] <= until:
+                _, kind, message = heappop(events)
+                handlers[kind](message)
+                done += kind == _END
+            self._settle()
+            if progress and (done - told) * 200 >= self.many:
+                told = done
+                progress(done, self.many)
+        if done < self.many:
+            self._report_stuck(self.many - done)
+        return self._timeline()
+
+    def _settle(self) -> None:
+        """When everything that happens now has happened: who lands, who may use a port, how fast everybody goes."""
+        events, until = self.events, self.now * (1 + ROUNDING)
+        if self.landing:
+            self._land()
+        if self.asked and not (events and events[0][0] <= until):
+            self._serve_ports()
+        if not (events and events[0][0] <= until):
+            self.flows.settle(self.now)
+
+    # The life of a message, in order ---------------------------------------------------------------------------------
+
+    def _make_ready(self, message: int) -> None:
+        self.ready[message] = self.now
+        of, segment = divmod(message, self.segments)
+        if self.facts.stays[of]:  # nothing travels, so no port is asked
+            self.start[message] = self.now
+            self._note_sent(message)
+            return
+        port = self.facts.source[of]
+        heappush(self.queues[port], (segment * self.facts.orders + self.facts.order[of], message))
+        self.asked.append(port)
+
+    def _serve_ports(self) -> None:
+        """Start what is first in its queue, and finds both ports free or serving the same step and segment."""
+        heads = [(*self.queues[port][0], port) for port in set(self.asked) if self.queues[port]]
+        self.asked.clear()
+        heapify(heads)
+        while heads:
+            _, message, port = heappop(heads)
+            of, segment = divmod(message, self.segments)
+            group, destination = self.facts.step[of] * self.segments + segment, self.facts.destination[of]
+            if self.serves[port] not in (NOBODY, group):
+                continue  # it will be asked again when that is sent
+            if self.accepts[destination] not in (NOBODY, group):
+                self.shut_out[destination].append(port)
+                continue
+            heappop(self.queues[port])
+            self.serves[port] = self.accepts[destination] = group
+            self.sending[port] += 1
+            self.taking[destination] += 1
+            self._begin(message, port, destination)
+            if self.queues[port]:
+                heappush(heads, (*self.queues[port][0], port))
+
+    def _begin(self, message: int, source: int, destination: int) -> None:
+        """The sender posts it when it has posted the others, the receiver accepts it when it has accepted the others."""
+        begin, lately = self.now, self.now * (1 - ROUNDING)
+        if self.ready[message] < lately:
+            if self.taken_at[destination] >= lately:
+                self.before[message] = self.last_taken[destination] * 5 + AT_TAKEN
+            elif self.sent_at[source] >= lately:
+                self.before[message] = self.last_sent[source] * 5 + AT_SENT
+            else:  # one before it in the queue had to wait for its receiver
+                self.before[message] = self.last_started[source] * 5 + AT_POSTED
+        if self.starts_until[source] > begin:
+            begin = self.starts_until[source]
+            self.before[message] = self.last_started[source] * 5 + AT_POSTED
+        overhead = max(self.facts.overhead[source], self.facts.overhead[destination])
+        self.starts_until[source] = self.posted[message] = start = begin + overhead
+        if self.accepts_until[destination] > begin:
+            start = self.accepts_until[destination] + overhead
+            self.before[message] = self.last_accepted[destination] * 5 + AT_ACCEPTED
+        self.accepts_until[destination] = start
+        self.last_started[source] = self.last_accepted[destination] = message
+        heappush(self.events, (start, _START, message))
+
+    def _note_start(self, message: int) -> None:
+        self.start[message] = self.now
+        of = message // self.segments
+        size, limit = self.facts.bytes[of], self.facts.limit[message]
+        if size > 0 and limit < np.inf:
+            self.flows.start(message, self.facts.routes[self.facts.pair[of]], size, limit, self.now)
+        else:
+            self._note_sent(message)
+
+    def _note_sent(self, message: int) -> None:
+        self.sent[message] = now = self.now
+        of, segment = divmod(message, self.segments)
+        heappush(self.events, (now + self.facts.latency[message], _ARRIVE, message))
+        if not self.facts.stays[of]:
+            port = self.facts.source[of]
+            self.sending[port] -= 1
+            if not self.sending[port]:
+                self.serves[port] = NOBODY
+                self.last_sent[port], self.sent_at[port] = message, now
+                self.asked.append(port)
+            destination = self.facts.destination[of]
+            self.taking[destination] -= 1
+            if not self.taking[destination]:
+                self.accepts[destination] = NOBODY
+                self.last_taken[destination], self.taken_at[destination] = message, now
+                self.asked += self.shut_out[destination]
+                self.shut_out[destination].clear()
+        # Whoever replaces what was sent may land.
+        starts, versions = self.reads
+        for version in versions[starts[of] : starts[of + 1]]:
+            number = version * self.segments + segment
+            self.unread[number] -= 1
+            if not self.unread[number] and self.followed[version]:
+                self._open(version + 1, segment, message * 5 + AT_SENT)
+
+    def _note_arrived(self, message: int) -> None:
+        self.arrived[message] = self.now
+        if not self.blocked[message]:
+            self.behind[message] = NOBODY
+            self.landing.append(message)
+
+    def _land(self) -> None:
+        """Write what has come, or combine it, one after the other at every rank."""
+        now, segments = self.now, self.segments
+        if len(self.landing) > 1:
+            self.landing.sort(
+                key=lambda message: (message % segments) * self.facts.orders + self.facts.order[message // segments]
+            )
+        for message in self.landing:
+            of = message // segments
+            begin, seconds = now, self.facts.combining[of]
+            if seconds:
+                rank = self.facts.destination[of]
+                if self.combines_until[rank] > now:
+                    begin = self.combines_until[rank]
+                    self.behind[message] = self.last_combined[rank] * 5 + AT_END
+                self.combines_until[rank] = begin + seconds
+                self.last_combined[rank] = message
+            self.landed[message] = begin
+            heappush(self.events, (begin + seconds, _END, message))
+        self.landing.clear()
+
+    def _note_end(self, message: int) -> None:
+        """What it made is there: whoever reads that may go, and whoever replaces that may land."""
+        self.end[message] = self.now
+        segments = self.segments
+        of, segment = divmod(message, segments)
+        starts, versions = self.writes
+        for version in versions[starts[of] : starts[of + 1]]:
+            made = version * segments + segment
+            self.unmade[made] -= 1
+            if self.unmade[made]:
+                continue
+            if not self.unread[made] and self.followed[version]:
+                self._open(version + 1, segment, message * 5 + AT_END)
+            first, readers = self.readers
+            for reader in readers[first[version] : first[version + 1]]:
+                number = reader * segments + segment
+                self.missing[number] -= 1
+                if not self.missing[number]:
+                    self.before[number] = message * 5 + AT_END
+                    self._make_ready(number)
+
+    def _open(self, version: int, segment: int, by: int) -> None:
+        """The version before is there and has been sent by all who read it."""
+        starts, writers = self.writers
+        for writer in writers[starts[version] : starts[version + 1]]:
+            number = writer * self.segments + segment
+            self.blocked[number] -= 1
+            self.behind[number] = by
+            if not self.blocked[number] and self.arrived[number] == self.arrived[number]:  # it is there, not NaN
+                self.landing.append(number)
+
+    # The end ---------------------------------------------------------------------------------------------------------
+
+    def _report_stuck(self, many: int) -> None:
+        of = int(np.flatnonzero(np.isnan(self.end))[0]) // self.segments
+        move = int(self.standing[self.needs.move[of]])
+        message = (
+            f"{self.schedule.title}: the simulation ended with {many} messages that wait for each other, the first in "
+            f"step {self.facts.step[of]} ({self.schedule.where(move)})"
+        )
+        raise ScheduleError(message, step=self.facts.step[of], site=self.schedule.where(move))
+
+    def _timeline(self) -> Timeline:
+        """The times of all messages, those that were not simulated from the ones that stand for them."""
+        segments, schedule, ranks = self.segments, self.schedule, self.schedule.ranks
+        every = Moves.of(schedule)
+        _, move, moves = group_messages(every)
+        name, simulated = every.message[move], every.message[self.standing[self.needs.move]]
+        order = np.argsort(simulated)
+        which = order[np.searchsorted(simulated[order], stand_in(name, ranks, self.shift))]
+        index = (which[:, None] * segments + np.arange(segments)).ravel()
+        moments = [np.asarray(one) for one in (self.ready, self.start, self.sent, self.arrived, self.landed, self.end)]
+        posted = np.asarray(self.posted)
+        far = every.destination[self.standing[self.needs.move]]
+        ends = np.repeat(self.facts.source, segments).tolist(), np.repeat(far, segments).tolist()
+        path, shifts, spans = walk((posted, moments[1], moments[2], moments[5]), ends, self.before, self.behind)
+        order = np.argsort(name)
+        of, segment = np.divmod(path, segments)
+        critical = order[np.searchsorted(name[order], shifted(simulated[of], ranks, shifts))] * segments + segment
+        ready, start, sent, arrived, landed, end = (one[index] for one in moments)
+        return Timeline(
+            schedule=schedule,
+            topology=self.topology,
+            size=self.size,
+            segments=segments,
+            move=np.repeat(move, segments),
+            moves=np.repeat(moves, segments).astype(np.int32),
+            segment=np.tile(np.arange(segments, dtype=np.int32), len(move)),
+            bytes=np.repeat(np.asarray(self.facts.bytes)[which], segments),
+            ready=ready,
+            start=start,
+            sent=sent,
+            arrived=arrived,
+            landed=landed,
+            end=end,
+            duration=float(end.max(initial=0.0)),
+            critical=critical,
+            spans=spans,
+        )

@@ -1,0 +1,177 @@
+"""What need not be simulated because it happens elsewhere in the same way.
+
+Most large schedules look the same from every rank: shift all ranks of a ring by one, and the chunks with them, and it is
+the same ring. If the network looks the same too, everything happens at rank r + k as it does at rank r, and k ranks
+tell the times of all. Links that the shift takes to each other become one; one that several of the copies cross (the bus
+of a host with all of them) has as many times less room for each. Nothing is approximated: with a shift of k = P
+everything is simulated, and the times are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from ...schedule import Schedule
+from ..topology.topology import Topology
+from .dependencies import Moves
+from .fairness import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The ranks 0 to `ranks` − 1 stand for all; chunk c of rank r is chunk c + `turn` of rank r + `ranks`."""
+
+    ranks: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """The routes of the pairs of ranks that talk, over links that are numbered anew.
+
+    Row i of `routes` are the links of pair i; those at their ends are filled up with the last link, which holds nobody.
+    """
+
+    routes: Ints
+    lengths: Ints
+    bandwidth: Floats
+    """Of every link, for what is simulated."""
+    limit: Floats
+    """Of every pair, what it could take alone."""
+    latency: Floats
+
+
+def find_shift(schedule: Schedule, topology: Topology) -> Shift:
+    """The smallest shift of the ranks that changes nothing, P where there is none."""
+    ranks = schedule.ranks
+    pairs = np.unique(schedule.columns["source"].astype(np.int64) * ranks + schedule.columns["destination"])
+    moves = Moves.of(schedule)
+    least: Shift | None = None
+    for many in (k for k in range(1, ranks) if ranks % k == 0):
+        turns = [0, *([many * schedule.chunks // ranks] if schedule.chunks % ranks == 0 else [])]
+        if least is None or many % least.ranks:
+            least = next((Shift(many, turn) for turn in turns if _keeps(moves, schedule, Shift(many, turn))), None)
+        if least is not None and _orbits(topology, pairs, ranks, many) is not None:
+            return Shift(many, least.turn * (many // least.ranks))
+    return Shift(ranks, 0)
+
+
+def reduce_moves(schedule: Schedule, shift: Shift) -> tuple[Moves, Ints]:
+    """The moves that the first ranks send, as if they were all; and where these moves stand in the schedule.
+
+    What they write at another rank is written to the one of the first ranks that stands for it.
+    """
+    moves = Moves.of(schedule)
+    if shift.ranks == schedule.ranks:
+        return moves, np.arange(schedule.moves)
+    kept = np.flatnonzero(moves.source < shift.ranks)
+    width = schedule.chunks + schedule.scratch
+    copy, destination = np.divmod(moves.destination[kept], shift.ranks)
+    into = moves.writes[kept] % width
+    into = np.where(into < schedule.chunks, (into - copy * shift.turn) % schedule.chunks, into)
+    return (
+        replace(
+            moves,
+            step=moves.step[kept],
+            source=moves.source[kept],
+            destination=moves.destination[kept],
+            reads=moves.reads[kept],
+            writes=destination * width + into,
+            message=moves.message[kept],
+            reduces=moves.reduces[kept],
+        ),
+        kept,
+    )
+
+
+def stand_in(message: Ints, ranks: int, shift: Shift) -> Ints:
+    """The message among those simulated that goes as this one does; messages as `Moves` numbers them."""
+    source = message // ranks % ranks
+    return shifted(message, ranks, source % shift.ranks - source)
+
+
+def shifted(message: Ints, ranks: int, by: Ints) -> Ints:
+    """The message that goes as this one does, so many ranks further on."""
+    rest, destination = np.divmod(message, ranks)
+    step, source = np.divmod(rest, ranks)
+    return (step * ranks + (source + by) % ranks) * ranks + (destination + by) % ranks
+
+
+def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth: Floats) -> Network:
+    """The part of the topology that `pairs` (source · ranks + destination) use."""
+    everybody = pairs
+    if shift.ranks < ranks:
+        copies = np.arange(0, ranks, shift.ranks)[:, None]
+        everybody = ((pairs // ranks + copies) % ranks * ranks + (pairs % ranks + copies) % ranks).ravel()
+    orbit = _orbits(topology, everybody, ranks, shift.ranks)
+    assert orbit is not None, "the shift was found on this topology"
+    source, destination = pairs // ranks, pairs % ranks
+    routes = topology.routes(source, destination)
+    lengths = np.diff(routes.offsets)
+    used, number = np.unique(orbit[routes.links], return_inverse=True)
+    table = np.full((len(pairs), max(1, int(lengths.max(initial=0)))), len(used), np.int64)
+    there = np.arange(table.shape[1]) < lengths[:, None]
+    table[there] = number
+    # So many copies of everything that is simulated share the links of one orbit.
+    crowd = (ranks // shift.ranks) / np.bincount(orbit[orbit >= 0], minlength=len(orbit))[used]
+    narrowest, latency = np.full(table.shape, np.inf), np.zeros(table.shape)
+    narrowest[there], latency[there] = bandwidth[routes.links], topology.latency[routes.links]
+    return Network(
+        routes=table,
+        lengths=lengths,
+        bandwidth=bandwidth[used] / crowd,
+        limit=narrowest.min(axis=1),
+        latency=latency.sum(axis=1),
+    )
+
+
+def _keeps(moves: Moves, schedule: Schedule, shift: Shift) -> bool:
+    """Is the schedule the same with all ranks and chunks shifted? Most that are not differ in the first step already."""
+    ranks, width = schedule.ranks, schedule.chunks + schedule.scratch
+    cells = ranks * width
+    if cells**2 >= 2**62:
+        return False
+
+    def shifted(cell: Ints) -> Ints:
+        rank, chunk = np.divmod(cell, width)
+        chunk = np.where(chunk < schedule.chunks, (chunk + shift.turn) % schedule.chunks, chunk)
+        return (rank + shift.ranks) % ranks * width + chunk
+
+    for begin, end in pairwise(schedule.starts.tolist()):
+        reads, writes, reduces = moves.reads[begin:end], moves.writes[begin:end], moves.reduces[begin:end]
+        here = np.sort((reads * cells + writes) * 2 + reduces)
+        if not np.array_equal(here, np.sort((shifted(reads) * cells + shifted(writes)) * 2 + reduces)):
+            return False
+    return True
+
+
+def _orbits(topology: Topology, pairs: Ints, ranks: int, shift: int) -> Ints | None:
+    """For every link the first of those that the shift takes it to, −1 if none of `pairs` uses it.
+
+    None where the shift changes the network: routes of another length, links of another speed, or two that become one.
+    """
+    source, destination = pairs // ranks, pairs % ranks
+    here = topology.routes(source, destination)
+    orbit = np.full(len(topology.bandwidth), -1, np.int64)
+    used = np.unique(here.links).astype(np.int64)
+    orbit[used] = used
+    if shift == ranks:
+        return orbit
+    there = topology.routes((source + shift) % ranks, (destination + shift) % ranks)
+    if not np.array_equal(here.offsets, there.offsets):
+        return None
+    image = np.full(len(orbit), -1, np.int64)
+    image[here.links] = there.links
+    alike = all((table[used] == table[image[used]]).all() for table in (topology.bandwidth, topology.latency))
+    if not alike or not np.array_equal(image[here.links], there.links) or len(np.unique(image[used])) < len(used):
+        return None
+    if (orbit[image[used]] < 0).any():
+        return None
+    at = used
+    for _ in range(ranks // shift - 1):
+        at = image[at]
+        orbit[used] = np.minimum(orbit[used], at)
+    return orbit

@@ -1,0 +1,250 @@
+"""Who sent what when: what a simulation found out, and what can be read off it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schedule import Schedule, describe
+from ..topology.topology import Topology
+from .fairness import Floats, Ints
+
+COLUMNS = ("move", "moves", "segment", "bytes", "ready", "start", "sent", "arrived", "landed", "end")
+
+_SLICE = 1 << 18  # messages whose routes are looked at together
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The times of all messages, in columns with one entry a message: what goes from rank to rank in a step, a segment.
+
+    `ready`: what it carries is there · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
+    byte is at the destination · `landed`: it begins to be written or combined there · `end`: that is done. Seconds
+    since the beginning.
+    """
+
+    schedule: Schedule
+    topology: Topology
+    size: int
+    segments: int
+    move: Ints
+    """The first of the schedule's moves that it carries; `moves` says how many, all of the same step and ranks."""
+    moves: NDArray[np.int32]
+    segment: NDArray[np.int32]
+    bytes: Floats
+    ready: Floats
+    start: Floats
+    sent: Floats
+    arrived: Floats
+    landed: Floats
+    end: Floats
+    duration: float
+    critical: Ints
+    """The messages of the critical path, in order of time."""
+    spans: Floats
+    """From when to when each of them holds the end back: rows that follow each other without a gap, up to `duration`."""
+
+    @property
+    def messages(self) -> int:
+        return len(self.move)
+
+    @cached_property
+    def source(self) -> NDArray[np.int32]:
+        return self.schedule.columns["source"][self.move]
+
+    @cached_property
+    def destination(self) -> NDArray[np.int32]:
+        return self.schedule.columns["destination"][self.move]
+
+    @cached_property
+    def step(self) -> Ints:
+        return np.searchsorted(self.schedule.starts, self.move, side="right") - 1
+
+    @cached_property
+    def travels(self) -> NDArray[np.bool_]:
+        """False for what a rank moves from one of its own chunks to another."""
+        return np.not_equal(self.source, self.destination)
+
+    def word(self, message: int) -> str:
+        """A message in one word, as in the schedule: `+3:0→1`, with what else it carries counted."""
+        columns, move = self.schedule.columns, self.move[message]
+        names = ("reduces", "chunk", "source", "destination", "into")
+        reduces, *numbers = (int(columns[name][move]) for name in names)
+        more = int(self.moves[message]) - 1
+        return describe(bool(reduces), *numbers) + (f" and {more} more" if more else "")
+
+    def activities(self) -> tuple[Ints, Floats, Floats]:
+        """What ranks do, three rows a message where it travels: its rank, from when, to when; sorted by rank and time."""
+        far = self.travels
+        rank = np.concatenate([self.source[far], self.destination[far], self.destination]).astype(np.int64)
+        begin = np.concatenate([self.start[far], self.first_arrived[far], self.landed])
+        end = np.concatenate([self.sent[far], self.arrived[far], self.end])
+        order = np.lexsort((begin, rank))
+        return rank[order], begin[order], end[order]
+
+    @cached_property
+    def first_arrived(self) -> Floats:
+        """When the first byte of every message was at its destination."""
+        return self.arrived - (self.sent - self.start)
+
+    def idle_spans(self) -> tuple[Ints, Floats]:
+        """When ranks did nothing: their numbers, and rows of from and to; sorted by rank and time."""
+        rank, begin, end = self.activities()
+        everyone = np.arange(self.schedule.ranks)
+        # Everybody is busy for no time at the very beginning and at the very end, so that every pause lies between two.
+        rank = np.concatenate([everyone, rank, everyone])
+        begin = np.concatenate([np.zeros(len(everyone)), begin, np.full(len(everyone), self.duration)])
+        end = np.concatenate([np.zeros(len(everyone)), end, np.full(len(everyone), self.duration)])
+        order = np.argsort(rank, kind="stable")
+        rank, begin, end = rank[order], begin[order], end[order]
+        reached = np.empty_like(end)
+        bounds = np.searchsorted(rank, np.arange(self.schedule.ranks + 1))
+        for first, last in pairwise(bounds.tolist()):
+            np.maximum.accumulate(end[first:last], out=reached[first:last])
+        pause = np.flatnonzero((rank[1:] == rank[:-1]) & (begin[1:] > reached[:-1]))
+        return rank[pause], np.stack([reached[pause], begin[pause + 1]], axis=1)
+
+    def idle(self) -> Floats:
+        """Every rank's seconds without sending, receiving or combining."""
+        rank, spans = self.idle_spans()
+        seconds: Floats = np.zeros(self.schedule.ranks)
+        np.add.at(seconds, rank, spans[:, 1] - spans[:, 0])
+        return seconds
+
+    def critical_parts(self) -> dict[str, float]:
+        """What the time went into, along the critical path; together they are the duration."""
+        path, (begin, end) = self.critical, self.spans.T
+        marks = (self.start[path], self.sent[path], self.arrived[path], self.landed[path], self.end[path])
+        parts = {}
+        for name, mark in zip(("startup", "transfer", "latency", "waiting", "combining"), marks, strict=True):
+            upto = np.clip(mark, begin, end)
+            parts[name] = float((upto - begin).sum())
+            begin = upto
+        return parts
+
+    def link_bytes(self) -> Floats:
+        """The bytes that have crossed every link."""
+        total = np.zeros(len(self.topology.bandwidth))
+        for messages, links in self._crossings():
+            total += np.bincount(links, weights=self.bytes[messages], minlength=len(total))
+        return total
+
+    def link_use(self, buckets: int = 200) -> Floats:
+        """The share of every link's bandwidth in use, links × buckets of equal time.
+
+        A message counts with its mean speed from its first byte to its last; where its share of a link changed on the
+        way, a bucket may be off by that, and all of them together are right.
+        """
+        many = len(self.topology.bandwidth)
+        width = self.duration / buckets if self.duration > 0 else 1.0
+        # The bytes carried by time e are Σ rate·(e − start) over those begun, less Σ rate·(e − sent) over those through.
+        slope, base = np.zeros(many * (buckets + 1)), np.zeros(many * (buckets + 1))
+        for messages, links in self._crossings():
+            took = np.maximum(self.sent[messages] - self.start[messages], 1e-9 * width)
+            rate = self.bytes[messages] / took
+            for sign, when in ((1.0, self.sent[messages] - took), (-1.0, self.sent[messages])):
+                place = links * (buckets + 1) + np.clip(np.ceil(when / width), 0, buckets).astype(np.int64)
+                slope += np.bincount(place, weights=sign * rate, minlength=len(slope))
+                base += np.bincount(place, weights=sign * rate * when, minlength=len(base))
+        edges = np.arange(buckets + 1) * width
+        carried = slope.reshape(many, -1).cumsum(axis=1) * edges - base.reshape(many, -1).cumsum(axis=1)
+        return np.asarray(np.maximum(0.0, np.diff(carried, axis=1)) / (self.topology.bandwidth[:, None] * width))
+
+    def _crossings(self) -> Iterator[tuple[Ints, Ints]]:
+        """Pairs of a message and a link it crosses, a slice of the messages at a time."""
+        for first in range(0, self.messages, _SLICE):
+            here = slice(first, first + _SLICE)
+            pair = self.source[here].astype(np.int64) * self.topology.ranks + self.destination[here]
+            pairs, which = np.unique(pair, return_inverse=True)
+            routes = self.topology.routes(pairs // self.topology.ranks, pairs % self.topology.ranks)
+            lengths = np.diff(routes.offsets)[which]
+            message = np.repeat(np.arange(len(which)), lengths)
+            within = np.arange(len(message)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            links = routes.links[routes.offsets[which][message] + within].astype(np.int64)
+            yield first + message, links
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, with the messages as columns; the schedule and the topology by name."""
+        return {
+            "format": "allfold-timeline",
+            "version": 1,
+            "collective": self.schedule.collective,
+            "algorithm": self.schedule.algorithm,
+            "ranks": self.schedule.ranks,
+            "root": self.schedule.root,
+            "topology": self.topology.to_json(),
+            "size": self.size,
+            "segments": self.segments,
+            "duration": self.duration,
+            "messages": {
+                **{name: getattr(self, name).tolist() for name in COLUMNS},
+                **{name: getattr(self, name).tolist() for name in ("step", "source", "destination")},
+            },
+            "critical": self.critical.tolist(),
+            "critical_spans": self.spans.tolist(),
+            "idle": self.idle().tolist(),
+        }
+
+    def to_chrome(self) -> dict[str, Any]:
+        """For chrome://tracing and Perfetto: a track a rank and direction, and one for what it combines."""
+        rows: list[dict[str, Any]] = []
+        critical = np.zeros(self.messages, bool)
+        critical[self.critical] = True
+        tracks = (
+            ("sends", self.source, self.start, self.sent, self.travels),
+            ("receives", self.destination, self.first_arrived, self.arrived, self.travels),
+            ("combines", self.destination, self.landed, self.end, self.end > self.landed),
+        )
+        words = [self.word(message) for message in range(self.messages)]
+        number = 0
+        for rank in range(self.schedule.ranks):
+            for what, owner, begin, finish, counts in tracks:
+                chosen = np.flatnonzero((owner == rank) & counts)
+                for lane, messages in enumerate(_lanes(chosen, begin, finish)):
+                    name = f"rank {rank} {what}" + (f" ({lane + 1})" if lane else "")
+                    rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}})
+                    for message in messages:
+                        arguments = {
+                            "message": message,
+                            "step": int(self.step[message]),
+                            "segment": int(self.segment[message]),
+                            "bytes": float(self.bytes[message]),
+                            "critical": bool(critical[message]),
+                        }
+                        row = {"name": words[message], "cat": what, "ph": "X", "pid": 0, "tid": number}
+                        start, length = begin[message] * 1e6, (finish[message] - begin[message]) * 1e6
+                        rows.append({**row, "ts": float(start), "dur": float(length), "args": arguments})
+                        if what != "combines":
+                            leaves = what == "sends"
+                            flow = {"ph": "s"} if leaves else {"ph": "f", "bp": "e"}
+                            at = float(start if leaves else start + length)
+                            rows.append(
+                                {"name": "message", "cat": "flow", "id": message, "ts": at, **_at(number), **flow}
+                            )
+                    number += 1
+        return {"traceEvents": rows, "displayTimeUnit": "ns"}
+
+
+def _at(track: int) -> dict[str, int]:
+    return {"pid": 0, "tid": track}
+
+
+def _lanes(messages: Ints, begin: Floats, finish: Floats) -> list[list[int]]:
+    """Messages divided so that those of a lane do not overlap: a track of a trace cannot hold slices that do."""
+    lanes: list[list[int]] = []
+    free: list[float] = []
+    for message in messages[np.argsort(begin[messages], kind="stable")].tolist():
+        start = float(begin[message])
+        lane = next((one for one, until in enumerate(free) if until <= start * (1 + 1e-12)), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+            free.append(0.0)
+        lanes[lane].append(message)
+        free[lane] = float(finish[message])
+    return lanes

@@ -1,0 +1,216 @@
+"""Topologies written by hand, as JSON: links, and how they are reached, pair by pair or as a graph.
+
+```json
+{"format": "allfold-topology", "version": 1, "name": "two hosts", "ranks": 4, "hosts": [0, 0, 1, 1],
+ "overhead": 1e-6, "reduction": 1e10, "source": "measured by hand", "port": {"latency": 1e-7, "bandwidth": 1e10},
+ "links": [{"name": "bus 0", "kind": "bus", "latency": 0, "bandwidth": 2e10}, …],
+ "graph": {"nodes": ["host 0", …], "edges": [{"from": 0, "to": "host 0", "link": "bus 0"}, …]}}
+```
+
+The ports need not be listed: every route starts and ends with one. A node of the graph is a rank, by its number, or a
+name; an edge is one direction, and several edges may cross the same link, which they then share. An edge without a link
+costs nothing. The route is the one
+with the fewest edges; of equally short ones, that whose edges are listed first. Instead of a graph there may be
+`"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ...documents import is_exactly
+from ...errors import UsageError
+from .parse import construct
+from .routing import ABSENT, Graph, Table
+from .topology import Block, Links, Router, Topology, check_link, check_rank
+
+_MOST = 4096  # ranks, and nodes of a graph: the tables are as large as their square
+_KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "links", "graph", "routes")
+
+
+def read(data: object) -> Topology:
+    """The topology of a JSON document, of which nothing is trusted."""
+    document = _object(data, "this is not a topology: the document")
+    if document.get("format") != "allfold-topology":
+        raise UsageError(f"this is not a topology: format is {document.get('format')!r}, expected 'allfold-topology'")
+    if not is_exactly(document.get("version"), 1):
+        raise UsageError(f"this is not a topology: version is {document.get('version')!r}, expected 1")
+    rest = {key: value for key, value in document.items() if key not in ("format", "version")}
+    if "constructor" in rest:
+        _only(rest, ("constructor", "parameters"), "a topology with a constructor")
+        return construct(rest["constructor"], _object(rest.get("parameters", {}), "parameters"))
+    return _read_links(rest)
+
+
+def _read_links(data: dict[str, Any]) -> Topology:
+    name = data.get("name")
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"this is not a topology: name is {name!r}, expected a text")
+    where = f"topology {name}"
+    _only(data, _KEYS, where)
+    ranks = _whole(data.get("ranks"), 1, _MOST, f"{where}: ranks")
+    hosts = data.get("hosts", [0] * ranks)
+    if not isinstance(hosts, list) or len(hosts) != ranks:
+        raise UsageError(f"{where}: expected a host for each of {ranks} ranks, got {hosts!r:.60}")
+    host = np.asarray([_whole(one, 0, 2**24, f"{where}: a host") for one in hosts], np.int32)
+    overhead = _number(data.get("overhead", 0), f"{where}: overhead")
+    reduction = _number(data.get("reduction", "inf"), f"{where}: reduction")
+    check_rank(name, overhead, reduction)
+    port = _object(data.get("port"), f"{where}: port")
+    _only(port, ("latency", "bandwidth"), f"{where}: port")
+    latency, bandwidth = _figures(name, "a port", port)
+    blocks = [Block(f"rank {{}} {side}", "port", latency, bandwidth, (ranks,)) for side in ("out", "in")]
+    taken = {f"rank {rank} {side}" for rank in range(ranks) for side in ("out", "in")}
+    numbers: dict[str, int] = {}
+    for link in _list(data.get("links", []), f"{where}: links"):
+        block = _block(name, _object(link, f"{where}: a link"))
+        title = link["name"]
+        if title in numbers or title in taken:
+            raise UsageError(f"{where}: there are two links {title!r}; a name is for one")
+        numbers[title] = 2 * ranks + len(numbers)
+        blocks.append(block)
+    if ("graph" in data) == ("routes" in data):
+        raise UsageError(f"{where}: expected either a graph or routes, to say how ranks reach each other")
+    reach = _graph if "graph" in data else _table
+    return Topology(
+        name=name,
+        ranks=ranks,
+        host=host,
+        links=Links(blocks),
+        overhead=overhead,
+        reduction=reduction,
+        source=str(data.get("source", "written by hand")),
+        router=reach(where, ranks, data, numbers),
+        recipe=dict(data),
+    )
+
+
+def _block(topology: str, link: dict[str, Any]) -> Block:
+    name, kind = link.get("name"), link.get("kind", "link")
+    if not isinstance(name, str) or not name or not isinstance(kind, str):
+        raise UsageError(f"topology {topology}: a link has the name {name!r} and the kind {kind!r}; expected texts")
+    _only(link, ("name", "kind", "latency", "bandwidth"), f"topology {topology}: link {name!r}")
+    latency, bandwidth = _figures(topology, f"link {name!r}", link)
+    # A name with braces is a name, not a template.
+    return Block(name.replace("{", "{{").replace("}", "}}"), kind, latency, bandwidth, (1,))
+
+
+def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, float]:
+    where = f"topology {topology}: {what}"
+    latency = _number(link.get("latency", 0), f"{where}: latency")
+    bandwidth = _number(link.get("bandwidth"), f"{where}: bandwidth")
+    check_link(topology, what, latency, bandwidth)
+    return latency, bandwidth
+
+
+# How ranks reach each other -------------------------------------------------------------------------------------------
+
+
+def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
+    rows: dict[int, list[int]] = {rank * ranks + rank: [] for rank in range(ranks)}
+    for route in _list(data["routes"], f"{where}: routes"):
+        route = _object(route, f"{where}: a route")
+        _only(route, ("from", "to", "links"), f"{where}: a route")
+        start, end = (_whole(route.get(key), 0, ranks - 1, f"{where}: a route's {key!r}") for key in ("from", "to"))
+        if start * ranks + end in rows:
+            raise UsageError(f"{where}: the route from {start} to {end} is given twice, or leads to where it began")
+        links = _list(route.get("links"), f"{where}: the links from {start} to {end}")
+        between = [_known(numbers, link, f"{where}: the route from {start} to {end}") for link in links]
+        rows[start * ranks + end] = [start, *between, ranks + end]
+    if len(rows) < ranks * ranks:
+        missing = next(pair for pair in range(ranks * ranks) if pair not in rows)
+        raise _unreachable(where, missing // ranks, missing % ranks)
+    ordered = [rows[pair] for pair in range(ranks * ranks)]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in ordered])]).astype(np.int64)
+    return Table(ranks, offsets, np.asarray([link for row in ordered for link in row], np.int32))
+
+
+def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
+    graph = _object(data["graph"], f"{where}: graph")
+    _only(graph, ("nodes", "edges"), f"{where}: graph")
+    nodes: dict[object, int] = {rank: rank for rank in range(ranks)}
+    for node in _list(graph.get("nodes", []), f"{where}: nodes"):
+        if not isinstance(node, str) or node in nodes:
+            raise UsageError(f"{where}: node {node!r}; expected names, each once (ranks are nodes by their number)")
+        nodes[node] = len(nodes)
+    if len(nodes) > _MOST:
+        raise UsageError(f"{where}: {len(nodes)} nodes; at most {_MOST} are taken")
+    starts: list[int] = []
+    ends: list[int] = []
+    links: list[int] = []
+    for edge in _list(graph.get("edges"), f"{where}: edges"):
+        edge = _object(edge, f"{where}: an edge")
+        _only(edge, ("from", "to", "link"), f"{where}: an edge")
+        for key, into in (("from", starts), ("to", ends)):
+            end = edge.get(key)
+            if isinstance(end, bool) or not isinstance(end, (int, str)) or end not in nodes:
+                raise UsageError(
+                    f"{where}: an edge goes {key} {end!r}, which is neither a rank below {ranks} nor a node"
+                )
+            into.append(nodes[end])
+        links.append(_known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT)
+    # Level by level, towards all ranks at once: whoever has an edge to somebody who was reached is reached.
+    step = np.full((len(nodes), ranks), -1, np.int32)
+    reached = np.zeros((len(nodes), ranks), bool)
+    reached[np.arange(ranks), np.arange(ranks)] = True
+    while True:
+        before = reached.copy()
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            new = before[end] & ~reached[start]
+            step[start, new] = number
+            reached[start] |= new
+        if (before == reached).all():
+            break
+    if not reached[:ranks].all():
+        start, end = (int(number) for number in np.argwhere(~reached[:ranks])[0])
+        raise _unreachable(where, start, end)
+    return Graph(step, np.asarray([*ends, 0], np.int32), np.asarray([*links, 0], np.int32), (0, ranks))
+
+
+def _unreachable(where: str, start: int, end: int) -> UsageError:
+    return UsageError(f"{where}: rank {end} cannot be reached from rank {start}")
+
+
+# Nothing is trusted ---------------------------------------------------------------------------------------------------
+
+
+def _only(data: dict[str, Any], known: Iterable[str], where: str) -> None:
+    strange = [key for key in data if key not in known]
+    if strange:
+        raise UsageError(f"{where} has the unknown key {strange[0]!r}; known: {', '.join(known)}")
+
+
+def _object(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{where} is {value!r:.60}; expected an object")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise UsageError(f"{where}: got {value!r:.60}; expected a list")
+    return value
+
+
+def _whole(value: object, least: int, most: int, where: str) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise UsageError(f"{where} is {value!r:.60}; expected a whole number from {least} to {most}")
+    return value
+
+
+def _number(value: object, where: str) -> float:
+    if value == "inf":
+        return inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
+        raise UsageError(f"{where} is {value!r:.60}; expected a number")
+    return float(value)
+
+
+def _known(numbers: dict[str, int], link: object, where: str) -> int:
+    if not isinstance(link, str) or link not in numbers:
+        raise UsageError(f"{where} names the link {link!r:.60}, which is not listed")
+    return numbers[link]

@@ -1,0 +1,226 @@
+"""Where ranks sit and what lies between them: hosts, and links with latency and bandwidth that transfers share.
+
+A link is one direction of something that carries bytes. The route of a message is the links it crosses, from the
+sender's outgoing port to the receiver's incoming one. Whatever is shared (a memory bus, a network card, a switch port,
+an oversubscribed uplink) is a link that several routes cross; there is no other notion of contention.
+
+How routes are found differs from network to network and is a function given to the topology (see `routing`). The named
+constructors are in `machines`, topologies written by hand in `handwritten`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, prod
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UsageError
+
+Ranks = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of something that carries bytes and that transfers share: a port, a bus, a network card, an uplink."""
+
+    name: str
+    kind: str
+    latency: float
+    """Seconds a message spends on it besides its bytes."""
+    bandwidth: float
+    """Bytes a second, shared by whoever is on it at the time."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Links that are alike: `shape` many of them, named by filling their place in it into `template`."""
+
+    template: str
+    kind: str
+    latency: float
+    bandwidth: float
+    shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return prod(self.shape)
+
+    def link(self, index: int) -> Link:
+        place = (int(number) for number in np.unravel_index(index, self.shape))
+        return Link(self.template.format(*place), self.kind, self.latency, self.bandwidth)
+
+
+class Links(Sequence[Link]):
+    """Blocks of links in a row. A link is made when it is asked for, so that a million of them cost nothing."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = tuple(block for block in blocks if block.count)
+        counts = np.asarray([block.count for block in self.blocks], np.int64)
+        self._ends = np.cumsum(counts)
+        self.latency = np.repeat(np.asarray([block.latency for block in self.blocks], np.float64), counts)
+        self.bandwidth = np.repeat(np.asarray([block.bandwidth for block in self.blocks], np.float64), counts)
+        self.latency.setflags(write=False)
+        self.bandwidth.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.latency)
+
+    @overload
+    def __getitem__(self, index: int) -> Link: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Link]: ...
+    def __getitem__(self, index: int | slice) -> Link | Sequence[Link]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"link {index} of {len(self)}")
+        block = int(np.searchsorted(self._ends, place, side="right"))
+        return self.blocks[block].link(place - int(self._ends[block]) + self.blocks[block].count)
+
+    def __iter__(self) -> Iterator[Link]:
+        return (block.link(index) for block in self.blocks for index in range(block.count))
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """The links of many pairs of ranks in compressed rows: those of pair i are `links[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: NDArray[np.int64]
+    links: NDArray[np.int32]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, pair: int) -> NDArray[np.int32]:
+        return self.links[self.offsets[pair] : self.offsets[pair + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A division of the ranks into groups, none of which can send, or receive, more than `bandwidth` bytes a second.
+
+    What must cross it bounds every algorithm from below. `name` says what stands at the border: `network cards of a host`.
+    """
+
+    name: str
+    group: Ranks
+    bandwidth: float
+
+
+Router = Callable[[Ranks, Ranks], Routes]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Ranks, their hosts, and the links between them. Every route starts with a port of kind "port" and ends with one."""
+
+    name: str
+    ranks: int
+    host: Ranks
+    """The host of every rank."""
+    links: Links
+    overhead: float
+    """What α has besides the route: seconds a rank takes to start one message."""
+    reduction: float
+    """Bytes a second that one rank combines (1/γ); inf = free."""
+    source: str
+    """Where the figures come from."""
+    router: Router = field(repr=False)
+    recipe: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What JSON says of it: a constructor with its parameters, or everything that was written by hand."""
+    cuts: tuple[Cut, ...] = field(default=(), repr=False)
+    throughput: float = inf
+    """Bytes a second that all messages together cannot exceed, whoever sends them (the sum of all memory buses)."""
+
+    def __post_init__(self) -> None:
+        self.host.setflags(write=False)
+        if self.ranks < 1:
+            raise UsageError(f"topology {self.name}: {self.ranks} ranks; expected at least 1")
+        if self.host.shape != (self.ranks,) or (self.host < 0).any():
+            raise UsageError(f"topology {self.name}: expected a host for each of {self.ranks} ranks")
+        for block in self.links.blocks:
+            check_link(self.name, f"link {block.template!r}", block.latency, block.bandwidth)
+        check_rank(self.name, self.overhead, self.reduction)
+
+    @property
+    def latency(self) -> NDArray[np.float64]:
+        """Of every link, as an array."""
+        return self.links.latency
+
+    @property
+    def bandwidth(self) -> NDArray[np.float64]:
+        """Of every link, as an array."""
+        return self.links.bandwidth
+
+    @cached_property
+    def hosts(self) -> int:
+        return len(np.unique(self.host))
+
+    def routes(self, source: NDArray[np.integer[Any]], destination: NDArray[np.integer[Any]]) -> Routes:
+        """The routes of many pairs at once. A rank reaches itself without a link."""
+        ends = [np.atleast_1d(np.asarray(side)).astype(np.int32) for side in (source, destination)]
+        if ends[0].shape != ends[1].shape:
+            raise UsageError(f"routes: {len(ends[0])} sources, but {len(ends[1])} destinations")
+        for side in ends:
+            if len(side) and not (side.min() >= 0 and side.max() < self.ranks):
+                raise UsageError(
+                    f"topology {self.name} has the ranks 0–{self.ranks - 1}, not {side.min()}–{side.max()}"
+                )
+        return self.router(*ends)
+
+    def require(self, ranks: int) -> None:
+        """Refuse to place more ranks than there are, or none."""
+        if ranks < 1:
+            raise UsageError(f"{ranks} ranks are asked for; expected at least 1")
+        if ranks > self.ranks:
+            raise UsageError(f"topology {self.name} has {self.ranks} ranks, but {ranks} are asked for")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": "allfold-topology", "version": 1, **self.recipe}
+
+    @staticmethod
+    def from_json(document: str | bytes | dict[str, Any]) -> Topology:
+        """The topology that `to_json` wrote, or one written by hand. Anything else is refused with a `UsageError`."""
+        from .files import read  # it builds on this module, and on the named constructors
+
+        try:
+            data = json.loads(document) if isinstance(document, (str, bytes)) else document
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"this is not JSON: {error}") from None
+        return read(data)
+
+
+_LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, the times of long schedules and buffers are no numbers any more
+
+
+def check_link(topology: str, what: str, latency: float, bandwidth: float) -> None:
+    _check_seconds(f"topology {topology}: {what} has a latency of {latency} s", latency)
+    _check_speed(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s", bandwidth)
+
+
+def check_rank(topology: str, overhead: float, reduction: float) -> None:
+    _check_seconds(f"topology {topology}: an overhead of {overhead} s a message", overhead)
+    _check_speed(f"topology {topology}: a rank combines {reduction} B/s", reduction, ", or inf for free")
+
+
+def _check_seconds(claim: str, seconds: float) -> None:
+    if not 0 <= seconds <= _LONGEST:
+        expected = "0 or more" if not seconds > _LONGEST else f"at most {_LONGEST:g}"
+        raise UsageError(f"{claim}; expected {expected}")
+
+
+def _check_speed(claim: str, bytes_a_second: float, otherwise: str = "") -> None:
+    if not bytes_a_second >= _SLOWEST:
+        expected = "more than 0" if not bytes_a_second > 0 else f"at least {_SLOWEST:g}"
+        raise UsageError(f"{claim}; expected {expected}{otherwise}")

@@ -1,0 +1,203 @@
+"""Every value that every chunk ever holds, and the slots where each of them lives.
+
+A *slot* is a place for one chunk in one rank's memory: in its input array, in its output array (the same, where the
+collective works in place), or in its work area. Every write to a chunk makes a new *version*, and each version gets its
+slots here:
+
+- a version that peers read must lie where they can: anywhere if the arrays are in shared memory, or if the kernel reads
+  them for us out of the other process; otherwise in the work area, which is shared;
+- where somebody still reads the old version in the same step (two ranks that exchange, a ring that rotates), the new one
+  goes to another slot, so that nobody waits in a circle;
+- a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in cache, if that does
+  not burden one rank with the work of many: to their arrays where these are in shared memory, else to their work areas. It
+  then lies where their own parts of it lay, in lines that whoever reduced it has just read, and nobody needs to take any
+  line from the others that it only writes. For many ranks that is not worth the writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collectives import NOTHING
+from ..schedule import Schedule
+from ..symbolic import State
+from .rows import Ints
+
+Memory = Literal["shared", "readable", "private"]
+"""What peers may do with a rank's arrays: read and write them, read them, or neither."""
+
+_MOST_HANDED = (
+    7  # others that a reduced chunk is written to, in their work areas: measured with up to 16 ranks on 16 cores
+)
+
+INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
+
+
+class Versions:
+    """Every value that every cell ever holds, and who reads it. Row numbers are versions, the initial ones first."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.state = state = State(schedule)  # run to its end below: what every cell holds then
+        self.schedule, self.width = schedule, state.width
+        held = np.flatnonzero(state.datum != NOTHING)
+        current = np.full(schedule.ranks * state.width, -1, np.int64)
+        current[held] = np.arange(len(held))
+        self.initial = len(held)
+        before = np.full(len(held), -1)
+        cell, step, datum, count, previous = [held], [before], [state.datum[held]], [state.count[held]], [before]
+        reader, operand, sizes = [], [], []
+        total = len(held)
+        while not state.done:
+            number = state.step
+            folds = state.advance()
+            new = total + np.arange(len(folds.target))
+            total += len(new)
+            size = np.diff(folds.starts)
+            reader.append(np.repeat(new, size))
+            operand.append(current[folds.operands])
+            sizes.append(size)
+            cell.append(folds.target)
+            step.append(np.full(len(new), number))
+            datum.append(state.datum[folds.target])
+            count.append(state.count[folds.target])
+            previous.append(current[folds.target])
+            current[folds.target] = new
+        self.cell, self.step, self.datum = join(cell), join(step), join(datum)
+        self.previous, self.reader, self.operand = join(previous), join(reader), join(operand)
+        self.complete = join(count) == schedule.ranks
+        self.complete[: self.initial] = False
+        self.sizes = np.concatenate([np.zeros(self.initial, np.int64), join(sizes)])
+        self.rank, self.chunk = self.cell // self.width, self.cell % self.width
+        self.total = total
+        ends = np.full((schedule.ranks, self.width), NOTHING, np.int64)
+        promise = schedule.promise
+        ends[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
+        self.wanted = ends.reshape(-1)  # the datum that each cell must hold at the end
+        final = current[(self.wanted != NOTHING) & (current >= 0)]
+        self.final = np.zeros(total, bool)
+        self.final[final] = True
+        # May a version lie in its rank's output array? Where the collective works in place the array is everybody's
+        # workspace, otherwise it holds what is wanted there. That the version fits, whatever the length of the array, is a
+        # rule of the language (`symbolic`).
+        self.home = (self.chunk < schedule.chunks) if promise.in_place else self.wanted[self.cell] != NOTHING
+        remote = self.rank[self.reader] != self.rank[self.operand]
+        self.read_by_peers = np.zeros(total, bool)
+        self.read_by_peers[self.operand[remote]] = True
+        # A hazard: while a version is replaced, somebody else reads it in the same step.
+        following = np.full(total, -1, np.int64)
+        replaces = np.flatnonzero(self.previous >= 0)
+        following[self.previous[replaces]] = replaces
+        heir = following[self.operand]
+        same_step = (heir >= 0) & (heir != self.reader) & (self.step[heir] == self.step[self.reader])
+        self.peer_hazard, self.own_hazard = np.zeros(total, bool), np.zeros(total, bool)
+        self.peer_hazard[heir[same_step & remote]] = True
+        self.own_hazard[heir[same_step & ~remote]] = True
+
+
+@dataclass
+class Places:
+    """Where each version lives: the slot that peers read, the slot that its own rank reads first, −1 for none."""
+
+    shared: Ints
+    local: Ints
+    work: Ints
+    """The slot in the work area that is free for it."""
+    producer: Ints
+    """The version whose instruction writes this one; another than itself where a reduction is handed out at once."""
+
+
+def place(versions: Versions, memory: Memory) -> Places:
+    reached = memory != "private"
+    width, in_place = versions.width, versions.schedule.promise.in_place
+    home = OUTPUT * width + versions.chunk
+    first, second = WORK * width + versions.chunk, (WORK + 1) * width + versions.chunk
+    begin = home if in_place else INPUT * width + versions.chunk
+    old = slice(0, versions.initial)
+    places = Places(
+        shared=np.full(versions.total, -1, np.int64),
+        local=np.full(versions.total, -1, np.int64),
+        work=first.copy(),
+        producer=np.arange(versions.total),
+    )
+    places.local[old] = begin[old]
+    places.shared[old] = begin[old] if reached else np.where(versions.read_by_peers[old], first[old], -1)
+    bounds = np.searchsorted(versions.step, np.arange(versions.schedule.steps + 1))
+    for start, end in pairwise(bounds):
+        here = slice(int(start), int(end))
+        before = versions.previous[here]
+        # The slots that must not be touched in this step: where peers, and where the own rank, read the old version.
+        busy = np.where(versions.peer_hazard[here], places.shared[before], -1)
+        busy_own = np.where(versions.own_hazard[here], places.local[before], -1)
+        home_free = versions.home[here] & (home[here] != busy) & (home[here] != busy_own)
+        work = np.where((first[here] != busy) & (first[here] != busy_own), first[here], second[here])
+        places.work[here] = work
+        if reached:
+            places.shared[here] = np.where(home_free, home[here], work)
+            places.local[here] = places.shared[here]
+        else:
+            peers = versions.read_by_peers[here]
+            at_home = home_free & (versions.final[here] | ~peers)
+            places.local[here] = np.where(at_home, home[here], work)
+            places.shared[here] = np.where(peers | ~at_home, work, -1)
+    if memory == "shared":
+        hand_out(versions, places, np.ones(versions.total, bool), versions.schedule.ranks)
+    elif memory == "private":
+        # Only where it lies changes nothing for the versions after it: where there are none, or it lies there anyway.
+        hand_out(versions, places, versions.final | (places.shared == places.local), _MOST_HANDED)
+        handed = np.flatnonzero(places.producer != np.arange(versions.total))
+        places.shared[handed] = places.local[handed] = places.work[handed]
+        _keep_to_itself(versions, places)
+    return places
+
+
+def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_], most: int) -> None:
+    """Let the rank that reduces a chunk write it to the ranks that would copy it next, if these are not too many."""
+    copies = np.flatnonzero((versions.sizes == 1) & may_be_given & (np.arange(versions.total) >= versions.initial))
+    where = np.searchsorted(versions.reader, copies)
+    source = versions.operand[where]
+    reduced = versions.sizes[source] > 1
+    copies, source = copies[reduced], source[reduced]
+    if not len(copies):
+        return
+    # The old content of the destination must be done with: read before the reduction's step, or by it alone.
+    order = np.lexsort((versions.step[versions.reader], versions.operand))
+    last = order[np.flatnonzero(np.diff(versions.operand[order], append=-1))]
+    read_at, read_by, reads = (np.full(versions.total, -2, np.int64) for _ in range(3))
+    read_at[versions.operand[last]] = versions.step[versions.reader[last]]
+    read_by[versions.operand[last]] = versions.reader[last]
+    at_last = versions.step[versions.reader] == read_at[versions.operand]
+    reads = np.bincount(versions.operand[at_last], minlength=versions.total)
+    old = versions.previous[copies]
+    settled = (versions.step[old] < versions.step[source]) & (
+        (read_at[old] < versions.step[source])
+        | ((read_at[old] == versions.step[source]) & (reads[old] == 1) & (read_by[old] == source))
+    )
+    able = (old < 0) | settled
+    copies, source = copies[able], source[able]
+    step = versions.step[copies]
+    for number in np.unique(step):
+        here = step == number
+        pushes = np.bincount(versions.rank[source[here]]).max()
+        pulls = np.bincount(versions.rank[copies[here]]).max()
+        if pushes <= min(pulls, most):
+            places.producer[copies[here]] = source[here]
+
+
+def _keep_to_itself(versions: Versions, places: Places) -> None:
+    """What was handed to all who would have read it need not lie where they could."""
+    reads = places.producer[versions.reader] == versions.reader
+    reads &= versions.rank[versions.reader] != versions.rank[versions.operand]
+    awaited = np.zeros(versions.total, bool)
+    awaited[versions.operand[reads]] = True
+    made = np.arange(versions.total) >= versions.initial
+    places.shared[made & ~awaited & (places.local != places.shared)] = -1
+
+
+def join(parts: Sequence[NDArray[np.integer]]) -> Ints:
+    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)

@@ -1,0 +1,127 @@
+"""Who must wait for whom, from what is read and written where.
+
+A read comes after the write of what it reads, a write after the reads of what it overwrites, two writes one after the
+other. Within a rank the program's order sees to that; between ranks it takes a wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..symbolic import heads_of, sizes_of
+from .happens_before import Clocks, rounds_of
+from .rows import Ints, Lists, lists_of
+from .versions import WORK
+
+
+def find_waits(
+    sources: Lists, destinations: Lists, rank: Ints, step: Ints, starts: Ints, ranks: int, width: int, private: bool
+) -> tuple[Lists, Lists, Lists, bool]:
+    """The waits of every instruction; those for work slots that are used again; those before a rank may return; and
+    whether one work area will do, since the first of these waits show every slot to be free when the next segment wants it.
+    """
+    index = np.arange(len(rank)) - starts[rank]
+    row = np.concatenate([sources.row, destinations.row])
+    slots = (WORK + 2) * width
+    place = np.concatenate([sources.rank * slots + sources.value, destinations.rank * slots + destinations.value])
+    writes = np.repeat([False, True], [len(sources.rank), len(destinations.rank)])
+    late = int(step.max(initial=0)) + 2  # steps run from −1 (publishing) to one beyond the last (bringing home)
+    order = np.argsort((place * late + step[row] + 1) * 2 + writes)  # by slot, then by step, reads before writes
+    row, place, writes = row[order], place[order], writes[order]
+    del order
+
+    earlier, later = _conflicts(row, place, writes)
+    waits = _waits(later, rank[earlier], index[earlier] + 1, rank[later], len(rank))
+    waits = _without_implied(_without_known(waits, rank), starts)
+
+    # Work slots are used again two segments later; whoever writes one first must then know that the others are done.
+    in_work = np.flatnonzero(place % slots >= WORK * width)
+    writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
+    one_area = _are_free(waits, rank, starts, row[in_work], writer, ranks)
+    if one_area:
+        in_work, writer = in_work[:0], writer[:0]
+    reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
+
+    # Where peers reach into each other's arrays, nobody returns before they are done with its own.
+    owner = place // slots
+    foreign = np.flatnonzero((owner != rank[row]) & (place % slots < WORK * width) & (not private))
+    leave = _waits(owner[foreign], rank[row[foreign]], index[row[foreign]] + 1, owner[foreign], ranks)
+    return waits, _without_known(reuse, rank), leave, one_area
+
+
+def _conflicts(row: Ints, place: Ints, writes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """The pairs (earlier, later) of instructions to keep in order, from accesses sorted by slot and time."""
+    position = np.arange(len(row) + 1)
+    before = np.maximum.accumulate(np.where(np.append(False, writes), position - 1, -1))[:-1]  # the last write
+    after_write = np.flatnonzero((before >= 0) & (place[before] == place))
+    earlier, later = [row[before[after_write]]], [row[after_write]]
+    del before
+    following = np.minimum.accumulate(np.where(np.append(writes, True), position, len(row))[::-1])[-2::-1]
+    before_write = np.flatnonzero(~writes & (following < len(row)))
+    before_write = before_write[place[following[before_write]] == place[before_write]]
+    earlier.append(row[before_write])
+    later.append(row[following[before_write]])
+    return np.concatenate(earlier), np.concatenate(later)
+
+
+def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
+    """For every access the position of the first write to the same slot."""
+    heads = heads_of(place)
+    group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)))
+    first = np.full(len(heads), len(place), np.int64)
+    np.minimum.at(first, group[writes], np.flatnonzero(writes))
+    return first[group]
+
+
+def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, ranks: int) -> bool:
+    """Whether whoever is the first to write a work slot knows, a segment later, that its users are done with it.
+
+    It knows of a user that it has waited for after that use, in the same segment; and of one that it has waited for at
+    all before it writes, in the next: who has begun that has ended the one before.
+    """
+    index = np.arange(len(rank)) - starts[rank]
+    pair = rank[waits.row] * ranks + waits.rank
+    known = np.zeros(ranks * ranks, np.int64)
+    begun = np.full(ranks * ranks, len(rank))
+    np.maximum.at(known, pair, waits.value)
+    np.minimum.at(begun, pair, index[waits.row])
+    pair = rank[writer] * ranks + rank[user]
+    return bool(((rank[user] == rank[writer]) | (known[pair] > index[user]) | (begun[pair] <= index[writer])).all())
+
+
+def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
+    """For every row, the highest count that it must wait for of each peer; `own` is the rank that waits."""
+    foreign = np.flatnonzero(peer != own)
+    rows, peer, count = rows[foreign], peer[foreign], count[foreign]
+    key = rows * (int(peer.max(initial=0)) + 1) + peer
+    order = np.lexsort((count, key))
+    heads = heads_of(key[order])
+    last = order[heads + sizes_of(heads, len(order)) - 1]
+    return lists_of(rows[last], peer[last], count[last], total)
+
+
+def _without_known(waits: Lists, rank: Ints) -> Lists:
+    """Drop what an earlier instruction of the same rank has waited for already."""
+    row = waits.row
+    peers = int(waits.rank.max(initial=0)) + 1
+    pair = rank[row] * peers + waits.rank
+    order = np.argsort(pair, kind="stable")  # rows stay in their order within each pair
+    ceiling = int(waits.value.max(initial=0)) + 1
+    reached = np.maximum.accumulate(pair[order] * ceiling + waits.value[order])
+    news = np.ones(len(order), bool)
+    news[1:] = reached[1:] > np.maximum(reached[:-1], pair[order][1:] * ceiling)
+    return _keep(waits, np.sort(order[news]))
+
+
+def _without_implied(waits: Lists, starts: Ints) -> Lists:
+    """Drop the waits that other waits imply: most of what a ring waits for it knows already, from round its other side."""
+    rounds = rounds_of(starts, waits)
+    clocks = Clocks(starts, waits, rounds, horizon=4)
+    for number in range(len(rounds)):
+        clocks.advance(number)
+    return _keep(waits, np.flatnonzero(clocks.needed))
+
+
+def _keep(waits: Lists, kept: Ints) -> Lists:
+    return Lists(np.searchsorted(kept, waits.starts), waits.rank[kept], waits.value[kept])

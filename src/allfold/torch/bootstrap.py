@@ -1,0 +1,126 @@
+"""How the ranks of a torch group meet: through the store that torch gives, then through the engine's own rendezvous.
+
+Every rank puts into the store where it is. Rank 0 looks at all of it and puts down a verdict: a key that nobody can
+guess, under which the ranks then meet, or the sentence that says why they cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from ..communicator.communicator import Communicator, connect
+from ..errors import AllfoldError, CollectiveTimeout, UsageError
+from .backend import Group
+from .work import GroupTimeout
+
+_VERDICT = "verdict"
+_WORLD_ADDRESSES, _GROUP_ADDRESSES = 2**44, 2**40  # of 2**47 that a process has
+
+
+def create(options: Any, backend_options: Any) -> Group:
+    """The group that torch asks for; `options` are torch's `_DistributedBackendOptions`."""
+    from .patches import open_entrances
+
+    if backend_options is not None:
+        raise UsageError(
+            f"allfold takes no backend options, and a {type(backend_options).__name__} was given; leave pg_options away"
+        )
+    open_entrances()
+    rank, size, store, timeout = options.group_rank, options.group_size, options.store, options.timeout
+    # Programs make few worlds and many groups, and every one takes addresses.
+    room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
+    communicator = meet(store, rank, size, timeout, room)
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    return Group(communicator, store, timeout, ranks)
+
+
+def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int = _WORLD_ADDRESSES) -> Communicator:
+    """The communicator of all ranks that meet in this store."""
+    seconds = timeout.total_seconds()
+    if size == 1:
+        return connect(0, 1, secrets.token_hex(16), seconds, room)
+    store.set(_place_of(rank), json.dumps(_here()))
+    if rank == 0:
+        verdict = _judge(store, size, timeout)
+        store.set(_VERDICT, json.dumps(verdict))
+    else:
+        # A little longer than rank 0 waits, which then has the time to say who is missing.
+        if not _came(store, [_VERDICT], timeout + timedelta(seconds=2)):
+            raise GroupTimeout(_missing(store, size, timeout))
+        verdict = json.loads(store.get(_VERDICT))
+    if "key" not in verdict:
+        raise (GroupTimeout if verdict["late"] else AllfoldError)(verdict["sentence"])
+    try:
+        return connect(rank, size, verdict["key"], seconds, room)
+    except CollectiveTimeout as error:
+        raise GroupTimeout.of(error) from None
+
+
+def _judge(store: dist.Store, size: int, timeout: timedelta) -> dict[str, Any]:
+    if not _came(store, [_place_of(rank) for rank in range(size)], timeout):
+        return {"late": True, "sentence": _missing(store, size, timeout)}
+    places = [json.loads(store.get(_place_of(rank))) for rank in range(size)]
+    if any(place != places[0] for place in places):
+        return {"late": False, "sentence": _apart(places)}
+    return {"key": secrets.token_hex(16)}
+
+
+def _here() -> dict[str, Any]:
+    """What ranks must have in common to share memory: a running system, a network namespace, and a user."""
+    return {
+        "machine": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+        "network": os.readlink("/proc/self/ns/net"),
+        "user": os.geteuid(),
+        "host": socket.gethostname(),
+    }
+
+
+def _apart(places: list[dict[str, Any]]) -> str:
+    for fact, what in (("machine", "machines"), ("network", "containers (network namespaces)"), ("user", "users")):
+        groups: dict[Any, list[int]] = {}
+        for rank, place in enumerate(places):
+            groups.setdefault(place[fact], []).append(rank)
+        if len(groups) > 1:
+            shown = "; ".join(
+                f"{_ranks(ranks)} on {places[ranks[0]]['host']}" + (f" as user {value}" if fact == "user" else "")
+                for value, ranks in groups.items()
+            )
+            return (
+                f"init: the ranks are spread over {len(groups)} {what}: {shown}. allfold moves data through the shared "
+                "memory of one machine; use the backend gloo here, or start all ranks in one place"
+            )
+    return (
+        f"init: the ranks name their machine differently ({', '.join(sorted({place['host'] for place in places}))}); "
+        "use the backend gloo here, or start all ranks in one place"
+    )
+
+
+def _missing(store: dist.Store, size: int, timeout: timedelta) -> str:
+    missing = [rank for rank in range(size) if not store.check([_place_of(rank)])]
+    if not missing:
+        return f"init: rank 0 of {size} did not answer within {timeout.total_seconds():g} s"
+    return f"init: {_ranks(missing)} of {size} did not come within {timeout.total_seconds():g} s"
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _place_of(rank: int) -> str:
+    return f"place/{rank}"
+
+
+def _came(store: dist.Store, keys: list[str], timeout: timedelta) -> bool:
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError:  # what every kind of store raises when the time is over
+        return False
+    return True

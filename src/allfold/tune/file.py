@@ -1,0 +1,199 @@
+"""The tuning file as a whole: what was measured, what was fitted and what is chosen, by number of ranks.
+
+`engines/shared_memory/tuning.py` reads the choices alone, when ranks connect; here is the rest, for `allfold tune` and
+`allfold plan --measured`. The same checks hold for both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..collectives import COLLECTIVES
+from ..engines.shared_memory.choice import ALWAYS, Choice
+from ..engines.shared_memory.tuning import (
+    FORMAT,
+    VARIABLE,
+    VERSION,
+    TuningError,
+    choices_of,
+    machine,
+    read_document,
+    tuning_path,
+)
+from ..errors import UsageError
+from ..files import write_whole
+from ..registry import algorithms
+from ..version import __version__
+from .caches import Floats, Setting
+from .fit import Judgement, Model, fit, held_out, judge
+from .model import TERMS, Item
+
+_MOST_MEASUREMENTS = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One number of ranks, tuned."""
+
+    ranks: int
+    machine: Mapping[str, Any]
+    date: str
+    unrest: float
+    """By how much the middle one of the rounds of a timing exceeds the best, on average: near 0 on a quiet machine."""
+    any_order: bool
+    choices: Mapping[str, Sequence[Choice]]
+    items: tuple[Item, ...]
+    seconds: Floats
+    model: Model
+    judgement: Judgement
+    held_out: Judgement
+    """The same of a model that was fitted without what it is judged by."""
+
+    def to_json(self) -> dict[str, Any]:
+        rows = zip(self.items, self.seconds.tolist(), strict=True)
+        return {
+            "date": self.date,
+            "unrest": float(f"{self.unrest:.4g}"),
+            "any_order": self.any_order,
+            "choices": {
+                name: [[None if limit == ALWAYS else limit, algorithm, reach] for limit, algorithm, reach in rows]
+                for name, rows in self.choices.items()
+            },
+            "setting": asdict(self.model.setting),
+            "terms": {name: float(f"{value:.4g}") for name, value in self.model.named().items()},
+            "judgement": asdict(self.judgement),
+            "held_out": asdict(self.held_out),
+            "measurements": [
+                [one.collective, one.algorithm, one.shared, one.size, float(f"{seconds:.4g}")] for one, seconds in rows
+            ],
+        }
+
+
+def default_path() -> Path:
+    """Where a tuning file goes, and is looked for, when the user does not say."""
+    path, _ = tuning_path()
+    if path is None:
+        raise UsageError(f"{VARIABLE} is off, or there is no home: name a file with --output")
+    return path
+
+
+def read_runs(path: Path, of_this_machine: bool = True) -> dict[int, Run]:
+    """All that a tuning file holds, by number of ranks; `TuningError` where it cannot be used.
+
+    To look at it, it need not be of this machine; to be obeyed, it must.
+    """
+    try:
+        document = read_document(path, of_this_machine)
+    except FileNotFoundError:
+        raise TuningError(f"{path}: there is no tuning file; `allfold tune` writes one") from None
+    except OSError as error:
+        raise TuningError(f"{path}: it cannot be read ({error.strerror})") from None
+    except TuningError as error:
+        raise TuningError(f"{path}: {error}") from None
+    try:
+        return runs_of(document)
+    except TuningError as error:
+        raise TuningError(f"{path}: {error}") from None
+
+
+def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
+    choices = choices_of(document).choices
+    found = {}
+    for ranks in sorted(choices):
+        run = document["runs"][str(ranks)]
+        try:
+            found[ranks] = _run(ranks, run, choices[ranks], document["machine"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise TuningError(f"it is damaged: what it says of {ranks} ranks makes no sense ({error!r:.80})") from None
+    return found
+
+
+def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
+    """The whole file or nothing of it. All runs are of one machine."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "allfold": __version__,
+        "machine": next(iter(runs.values())).machine if runs else machine(),
+        "runs": {str(ranks): run.to_json() for ranks, run in sorted(runs.items())},
+    }
+    text = json.dumps(document, indent=1, ensure_ascii=False)
+    # A measurement, a choice: a line.
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    write_whole(path, text + "\n", folders=True, private=True)
+
+
+# ---
+
+
+def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choice]], of: Mapping[str, Any]) -> Run:
+    rows = run["measurements"]
+    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_MEASUREMENTS:
+        raise ValueError("measurements")
+    items, seconds = [], []
+    for collective, algorithm, shared, size, value in rows:
+        if collective not in COLLECTIVES or algorithm not in algorithms(collective) or type(shared) is not bool:
+            raise ValueError("a measurement of something unknown")
+        if type(size) is not int or not 0 <= size < ALWAYS:
+            raise ValueError("a size")
+        items.append(Item(collective, algorithm, ranks, shared, size))
+        seconds.append(_positive(value))
+    setting = run["setting"]
+    cores, fetches = setting["cores"], setting["fetches"]
+    if type(cores) is not int or not 1 <= cores < 2**20 or type(fetches) is not bool:
+        raise ValueError("setting")
+    caches = (_positive(setting["own_cache"]), _positive(setting["last_cache"]))
+    model, judgement, unseen = _model(run, items, np.array(seconds), Setting(cores, *caches, fetches))
+    return Run(
+        ranks=ranks,
+        machine={"processor": str(of["processor"])[:200], "cores": int(of["cores"])},
+        date=str(run["date"])[:40],
+        unrest=_not_negative(run["unrest"]),
+        any_order=run.get("any_order") is True,
+        choices=choices,
+        items=tuple(items),
+        seconds=np.array(seconds),
+        model=model,
+        judgement=judgement,
+        held_out=unseen,
+    )
+
+
+def _model(
+    run: Mapping[str, Any], items: Sequence[Item], seconds: Floats, setting: Setting
+) -> tuple[Model, Judgement, Judgement]:
+    """What was fitted, and how good it is. Measurements outlive models: where the terms are those of another, anew."""
+    if run["terms"].keys() != set(TERMS):
+        model = fit(items, seconds, setting)
+        return model, judge(items, model.predict(items), seconds), held_out(items, seconds, setting)
+    terms = np.array([_not_negative(run["terms"][name]) for name in TERMS])
+    if not terms.any():
+        raise ValueError("terms")
+    return Model(setting, terms), _judgement(run["judgement"]), _judgement(run["held_out"])
+
+
+def _judgement(facts: Mapping[str, Any]) -> Judgement:
+    cases, contests, right = (facts[name] for name in ("cases", "contests", "right"))
+    if any(type(one) is not int for one in (cases, contests, right)) or not 0 <= right <= contests <= cases:
+        raise ValueError("judgement")
+    return Judgement(cases, _not_negative(facts["error"]), contests, right)
+
+
+def _not_negative(value: Any) -> float:
+    if type(value) not in (int, float) or not isfinite(value) or value < 0:
+        raise ValueError(f"{value!r:.40} where a number was expected")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if _not_negative(value) == 0 or value > 1e18:
+        raise ValueError(f"{value!r:.40} where a number above zero was expected")
+    return float(value)

@@ -1,0 +1,538 @@
+"""The command line: what it prints is what the schedules say, and its exit status says how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import allfold as af
+from allfold import registry
+from allfold.cli import choose, main
+from allfold.cli.verify import _Case, summarize
+from allfold.collectives import COLLECTIVES, find_collective
+from allfold.files import write_whole
+from allfold.view.text import draw, moves_as_text
+
+COMMANDS = (
+    *(
+        "list",
+        "show",
+        "verify",
+        "compare",
+        "export",
+        "plan",
+        "simulate",
+        "topo",
+        "studio",
+        "run",
+        "tune",
+        "bench",
+        "demo",
+    ),
+)
+EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
+
+MINE = '''\
+from allfold import algorithm, copy, reduce
+
+
+def share(ranks, steps):
+    for step in range(steps):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+    for step in range(ranks - 1):
+        yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+
+
+@algorithm("all_reduce")
+def my_ring(ranks):
+    """The ring again."""
+    yield from share(ranks, ranks - 1)
+
+
+def short_ring(ranks):
+    yield from share(ranks, ranks - 2)
+
+
+def raising(ranks):
+    yield [reduce(0, 1, 0)]
+    raise LookupError("lost the way")
+
+
+NUMBER = 3
+'''
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def forget_what_files_registered() -> Iterator[None]:
+    """A command ends with its process; here its file's @algorithm must not show up in the tests that follow."""
+    known = {collective: dict(found) for collective, found in registry._registry.items()}
+    yield
+    registry._registry.update(known)
+    choose._load.cache_clear()
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(words)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    return str(path)
+
+
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    command = [sys.executable, "-m", "allfold", *words]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=variables, timeout=120)
+
+
+# Help and usage ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_holds_an_example(command: str, call: Call) -> None:
+    status, out, _ = call(command, "--help")
+    assert status == 0
+    assert "example:" in out and f"$ allfold {command}" in out
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_alone_it_prints_help(words: tuple[str, ...], call: Call) -> None:
+    status, out, _ = call(*words)
+    assert status == 0
+    assert all(f"    {command} " in out for command in COMMANDS)
+
+
+def assert_printed(quoted: list[str], printed: str, what: str) -> None:
+    """Each line that is quoted, as far as it is quoted, is one of those printed."""
+    real = [line.rstrip() for line in printed.splitlines()]
+    for line in filter(None, (line.rstrip("… ") for line in quoted)):
+        assert any(one.startswith(line) for one in real), f"{what}: {line!r} is not printed"
+
+
+@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "simulate", "demo"])
+def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    example = call(command, "--help")[1].split("example:\n")[1].split("\nexit status")[0]
+    for block in example.split("  $ allfold ")[1:]:
+        words, *quoted = block.rstrip().splitlines()
+        if quoted:
+            assert_printed([line[2:] for line in quoted], call(*words.split())[1], words)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/language.md"])
+def test_the_output_in_the_documents_is_real(
+    page: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for language, block in blocks:
+        name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
+        if name:
+            Path(f"{name[1]}.py").write_text(block, encoding="utf-8")
+        if language != "console" or not block.startswith("$ allfold "):
+            continue
+        words, *quoted = block.removeprefix("$ allfold ").splitlines()
+        _, out, err = call(*words.split())
+        assert_printed(quoted, out + err, f"{page}: allfold {words}")
+        if "allfold verify: " in block:  # the page goes on with the file put right, in a place that was not loaded yet
+            right = (
+                Path("my_ring.py")
+                .read_text(encoding="utf-8")
+                .replace("range(ranks):  # once", "range(ranks - 1):  # once")
+            )
+            (tmp_path / "right").mkdir()
+            monkeypatch.chdir(tmp_path / "right")
+            Path("my_ring.py").write_text(right, encoding="utf-8")
+
+
+def test_the_first_lines_of_the_readme_print_what_it_says() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    command = [sys.executable, "-c", code]
+    variables = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    assert subprocess.run(command, capture_output=True, encoding="utf-8", env=variables, timeout=60).stdout == output
+
+
+def test_version(call: Call) -> None:
+    assert call("--version")[:2] == (0, f"allfold {af.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["shwo"], "did you mean 'show'?"),
+        (["show", "rinng"], "did you mean 'ring'?"),
+        (["show"], "NAME"),
+        (["show", "ring", "--collective", "al_reduce"], "did you mean 'all_reduce'?"),
+        (["show", "halving", "--collective", "all_reduce"], "all_reduce has no algorithm 'halving'"),
+        (["show", "ring", "--ranks", "0"], "the least is 1"),
+        (["show", "ring", "--ranks", "four"], "expected a number"),
+        (["show", "ring", "--ranks", "1-4"], "expected one number"),
+        (["show", "ring", "--root", "1"], "has no root"),
+        (["show", "chain", "--root", "9"], "root must be between 0 and 3"),
+        (["show", "hierarchical", "--with", "groups"], "expected KEY=VALUE"),
+        (["show", "hierarchical", "--with", "groups=[[0,1]]"], "groups must hold each of the ranks"),
+        (["show", "hierarchical", "--with", "groups=7"], "groups must hold each of the ranks"),
+        (["show", "ring", "--nonsense"], "--nonsense"),
+        (["list", "all_redcue"], "did you mean 'all_reduce'?"),
+        (["verify"], "expected the names of algorithms or --all"),
+        (["verify", "ring", "--all"], "expected the names of algorithms or --all"),
+        (["verify", "ring", "--ranks", "9-3"], "9-3 goes backwards"),
+        (["verify", "chain", "--roots", "first"], "expected all, or ranks"),
+        (["verify", "chain", "--roots", "16"], "there is no rank 16 among 16"),
+        (["verify", "ring", "--jobs", "0"], "at least 1"),
+        (["verify", "nowhere.py:ring"], "there is no file nowhere.py"),
+        (["compare", "--algorithms", "ring,rign"], "did you mean 'ring'?"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(words: list[str], says: str, call: Call) -> None:
+    status, out, err = call(*words)
+    assert status == 2 and out == ""
+    sentence = [line for line in err.splitlines() if not line.startswith("note: ")]
+    assert len(sentence) == 1 and sentence[0].startswith("allfold") and says in sentence[0]
+
+
+# Tables and JSON -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 5, 8])
+def test_list_counts_every_algorithm(ranks: int, call: Call) -> None:
+    status, out, _ = call("list", "--ranks", str(ranks), "--json")
+    rows = json.loads(out)
+    assert status == 0 and [(row["collective"], row["algorithm"]) for row in rows] == EVERY
+    for row in rows:
+        counts = af.schedule(row["collective"], row["algorithm"], ranks).counts
+        assert row["summary"] and {key: row[key] for key in counts.to_json()} == counts.to_json()
+
+
+def test_list_is_a_table_with_a_line_an_algorithm(call: Call) -> None:
+    lines = call("list", "all_gather")[1].splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["all_gather", name] for name in af.algorithms("all_gather")]
+    assert any("0.875 S" in line and line.split()[1:3] == ["ring", "7"] for line in lines)
+
+
+def test_compare_counts_the_schedules(call: Call) -> None:
+    for row in json.loads(call("compare", "--ranks", "2,4,8", "--json")[1]):
+        plan = af.schedule("all_reduce", row["algorithm"], row["ranks"])
+        assert {key: row[key] for key in plan.counts.to_json()} == plan.counts.to_json()
+        least = find_collective("all_reduce").bounds(row["ranks"])
+        assert row["bounds"]["messages"] == least.messages
+        assert Fraction(row["bounds"]["busiest_port_bytes"]).limit_denominator(64) == least.busiest_port_bytes
+
+
+def test_compare_says_what_the_two_columns_count(call: Call) -> None:
+    """n(n−1) against 2(n−1): 2/2, 12/6, 56/14, 240/30, 992/62, and what the ring really sends."""
+    status, out, _ = call("compare", "--algorithms", "naive,driver,ring")
+    assert status == 0
+    rows = [line.split() for line in out.splitlines() if line[:1].isdecimal()]
+    rows = [row for row in rows if row[1] in ("naive", "driver", "ring")]
+    of = {(int(row[0]), row[1]): (int(row[2]), int(row[3])) for row in rows}
+    for n in (2, 4, 8, 16, 32):
+        assert of[n, "naive"] == (1, n * (n - 1))
+        assert of[n, "driver"] == (2, 2 * (n - 1))
+        assert of[n, "ring"] == (2 * (n - 1), 2 * n * (n - 1))
+    note = " ".join(out.split())
+    assert "n(n−1) = 992 are the messages of all ranks together, and 2(n−1) = 62 are the ring's steps" in note
+
+
+def test_compare_of_another_collective_has_no_note_on_the_ring(call: Call) -> None:
+    status, out, _ = call("compare", "--collective", "broadcast", "--ranks", "6")
+    assert status == 0 and "naive" not in out and "at least" in out
+
+
+# show ----------------------------------------------------------------------------------------------------------------
+
+
+def test_show_json_is_the_schedule(call: Call) -> None:
+    out = call("show", "tree", "--collective", "scatter", "--ranks", "6", "--root", "4", "--json")[1]
+    assert af.Schedule.from_json(out) == af.schedule("scatter", "tree", 6, root=4)
+
+
+def test_show_prefers_all_reduce_and_names_the_others(call: Call) -> None:
+    status, out, err = call("show", "ring", "--moves-only")
+    assert status == 0 and out == str(af.schedule("all_reduce", "ring", 4)) + "\n"
+    assert err.startswith("note: ring of all_reduce is meant") and "all_gather" in err and "reduce_scatter" in err
+
+
+def test_show_draws_who_holds_what(call: Call) -> None:
+    lines = call("show", "ring", "--ranks", "4")[1].splitlines()
+    assert lines[0] == "all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages"
+    at = lines.index("step 2  +1:0→1  +2:1→2  +3:2→3  +0:3→0")
+    assert lines[at + 2 : at + 6] == [
+        "  rank 0 [0123✓]  0·23    0··3    0···",
+        "  rank 1  ·1··   [0123✓]  01·3    01··",
+        "  rank 2  ·12·    ··2·   [0123✓]  012·",
+        "  rank 3  ·123    ··23    ···3   [0123✓]",
+    ]
+
+
+def test_show_programs(call: Call) -> None:
+    status, out, _ = call("show", "rotate", "--ranks", "3", "--programs")
+    assert status == 0 and all(f"rank {rank}\n  0: " in out for rank in range(3))
+
+
+def test_show_takes_parameters(call: Call) -> None:
+    words = ("--ranks", "5", "--with", "groups=[[0,1,2],[3,4]]", "--with", "across=tree", "--json")
+    out = call("show", "hierarchical", *words)[1]
+    wanted = af.schedule("all_reduce", "hierarchical", 5, groups=[[0, 1, 2], [3, 4]], across="tree")
+    assert af.Schedule.from_json(out) == wanted
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+@pytest.mark.parametrize("ranks", [1, 2, 7, 12])
+def test_every_algorithm_can_be_drawn(collective: str, name: str, ranks: int) -> None:
+    plan = af.schedule(collective, name, ranks)
+    for width in (40, 100):
+        lines = [line.plain for line in draw(plan, width)]
+        words = [word for line in lines if line.startswith(("step ", "      ")) for word in line.split() if "→" in word]
+        assert all(line == line.rstrip() for line in lines)
+        grids = [line for line in lines if line.startswith("  rank ") or line.startswith("  chunk ")]
+        assert all(len(line) <= width for line in grids)
+        assert words and len(words) <= plan.moves if plan.moves else not words
+    # In the end every cell that the collective makes a promise about is marked.
+    *_, last = (line for line in draw(plan, 10_000, full=True) if line.plain.startswith("  rank "))
+    promised = plan.promise.ends_with(ranks, plan.root, plan.chunks)[ranks - 1] >= 0
+    assert last.plain.count("✓") == int(promised.sum())
+
+
+def test_long_schedules_are_shortened_and_counted() -> None:
+    plan = af.schedule("all_reduce", "ring", 64)
+    text = moves_as_text(plan)
+    assert len(text.splitlines()) < 50 and max(map(len, text.splitlines())) <= 100
+    assert "steps 30–115 with 5504 moves are left out" in text and "… 57 more" in text
+    assert moves_as_text(plan, full=True).count("→") == plan.moves
+
+
+def test_colour_only_where_somebody_looks(call: Call) -> None:
+    for command in (("show", "ring"), ("list",), ("compare",), ("verify", "ring"), ("demo",)):
+        assert "\x1b" not in call(*command)[1]
+    assert "\x1b[" in call("show", "ring", "--color")[1]
+    assert "\x1b" not in process("show", "ring", FORCE_COLOR="1").stdout
+
+
+def test_no_color_on_a_terminal() -> None:
+    pty = pytest.importorskip("pty")
+
+    def on_terminal(**environment: str) -> bytes:
+        leader, follower = pty.openpty()
+        command = [sys.executable, "-m", "allfold", "show", "ring", "--ranks", "2"]
+        variables = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+        variables |= {"TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment}
+        running = subprocess.Popen(command, stdout=follower, stderr=subprocess.DEVNULL, env=variables)
+        os.close(follower)
+        written = b""
+        try:
+            while part := os.read(leader, 65536):
+                written += part
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        os.close(leader)
+        assert running.wait(60) == 0
+        return written
+
+    assert b"\x1b[" in on_terminal()
+    assert b"\x1b" not in on_terminal(NO_COLOR="1")
+
+
+# verify --------------------------------------------------------------------------------------------------------------
+
+
+def test_verify_one_case_prints_the_proof(call: Call) -> None:
+    status, out, _ = call("verify", "ring", "--ranks", "4")
+    assert status == 0 and out == f"{af.verify(af.schedule('all_reduce', 'ring', 4))}\n"
+
+
+def test_verify_many_cases_is_a_line_an_algorithm(call: Call) -> None:
+    status, out, _ = call("verify", "--all", "--collective", "reduce", "--ranks", "1-5,7")
+    assert status == 0
+    rows = {line.split()[1]: line for line in out.splitlines()[1:]}
+    assert list(rows) == af.algorithms("reduce")
+    assert all("1–5, 7" in line and " 22 " in line and line.endswith("proved") for line in rows.values())
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_verify_json_and_a_pool_of_processes(jobs: str, mine: str) -> None:
+    words = ("verify", f"{mine}:my_ring", "tree", "--ranks", "1-48", "--jobs", jobs, "--json")
+    done = process(*words)
+    assert done.returncode == 0, done.stderr
+    ring, tree = json.loads(done.stdout)
+    assert ring["algorithm"] == "my_ring" and ring["proved"] and tree["proved"]
+    assert [proof["ranks"] for proof in ring["proofs"]] == list(range(1, 49))
+    assert all(proof["same_bits"] for proof in ring["proofs"])
+    assert all(proof["rank_order"] for proof in tree["proofs"])
+
+
+def test_verify_a_file_of_ones_own(call: Call, mine: str) -> None:
+    assert call("verify", f"{mine}:my_ring", "--ranks", "1-9")[0] == 0
+    assert call("verify", f"{mine}:my_ring", "--collective", "all_reduce", "--ranks", "6")[0] == 0
+
+
+def test_a_wrong_one_is_named_and_the_others_still_checked(call: Call, mine: str) -> None:
+    words = ("verify", f"{mine}:short_ring", "ring", "--collective", "all_reduce", "--ranks", "3-6")
+    status, out, err = call(*words)
+    assert status == 1
+    assert "4 of 4 wrong" in out and out.splitlines()[-1].endswith("proved")
+    assert err.startswith("allfold verify: all_reduce short_ring(ranks=3): after step 2, rank 0 chunk 0 lacks ")
+    assert "4 of 4 cases are wrong" in err
+
+
+def test_a_wrong_one_in_json(call: Call, mine: str) -> None:
+    status, out, err = call("verify", f"{mine}:short_ring", "--collective", "all_reduce", "--ranks", "4", "--json")
+    (document,) = json.loads(out)
+    assert status == 1 and not document["proved"] and document["errors"][0]["message"] in err
+
+
+def test_a_generator_that_raises_is_wrong(call: Call, mine: str) -> None:
+    status, _, err = call("verify", f"{mine}:raising", "--collective", "all_reduce", "--ranks", "4")
+    assert status == 1 and "LookupError" in err and "lost the way" in err and "mine.py:" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (":missing", "its generator functions: share, my_ring, short_ring, raising"),
+        (":NUMBER", "is not a function"),
+        ("", "must be followed by :function"),
+        (":short_ring", "does not say its collective"),
+    ],
+)
+def test_what_a_file_does_not_have(name: str, says: str, call: Call, mine: str) -> None:
+    status, _, err = call("verify", f"{mine}{name}", "--ranks", "4")
+    assert status == 2 and says in err
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("x = 1\ny = 1 / 0\n", "ZeroDivisionError: division by zero (line 2)"),
+        ("def f(:\n", "(line 1)"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3 (line 2)"),
+        (
+            "import allfold\n@allfold.algorithm('all_reduce')\ndef ring(ranks): yield\n",
+            "already has an algorithm 'ring'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_loaded(source: str, says: str, call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    status, _, err = call("verify", f"{path}:f", "--collective", "all_reduce", "--ranks", "4")
+    assert status == 2 and says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("holds", "says"),
+    [
+        (lambda ranks, root: True, "yes"),
+        (lambda ranks, root: ranks <= 2, "no"),
+        (lambda ranks, root: root == 0, "root 0 only"),
+        (lambda ranks, root: ranks in (1, 2, 4, 8), "powers of two only"),
+        (lambda ranks, root: ranks < 6, "up to 5 ranks"),
+        (lambda ranks, root: root in (0, ranks - 1), "first and last root only"),
+        (lambda ranks, root: root == 0 or (ranks, root) == (6, 3), "root 0, and 1 of 35 others"),
+        (lambda ranks, root: (ranks, root) in ((3, 1), (7, 2)), "2 of 42 cases"),
+    ],
+)
+def test_summaries_say_where_a_fact_holds(holds: Callable[[int, int], bool], says: str) -> None:
+    cases = [_Case(n, root, {"fact": holds(n, root)}) for n in range(1, 10) for root in range(n)]
+    assert summarize(cases, "fact") == says
+
+
+# The process ---------------------------------------------------------------------------------------------------------
+
+
+def test_demo(call: Call) -> None:
+    status, out, _ = call("demo")
+    assert status == 0 and out.count("checked, proved") == len(af.algorithms("all_reduce"))
+    assert "all_reduce by ring: 4 ranks" in out
+
+
+def test_as_a_process() -> None:
+    done = process("list", "barrier")
+    assert done.returncode == 0 and done.stderr == "" and "dissemination" in done.stdout
+    assert process("show", "rinng").returncode == 2
+
+
+def test_a_terminal_without_unicode() -> None:
+    done = process("show", "ring", "--ranks", "2", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "0:0?1" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("list",), ("plan", "--ranks", "4", "--json")], ids=lambda words: words[0])
+@pytest.mark.parametrize(("where", "status"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0)])
+def test_output_that_nobody_can_take_is_no_traceback(words: tuple[str, ...], where: str, status: int) -> None:
+    command = [sys.executable, "-m", "allfold", *words]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {where}', "sh", *command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == status
+    said = f"allfold {words[0]}: what it says cannot be written: No space left on device\n"
+    assert done.stderr == (said if status else "")
+
+
+def test_a_narrow_terminal_loses_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    words = ["plan", "--ranks", "64", "--topology", "dgx_h100", "--algorithms", "ring,two_level", "--no-color"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "…" not in out and "closed form" in out and "host 0 card 7 out and 31 like it  2.99 ms" in out
+
+
+def test_what_is_written_is_whole(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_whole(link, "new")
+    assert path.read_text() == "new" and link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    write_whole(tmp_path / "a" / "b", b"there", folders=True, private=True)
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(af.UsageError, match="cannot be written: Is a directory"):
+        write_whole(tmp_path, "new")
+    with pytest.raises(af.UsageError, match="cannot be written: File name too long"):
+        write_whole(tmp_path / ("a" * 300), "new")
+    write_whole("/dev/null", "new")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    path.write_text("old")
+    command = [sys.executable, "-m", "allfold", "export", "ring", "--ranks", "48", "--to", "json", "-o", str(path)]
+    limited = ["sh", "-c", 'trap "" XFSZ; ulimit -f 8; exec "$@"', "sh", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 2 and "cannot be written: File too large" in done.stderr
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = [sys.executable, "-m", "allfold", "show", "ring", "--ranks", "48", "--full"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None and running.stderr is not None
+    running.stdout.read(100)
+    running.stdout.close()
+    err = running.stderr.read().decode()
+    assert running.wait(60) == 128 + signal.SIGPIPE
+    assert "Error" not in err and "Traceback" not in err
+    running.stderr.close()

@@ -1,0 +1,133 @@
+"""How the survivors agree on who they are (engines/shared_memory/shrink.py), as a model: ranks that crash at any moment.
+
+A rank's words are read one by one, as `agree_on_survivors` reads them, and anything may happen in between. Two things are
+left out because they make no difference. A rank crashes only where it begins to look around anew: until it writes again,
+nobody can tell at which of its reads it crashed. And it looks for decisions at all ranks at once: a decision stays, so
+whoever finds none, one by one, would have found none at the first of them, and whoever finds one finds it at the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol import Broken, explore
+
+
+@dataclass(frozen=True)
+class Rules:
+    looks_first: bool = True  # for a decision of somebody else
+    looks_once_more: bool = True  # and again, after somebody was seen to be gone
+    waits_for_equal_views: bool = True
+    heeds_the_dead: bool = True  # a decision counts, whether or not who took it lives
+
+
+class Rank(NamedTuple):
+    alive: bool = True
+    # What others can read: 0 not come, 1 wants, 2 decided; sets of ranks as bits.
+    state: int = 0
+    view: int = 0
+    decision: int = 0
+    # What it is doing: looking for a decision, at who is gone, at views, for a decision once more; at which rank; with what.
+    phase: str = "begin"
+    at: int = 0
+    gone: int = 0
+    common: int = 0
+    equal: bool = True
+
+
+World = tuple[Rank, ...]
+
+
+def try_agreement(ranks: int, crashes: int, rules: Rules = Rules(), lost: int = 0) -> int:  # noqa: B008 - it is frozen
+    """All orders with up to so many crashes, those of the `lost` before anybody looks included; the number of states."""
+
+    settled: set[World] = set()
+
+    def moves(world: World) -> Iterable[tuple[str, World]]:
+        decided = {rank.decision for rank in world if rank.state == 2}
+        if len(decided) > 1:
+            raise Broken(f"ranks decide on {' and on '.join(f'{one:0{ranks}b}' for one in sorted(decided))}")
+        if all(rank.phase in ("begin", "end") for rank in world):
+            _come_to_an_end(world, rules, settled)
+        crashed = sum(not rank.alive for rank in world)
+        for number, rank in enumerate(world):
+            if rank.phase == "end":
+                continue
+            if rank.phase == "begin" and crashed < crashes:
+                dead = Rank(False, rank.state, rank.view, phase="end")
+                yield f"{number} crashes", _with(world, number, dead)
+            then = _with(world, number, _next(world, number, rules))
+            while crashed == crashes and then[number].phase == "gone":  # what cannot change any more is read at once
+                then = _with(then, number, _next(then, number, rules))
+            yield f"{number}: {rank.phase}", then
+        for number, rank in enumerate(world):  # having decided, it may crash as well
+            if rank.alive and rank.phase == "end" and crashed < crashes:
+                yield f"{number} crashes", _with(world, number, rank._replace(alive=False))
+
+    start = (Rank(),) * (ranks - lost) + (Rank(False, phase="end"),) * lost
+    return explore(start, moves, lambda world: all(rank.phase == "end" for rank in world))
+
+
+def _come_to_an_end(world: World, rules: Rules, settled: set[World]) -> None:
+    """If nobody crashes any more, everybody who lives decides: each in turn looks around, again and again."""
+    passed = []
+    for _ in range(3 * len(world)):
+        if world in settled or all(rank.phase == "end" for rank in world):
+            settled.update(passed)
+            return
+        passed.append(world)
+        for number in range(len(world)):
+            if world[number].phase != "end":
+                world = _with(world, number, _next(world, number, rules))
+            while world[number].phase not in ("begin", "end"):
+                world = _with(world, number, _next(world, number, rules))
+    raise Broken("nobody crashes any more, and they do not come to an end")
+
+
+def _next(world: World, number: int, rules: Rules) -> Rank:
+    """What a rank is after its next read or write, as `agree_on_survivors` goes."""
+    me = world[number]
+    everybody = (1 << len(world)) - 1
+    if me.state == 0:
+        return me._replace(state=1, view=everybody)
+    if me.phase in ("begin", "once more"):  # _Posts.decision
+        looks = rules.looks_first if me.phase == "begin" else rules.looks_once_more
+        for peer in world if looks else ():
+            if peer.state == 2 and (peer.alive or rules.heeds_the_dead):
+                return _decide(me, peer.decision)
+        if me.phase == "begin":
+            return me._replace(phase="gone", at=_peer_after(me, number, -1))
+        smaller = me.common | 1 << number
+        return Rank(True, 1, smaller)
+    if me.phase == "gone":
+        if me.at < len(world):
+            gone = me.gone if world[me.at].alive else me.gone | 1 << me.at
+            me = me._replace(gone=gone, at=_peer_after(me, number, me.at))
+            if me.at < len(world):
+                return me
+        return me._replace(phase="views", at=_peer_after(me, number, -1), gone=0, common=me.view & ~me.gone)
+    # Views: of those in one's own who have come.
+    if me.at < len(world):
+        peer = world[me.at]
+        common = me.common & peer.view if peer.state else me.common
+        equal = me.equal and peer.state != 0 and (peer.view == me.view or not rules.waits_for_equal_views)
+        me = me._replace(common=common, equal=equal, at=_peer_after(me, number, me.at))
+        if me.at < len(world):
+            return me
+    if me.common | 1 << number != me.view:
+        return me._replace(phase="once more", equal=True)
+    return _decide(me, me.view) if me.equal else Rank(True, 1, me.view)
+
+
+def _peer_after(me: Rank, number: int, at: int) -> int:
+    return next((one for one in range(at + 1, 64) if one != number and me.view >> one & 1), 64)
+
+
+def _decide(me: Rank, decision: int) -> Rank:
+    return Rank(True, 2, me.view, decision, "end")
+
+
+def _with(world: World, number: int, rank: Rank) -> World:
+    return (*world[:number], rank, *world[number + 1 :])

@@ -1,0 +1,274 @@
+"""The native engine between real processes: every bit against the reference engine, and what becomes of ranks that die.
+
+Whatever can be asked of ranks that are threads is in test_engine_threads.py and beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from engine_grid import RANKS, Case, by_size, digest, expected, fetch_all, perform
+
+import allfold
+from allfold.communicator.communicator import Communicator
+from allfold.errors import RankFailed
+from allfold.schedule import Move
+
+# However the test runner imported this module, the ranks need not be able to import it too.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+PATIENCE = 60.0  # seconds after which something that should happen at once is taken not to happen
+MOST_SHARED_BYTES = 8 * 2**20  # of one rank, besides what the user allocates
+
+
+def all_of(cases: list[Case], comm: Communicator) -> tuple[list[bytes], int, int]:
+    digests = [digest(perform(comm, case), case.dtype) for case in cases]
+    gc.collect()
+    arena = comm._members[comm.rank][0]
+    return digests, os.fstat(arena.descriptor).st_blocks * 512, arena.in_use
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_collective_by_every_algorithm_at_every_size(ranks: int) -> None:
+    cases = by_size(ranks)
+    results = allfold.spawn(partial(all_of, cases), ranks, timeout=PATIENCE * 4)
+    for number, case in enumerate(cases):
+        for rank, wanted in enumerate(expected(case, ranks)):
+            assert results[rank][0][number] == digest(wanted, case.dtype), f"rank {rank} of {ranks}: {case}"
+    # All the user's arrays are gone by now; what is left is the engine's own.
+    for rank, (_, touched, in_use) in enumerate(results):
+        assert touched <= MOST_SHARED_BYTES and in_use <= MOST_SHARED_BYTES, f"rank {rank}: {touched} of {in_use} bytes"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_arrays_that_are_fetched_out_of_other_processes(ranks: int) -> None:
+    cases = [case for case in by_size(ranks, (1, 1000, 65537)) if not case.shared]
+
+    def work(comm: Communicator) -> list[bytes]:
+        fetch_all(comm)
+        some = [Case(**{**vars(case), "shared": (comm.rank + number) % 5 == 1}) for number, case in enumerate(cases)]
+        return [digest(perform(comm, case), case.dtype) for case in some]
+
+    results = allfold.spawn(work, ranks, timeout=PATIENCE * 4)
+    for number, case in enumerate(cases):
+        for rank, wanted in enumerate(expected(case, ranks)):
+            assert results[rank][number] == digest(wanted, case.dtype), f"rank {rank} of {ranks}: {case}"
+
+
+@pytest.mark.parametrize("unwilling", [[], [1]])
+def test_large_arrays_are_fetched_unless_a_rank_is_told_not_to(unwilling: list[int]) -> None:
+    def work(comm: Communicator) -> tuple[set[str], bool]:
+        group = comm
+        if comm.rank in unwilling:
+            os.environ["ALLFOLD_FETCH"] = "0"
+            group = comm.group([0, 1, 2])
+        elif unwilling:
+            group = comm.group([0, 1, 2])
+        array, everyone = np.arange(500_000, dtype=np.float32) + comm.rank, np.zeros(1_500_000, np.float32)
+        group.barrier()
+        with group.trace() as trace:
+            group.all_gather(array, everyone, algorithm="ring")
+        right = all(np.array_equal(part, array - comm.rank + rank) for rank, part in enumerate(everyone.reshape(3, -1)))
+        return {event.memory for event in trace.events if event.collective == "all_gather"}, right
+
+    for memories, right in allfold.spawn(work, 3, timeout=PATIENCE):
+        assert memories == {"private" if unwilling else "readable"} and right
+
+
+def test_arrays_beyond_the_caches() -> None:
+    elements = 5_000_003  # 20 MB on each of four ranks; chunks and segments of odd lengths
+
+    def work(comm: Communicator) -> tuple[bool, bool]:
+        pattern = np.arange(elements, dtype=np.float32) % 1021
+        array = pattern * (comm.rank + 1)
+        comm.all_reduce(array)
+        other = pattern + comm.rank
+        comm.broadcast(other, 2)
+        return np.array_equal(array, pattern * 10), np.array_equal(other, pattern + 2)
+
+    assert allfold.spawn(work, 4, timeout=PATIENCE) == [(True, True)] * 4
+
+
+def test_a_bad_word_for_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_FETCH", "never")
+    with pytest.raises(RankFailed, match=r"ALLFOLD_FETCH is 'never'; expected 1 \(.*\) or 0 \(never\)"):
+        allfold.spawn(lambda comm: None, 1, timeout=PATIENCE)
+
+
+def test_a_users_own_generator_and_operation_travel_to_the_ranks() -> None:
+    def star(ranks: int) -> Iterator[list[Move]]:
+        yield [allfold.reduce(0, r, 0) for r in range(1, ranks)]
+        yield [allfold.copy(0, 0, r) for r in range(1, ranks)]
+
+    def work(comm: Communicator) -> list[float]:
+        first, second = np.full(10, comm.rank + 1.0), np.full(10, comm.rank + 1.0)
+        comm.all_reduce(first, algorithm=star)
+        comm.all_reduce(second, op=allfold.op(np.hypot, commutative=True))
+        return [float(first[0]), round(float(second[0]) ** 2, 9)]
+
+    assert allfold.spawn(work, 3, timeout=PATIENCE) == [[6.0, 14.0]] * 3
+
+
+def test_groups_of_processes() -> None:
+    def work(comm: Communicator) -> list[float]:
+        pair, odd = comm.group([3, 0]), comm.group([1, 3])
+        totals = []
+        for group in (pair, odd, comm):
+            array = comm.empty(1000, np.float64)
+            array[:] = comm.rank
+            if group is not None:
+                group.all_reduce(array)
+            totals.append(float(array[-1]))
+        return totals
+
+    assert allfold.spawn(work, 4, timeout=PATIENCE) == [[3, 0, 6], [1, 4, 6], [2, 2, 6], [3, 4, 6]]
+
+
+def test_a_rank_that_is_done_may_go_while_others_are_not() -> None:
+    """Rank 0 needs nobody in this broadcast; that it is dead when rank 2 looks around is no reason to give up."""
+
+    def work(comm: Communicator) -> float:
+        processes = np.zeros(comm.size, np.int64)
+        comm.all_gather(np.array([os.getpid()]), processes)
+        array = np.full(5, float(comm.rank) + 7)
+        if comm.rank == 1:
+            while _is_alive(int(processes[0])):
+                time.sleep(0.005)
+        comm.broadcast(array, algorithm="chain")
+        return float(array[0])
+
+    assert allfold.spawn(work, 3, timeout=PATIENCE) == [7.0] * 3
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_rank_that_raises_takes_the_others_out_of_their_calls() -> None:
+    def work(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise LookupError("nothing here")
+        comm.barrier()
+
+    began = time.monotonic()
+    with pytest.raises(RankFailed, match="LookupError") as caught:
+        allfold.spawn(work, 3, timeout=PATIENCE)
+    assert caught.value.rank == 1
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+# Death ----------------------------------------------------------------------------------------------------------------
+
+VICTIM = """
+import json, sys, time
+import numpy as np
+import allfold
+
+comm = allfold.init()
+kind = sys.argv[1]
+length = 3_000_000 if kind == "fetched" else 200_000
+array = comm.empty(length) if kind == "shared" else np.ones(length, np.float32)
+comm.all_reduce(array)
+print("ready", flush=True)
+if comm.rank == 1:
+    sys.stdin.read()
+try:
+    if kind == "background":
+        comm.all_reduce(array, async_op=True).wait()
+    elif kind == "barrier":
+        comm.barrier()
+    else:
+        comm.all_reduce(array)
+except allfold.AllfoldError as error:
+    print(json.dumps([type(error).__name__, str(error), time.monotonic()]), flush=True)
+"""
+
+
+@contextmanager
+def started(ranks: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
+    key = os.urandom(16).hex()
+    processes = []
+    try:
+        for rank in range(ranks):
+            environment = os.environ | {"ALLFOLD_RANK": str(rank), "ALLFOLD_SIZE": str(ranks), "ALLFOLD_KEY": key}
+            command = [sys.executable, "-c", VICTIM, *arguments]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            processes.append(subprocess.Popen(command, env=environment, **pipes))
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "shared", "fetched", "background", "barrier"])
+def test_a_rank_that_is_killed_is_named_within_two_seconds(kind: str) -> None:
+    with started(3, kind) as processes:
+        outputs = [process.stdout for process in processes]
+        for output in outputs:
+            assert output is not None and output.readline() == "ready\n"
+        # Not waited for before the others have spoken: a process that is dead but not buried counts as dead.
+        processes[1].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        reports = {rank: json.loads(output.readline()) for rank, output in enumerate(outputs) if output and rank != 1}
+    for name, _sentence, when in reports.values():
+        assert name == "RankLost" and when - killed < 2
+    # Whoever notices first gives up, and the other may hear of that instead.
+    assert any(f"rank 1 (process {processes[1].pid}) is gone" in sentence for _, sentence, _ in reports.values()), (
+        reports
+    )
+
+
+def test_nothing_is_left_behind() -> None:
+    def own_memory() -> set[str]:
+        links = set()
+        for descriptor in Path("/proc/self/fd").iterdir():
+            try:
+                links.add(os.readlink(descriptor))
+            except FileNotFoundError:  # the one that the listing itself used
+                continue
+        return {link for link in links if "allfold" in link and "memfd" in link}
+
+    def work(comm: Communicator) -> tuple[int, int]:
+        array = comm.empty(10**6)
+        comm.all_reduce(array)
+        own = [name for name in _descriptors() if "memfd:allfold" in os.readlink(f"/proc/self/fd/{name}")]
+        assert own and all(os.stat(f"/proc/self/fd/{name}").st_mode & 0o777 == 0o600 for name in own)
+        return os.getpid(), array.nbytes
+
+    def bad(comm: Communicator) -> None:
+        comm.empty(10**6)[:] = 1
+        comm.barrier()
+        if comm.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()
+
+    gc.collect()
+    held, named = own_memory(), set(Path("/dev/shm").glob("*allfold*"))
+    processes = [process for process, _ in allfold.spawn(work, 3, timeout=PATIENCE)]
+    with pytest.raises(RankFailed, match="rank 0"):
+        allfold.spawn(bad, 3, timeout=PATIENCE)
+    assert not any(_is_alive(process) for process in processes)
+    assert own_memory() <= held
+    assert set(Path("/dev/shm").glob("*allfold*")) <= named
+
+
+def _descriptors() -> list[str]:
+    return [name for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")]

@@ -1,0 +1,139 @@
+"""torch tensors in the native engine's collectives, through DLPack; allfold itself never imports torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_grid import bits
+
+import allfold
+from allfold.communicator.communicator import Communicator
+from allfold.errors import UsageError
+from allfold.launch.threads import run_threads
+
+WIDTHS = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+DTYPES = ("bool", *WIDTHS, "complex64", "complex128")
+
+
+def test_allfold_does_not_import_torch() -> None:
+    code = "import sys, allfold; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_of_every_type(dtype: str) -> None:
+    def make(rank: int) -> torch.Tensor:
+        return (torch.arange(101) % 7 + rank).to(getattr(torch, dtype))
+
+    def work(comm: Communicator) -> torch.Tensor:
+        tensor = make(comm.rank)
+        address = tensor.data_ptr()
+        comm.all_reduce(tensor, algorithm="ring")
+        assert tensor.data_ptr() == address
+        table = torch.zeros(3 * 101, dtype=tensor.dtype)
+        comm.all_gather(make(comm.rank), table)
+        assert torch.equal(table, torch.cat([make(rank) for rank in range(3)]))
+        return tensor
+
+    carried = [_carried(make(rank)) for rank in range(3)]
+    wanted = allfold.replay(allfold.schedule("all_reduce", "ring", 3), carried, dtype=dtype)
+    for tensor, one in zip(run_threads(work, 3), wanted, strict=True):
+        assert bits(_carried(tensor), dtype) == bits(one, dtype)
+
+
+def _carried(tensor: torch.Tensor) -> Any:
+    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def test_tensors_of_every_shape() -> None:
+    def work(comm: Communicator) -> None:
+        nothing_d = torch.tensor(3.0)
+        comm.all_reduce(nothing_d)
+        assert nothing_d.shape == () and nothing_d == 6
+        for make in (
+            lambda: torch.ones(4, 6)[:, ::2],
+            lambda: torch.ones(4, 6).t(),
+            lambda: torch.ones(2, 3, 4).permute(2, 0, 1),
+            lambda: torch.ones(0, 5),
+            lambda: torch.ones(5, dtype=torch.bfloat16)[::2],
+        ):
+            tensor = make()
+            comm.all_reduce(tensor)
+            assert (tensor == 2).all()
+            handle = comm.all_reduce(tensor, async_op=True)
+            assert handle is not None
+            handle.wait()
+            assert (tensor == 4).all()
+
+    run_threads(work, 2)
+
+
+def test_tensors_that_require_gradients() -> None:
+    def work(comm: Communicator) -> None:
+        weight = torch.full((3, 3), float(comm.rank), requires_grad=True)
+        (weight * 2).sum().backward()
+        assert weight.grad is not None
+        comm.all_reduce(weight.grad, op="avg")
+        assert (weight.grad == 2).all()
+        comm.broadcast(weight, root=1)  # as one does with the parameters of a model
+        assert (weight == 1).all() and weight.requires_grad and weight.is_leaf
+
+    run_threads(work, 2)
+
+
+def test_tensors_in_shared_memory() -> None:
+    def work(comm: Communicator) -> None:
+        array = comm.empty(1000)
+        array[:] = comm.rank + 1
+        for tensor in (torch.from_numpy(array), torch.from_dlpack(array)):
+            assert comm._engine.in_shared_memory(tensor) and comm._engine.in_shared_memory(tensor[10:20])
+            assert not comm._engine.in_shared_memory(tensor.clone())
+        with comm.trace() as trace:
+            comm.all_reduce(tensor[100:200], algorithm="ring")
+        assert {event.memory for event in trace.events} == {"shared"}
+        assert (array[100:200] == 3).all() and (array[:100] == comm.rank + 1).all()
+
+    run_threads(work, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "fact"),
+    [
+        (lambda: torch.ones(3, device="meta"), "array"),
+        (lambda: torch.ones(3).to_sparse(), "array"),
+    ],
+)
+def test_tensors_that_cannot_be_used(make: Any, fact: str) -> None:
+    def work(comm: Communicator) -> str:
+        with pytest.raises(UsageError) as caught:
+            comm.all_reduce(make())
+        comm.barrier()
+        return str(caught.value)
+
+    for error in run_threads(work, 2):
+        assert error.startswith("all_reduce: ") and fact in error
+
+
+def test_tensors_between_processes() -> None:
+    def work(comm: Communicator) -> float:
+        import torch
+
+        tensor = torch.full((100_000,), comm.rank + 1.0, dtype=torch.bfloat16)
+        comm.all_reduce(tensor)
+        return float(tensor[-1])
+
+    assert allfold.spawn(work, 2, timeout=120) == [3.0, 3.0]
+
+
+def test_arrays_and_tensors_meet() -> None:
+    def work(comm: Communicator) -> float:
+        one: Any = torch.ones(10) if comm.rank else np.ones(10, np.float32)
+        comm.all_reduce(one)
+        return float(one[0])
+
+    assert run_threads(work, 2) == [2.0, 2.0]

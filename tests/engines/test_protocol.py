@@ -1,0 +1,168 @@
+"""The engine's protocols, tried in every order in which they can happen: nobody sleeps for ever, reads what was overwritten, or
+decides differently. And a protocol with a part left out is caught: the models can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import protocol_calls
+import protocol_shrink
+import pytest
+from protocol import Broken, Rules, try_everything
+from protocol_calls import Call, try_calls
+from protocol_shrink import try_agreement
+
+import allfold
+from allfold.collectives import COLLECTIVES
+
+# Waiting and waking: native/shared/wait.hpp ---------------------------------------------------------------------------
+
+SHAPES = [("one", 2), ("one", 3), ("one", 4), ("twice", 2), ("twice", 3), ("ring", 2), ("ring", 3), ("all", 3)]
+
+
+@pytest.mark.parametrize("fenced_by_sleepers", [False, True], ids=["fence", "membarrier"])
+@pytest.mark.parametrize("order", ["tso", "weak"])
+@pytest.mark.parametrize(("shape", "ranks"), SHAPES)
+def test_no_wake_up_is_lost(shape: str, ranks: int, order: str, fenced_by_sleepers: bool) -> None:
+    assert try_everything(shape, ranks, Rules(order, fenced_by_sleepers)) > 20
+
+
+@pytest.mark.parametrize("order", ["tso", "weak"])
+def test_no_wake_up_is_lost_between_four_that_all_publish(order: str) -> None:
+    assert try_everything("ring", 4, Rules(order)) > 5000
+
+
+@pytest.mark.parametrize("fenced_by_sleepers", [False, True], ids=["fence", "membarrier"])
+@pytest.mark.parametrize("order", ["tso", "weak"])
+def test_what_was_written_before_is_there(order: str, fenced_by_sleepers: bool) -> None:
+    assert try_everything("twice", 3, Rules(order, fenced_by_sleepers, with_data=True)) > 1000
+
+
+FENCE, MEMBARRIER = Rules(), Rules(fenced_by_sleepers=True)
+WEAK = Rules("weak")
+
+
+@pytest.mark.parametrize(
+    ("rules", "ranks"),
+    [
+        (replace(FENCE, publisher_fences=False), 2),
+        (replace(WEAK, publisher_fences=False), 2),
+        (replace(WEAK, sleeper_fences=False), 2),
+        (replace(MEMBARRIER, sleeper_fences_for_all=False), 2),
+        (replace(MEMBARRIER, wake_is_a_fence=False), 2),
+        (replace(FENCE, looks_after_the_store=False), 2),
+        (replace(FENCE, counts=False), 2),
+        (replace(FENCE, kernel_compares=False), 2),
+        (replace(FENCE, wakes_all=False), 3),
+    ],
+)
+def test_what_is_left_out_loses_a_wake_up(rules: Rules, ranks: int) -> None:
+    with pytest.raises(Broken, match="nobody can go on"):
+        try_everything("one", ranks, rules)
+
+
+@pytest.mark.parametrize("change", ["releases", "acquires"])
+def test_what_is_not_ordered_is_read_too_early(change: str) -> None:
+    with pytest.raises(Broken, match="uses data of publication 0, not 1"):
+        try_everything("one", 2, replace(WEAK, with_data=True, **{change: False}))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        replace(FENCE, sleeper_fences=False),  # counting is a locked instruction on x86
+        replace(WEAK, looks_after_counting=False),  # the kernel looks once more
+        replace(FENCE, wake_is_a_fence=False),  # publishing has its own
+    ],
+)
+def test_what_is_done_twice_can_be_left_out(rules: Rules) -> None:
+    """Why each of these is there all the same: for the other order of memory, to save a call, for the other way to fence."""
+    assert try_everything("one", 3, rules) > 100
+
+
+# A row of calls: native/collectives/communicator.cpp ------------------------------------------------------------------
+
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_calls_follow_each_other_without_harm(collective: str, ranks: int) -> None:
+    for algorithm in allfold.algorithms(collective):
+        roots = range(ranks) if collective in ROOTED else [None]
+        for memory in ("private", "shared"):
+            calls = [Call(collective, algorithm, root, memory=memory) for root in roots] * 4
+            assert try_calls(ranks, calls[:4]) > 10
+        long = [Call(collective, algorithm, roots[0], segments=count) for count in (3, 1, 2)]
+        assert try_calls(ranks, long) > 10
+
+
+def test_different_calls_follow_each_other_without_harm() -> None:
+    row = [BROADCAST, Call("all_reduce", "naive"), Call("reduce", "driver", 1), SHARED, Call("gather", "driver", 2)]
+    for shift in range(len(row)):
+        assert try_calls(3, row[shift:] + row[:shift]) > 100
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_calls_with_one_work_area_and_with_two_follow_each_other_without_harm(ranks: int) -> None:
+    row = [ONE_AREA, LONG, Call("all_reduce", "naive"), replace(ONE_AREA, segments=2)]
+    for shift in range(len(row)):
+        assert try_calls(ranks, row[shift:] + row[:shift]) > 100
+        assert try_calls(ranks, [*row[shift:], *row[:shift]][::-1]) > 100
+
+
+BROADCAST = Call("broadcast", "driver", 0)
+REDUCE = Call("reduce", "direct", 0)  # where the last instruction of some is awaited
+LONG = Call("broadcast", "driver", 0, segments=4)
+ONE_AREA = Call("all_reduce", "direct", segments=3)
+SHARED = Call("all_reduce", "direct", memory="shared")
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "what"),
+    [
+        ({"keeps_its_end": "always"}, [BROADCAST] * 4, "nobody can go on"),
+        ({"keeps_its_end": "awaited"}, [REDUCE] * 4, "nobody can go on"),
+        ({"calls_behind": 2}, [BROADCAST] * 4, "finds"),
+        ({"areas": 1}, [BROADCAST] * 3, "finds"),
+        ({"areas": 1}, [Call("all_reduce", "naive")] * 3, "finds"),
+        ({"chains_kept": 2}, [BROADCAST] * 4, "chain"),
+        ({"settles_with_segments": False}, [LONG, LONG], "finds"),
+        ({"waits_in_second_segment": False}, [LONG, LONG], "finds"),
+        ({"waits_for_reuse": False}, [LONG], "finds"),
+        ({"waits_to_leave": False}, [SHARED] * 2, "finds"),
+        ({"one_area_for_all": True}, [LONG], "finds"),
+    ],
+)
+def test_calls_that_do_not_wait_as_they_should_are_caught(
+    changed: dict[str, object], calls: list[Call], what: str
+) -> None:
+    assert try_calls(3, calls) > 10
+    with pytest.raises(Broken, match=what):
+        try_calls(3, calls, protocol_calls.Rules(**changed))  # type: ignore[arg-type]
+
+
+# Going on with the survivors: engines/shared_memory/shrink.py --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "crashes", "lost"), [(2, 1, 0), (3, 1, 0), (3, 2, 0), (4, 1, 0), (4, 2, 1)])
+def test_survivors_agree_whoever_crashes_when(ranks: int, crashes: int, lost: int) -> None:
+    assert try_agreement(ranks, crashes, lost=lost) > 50
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"waits_for_equal_views": False}, "ranks decide on 011 and on 111"),
+        ({"heeds_the_dead": False}, "ranks decide on"),
+        ({"looks_first": False}, "they do not come to an end"),
+    ],
+)
+def test_survivors_that_are_hasty_are_caught(changed: dict[str, bool], what: str) -> None:
+    with pytest.raises(Broken, match=what):
+        try_agreement(3, 2, protocol_shrink.Rules(**changed))
+
+
+def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
+    """Whoever writes a smaller view looks for decisions again before it could decide on it."""
+    assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000

@@ -1,0 +1,282 @@
+"""Planted errors: each kind of wrong is caught, with the rank, the chunk, the step and the source line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold import Move, ScheduleError, copy, reduce
+from allfold.programs.check import check
+from allfold.programs.compile import compile
+from allfold.programs.rows import Lists
+
+Steps = Iterator[list[Move]]
+
+
+def ring(ranks: int, chunk_at: Callable[[int, int, int], int]) -> Steps:
+    for step in range(ranks - 1):
+        yield [reduce(chunk_at(r, step, ranks), r, (r + 1) % ranks) for r in range(ranks)]
+    for step in range(ranks - 1):
+        yield [copy((r - step) % ranks, r, (r + 1) % ranks) for r in range(ranks)]
+
+
+def right(r: int, step: int, ranks: int) -> int:
+    return (r - 1 - step) % ranks
+
+
+def error_of(
+    algorithm: Callable[..., Any], collective: str = "all_reduce", ranks: int = 6, **more: Any
+) -> ScheduleError:
+    with pytest.raises(ScheduleError) as caught:
+        af.verify(af.schedule(collective, algorithm, ranks, **more))
+    return caught.value
+
+
+def line_of(text: str) -> int:
+    with open(__file__) as file:
+        return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+def test_the_right_ring_passes() -> None:
+    af.verify(af.schedule("all_reduce", lambda ranks: ring(ranks, right), 6))
+
+
+def test_a_doubled_contribution_is_an_error_where_it_happens() -> None:
+    def doubled(ranks: int) -> Steps:
+        yield [reduce(0, 0, 1)]
+        yield [reduce(0, 1, 2)]
+        yield [reduce(0, 0, 2)]  # planted: rank 0 is in rank 1's part already
+
+    error = error_of(doubled, ranks=3)
+    assert (error.rank, error.chunk, error.step) == (2, 0, 2)
+    assert error.site == f"test_verify.py:{line_of('# planted: rank 0')}"
+    assert "rank 2 chunk 0 has rank 0 twice" in str(error)
+
+
+def test_a_doubled_and_a_missing_contribution_in_one_sentence() -> None:
+    def confused(ranks: int) -> Steps:
+        yield [reduce(0, 3, 4), reduce(0, 0, 2)]
+        yield [reduce(0, 3, 2), reduce(0, 5, 4)]
+        yield [reduce(0, 2, 4)]  # planted: 3 comes twice, 1 is forgotten
+
+    error = error_of(confused)
+    assert str(error) == (
+        "confused(ranks=6): after step 2, rank 4 chunk 0 lacks rank 1 and has rank 3 twice "
+        f"(test_verify.py:{line_of('# planted: 3 comes twice')})"
+    )
+
+
+def test_a_missing_contribution() -> None:
+    def forgetful(ranks: int) -> Steps:
+        yield [reduce(0, r, 0) for r in range(ranks) if r not in (0, 4)]
+        yield [copy(0, 0, r) for r in range(1, ranks)]  # planted: rank 4 is missing
+
+    error = error_of(forgetful)
+    assert "rank 0 chunk 0 lacks rank 4" in str(error)
+    assert "5 more chunks are wrong" in str(error)
+
+
+def test_a_misplaced_contribution() -> None:
+    def misplaced(ranks: int) -> Steps:
+        yield [reduce(1, 0, 1, into=0)]
+
+    error = error_of(misplaced, ranks=2)
+    assert (error.rank, error.chunk, error.step) == (1, 0, 0)
+    assert "mixes chunk 0 with chunk 1 in chunk 0 of rank 1" in str(error) or "mixes chunk 1 with chunk 0" in str(error)
+
+
+def test_a_copy_that_lands_in_the_wrong_place() -> None:
+    def crossed(ranks: int) -> Steps:
+        yield [copy(0, 0, 1, into=1), copy(1, 1, 0, into=0)]
+
+    error = error_of(crossed, "all_gather", ranks=2)
+    assert "rank 0 chunk 0 holds slice 1 instead of slice 0" in str(error)
+
+
+def test_a_move_from_a_chunk_that_holds_nothing() -> None:
+    def early(ranks: int) -> Steps:
+        yield [copy(0, 1, 2)]
+
+    error = error_of(lambda ranks, root: early(ranks), "broadcast", 3)
+    assert (error.rank, error.chunk, error.step) == (1, 0, 0)
+    assert "takes chunk 0 of rank 1, which holds nothing" in str(error)
+
+
+def test_a_reduction_into_a_chunk_that_holds_nothing() -> None:
+    def hollow(ranks: int) -> Steps:
+        yield [reduce(0, 0, 1, into=1)]
+
+    hollow_schedule = af.registry.Algorithm("all_reduce", "hollow", hollow, chunks=1)
+    with pytest.raises(ScheduleError, match="reduces into chunk 1 of rank 1, which holds nothing"):
+        af.verify(af.schedule("all_reduce", hollow_schedule, 2))
+
+
+@pytest.mark.parametrize(
+    ("move", "what"),
+    [
+        (lambda: reduce(0, 7, 0), "source rank 7 is out of range 0–2"),
+        (lambda: reduce(0, 0, -1), "destination rank -1 is out of range 0–2"),
+        (lambda: reduce(-1, 0, 1), "chunk -1 is out of range"),
+    ],
+)
+def test_a_rank_or_chunk_out_of_range(move: Callable[[], Move], what: str) -> None:
+    error = error_of(lambda ranks: iter([[move()]]), ranks=3)
+    assert what in str(error)
+    assert re.search(r"test_verify\.py:\d+", str(error))
+
+
+def test_two_unordered_writes() -> None:
+    def torn(ranks: int) -> Steps:
+        yield [copy(0, 0, 2), copy(0, 1, 2)]
+
+    error = error_of(torn, ranks=3)
+    assert (error.rank, error.chunk, error.step) == (2, 0, 0)
+    assert "two unordered writes to chunk 0 of rank 2: 0:0→2" in str(error)
+    assert "0:1→2" in str(error)
+    with_reduce = error_of(lambda ranks: iter([[copy(0, 0, 2), reduce(0, 1, 2)]]), ranks=3)
+    assert "two unordered writes" in str(with_reduce)
+
+
+def test_a_reduction_where_the_collective_only_copies() -> None:
+    error = error_of(lambda ranks: iter([[copy(0, 0, 1)], [reduce(0, 0, 1)]]), "all_gather", ranks=2)
+    assert "all_gather only copies" in str(error)
+
+
+def test_wrong_only_for_some_root() -> None:
+    def only_low_roots(ranks: int, root: int) -> Steps:
+        yield [copy(0, min(root, 1), r) for r in range(ranks) if r != min(root, 1)]
+
+    for root in (0, 1):
+        af.verify(af.schedule("broadcast", only_low_roots, 4, root=root))
+    error = error_of(only_low_roots, "broadcast", ranks=4, root=2)
+    assert "only_low_roots(ranks=4, root=2)" in str(error)
+
+
+def test_wrong_only_for_some_rank_counts() -> None:
+    def powers_only(ranks: int) -> Steps:
+        distance = 1
+        while distance < ranks:
+            yield [reduce(0, r, r ^ distance) for r in range(ranks) if r ^ distance < ranks]
+            distance *= 2
+
+    for ranks in (1, 2, 4, 8):
+        af.verify(af.schedule("all_reduce", powers_only, ranks))
+    assert "lacks rank" in str(error_of(powers_only, ranks=6))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "what"),
+    [
+        (lambda ranks: None, "gave None; an algorithm is a generator"),
+        (lambda ranks: iter([reduce(0, 0, 1)]), "step 0 is a single move +0:0→1; yield a list"),
+        (lambda ranks: iter([7]), "step 0 is 7; expected a list of moves"),
+        (lambda ranks: iter(["01"]), "step 0 is '01'"),
+        (lambda ranks: iter([[(0, 0, 1)]]), "expected moves made by copy(...) and reduce(...)"),
+        (lambda ranks: iter([[reduce(0.5, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
+        (lambda ranks: iter([[reduce(2**70, 0, 1)]]), "ranks and chunks are whole numbers"),
+        (lambda ranks: iter([[reduce(None, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_generator_that_yields_rubbish(algorithm: Callable[..., Any], what: str) -> None:
+    assert what in str(error_of(algorithm, ranks=2))
+
+
+def test_a_generator_that_raises() -> None:
+    def breaks(ranks: int) -> Steps:
+        yield [reduce(0, 0, 1)]
+        raise KeyError("planted")
+
+    error = error_of(breaks, ranks=2)
+    assert str(error) == (
+        f"breaks(ranks=2): raised KeyError at step 1: 'planted' (test_verify.py:{line_of('raise KeyError(')})"
+    )
+
+
+def test_an_empty_schedule_for_several_ranks() -> None:
+    assert "without any step, rank 0 chunk 0 lacks rank 1" in str(error_of(lambda ranks: iter([]), ranks=2))
+
+
+# Compiled programs ----------------------------------------------------------------------------------------------------
+
+
+def with_waits(programs: Any, keep: Callable[[int, int, int], bool]) -> Any:
+    rows = programs.waits.row
+    kept = np.array([keep(*wait) for wait in zip(rows, programs.waits.rank, programs.waits.value, strict=True)], bool)
+    waits = Lists(
+        np.searchsorted(np.flatnonzero(kept), programs.waits.starts),
+        programs.waits.rank[kept],
+        programs.waits.value[kept],
+    )
+    return replace(programs, waits=waits)
+
+
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "tree", "direct", "naive", "driver"])
+@pytest.mark.parametrize("memory", ["shared", "readable", "private"])
+def test_no_wait_is_superfluous(name: str, memory: Any) -> None:
+    """The compiler leaves out what other waits imply; leave out any one of the rest and two accesses are unordered."""
+    programs = compile(af.schedule("all_reduce", name, 5), memory)
+    check(programs, segments=4)
+    for left_out in range(len(programs.waits.rank)):
+        counter = iter(range(len(programs.waits.rank)))
+        crippled = with_waits(programs, lambda *_, counter=counter, left_out=left_out: next(counter) != left_out)
+        with pytest.raises(ScheduleError, match="unordered access"):
+            check(crippled, segments=1)
+
+
+def test_reuse_of_the_work_area_is_ordered() -> None:
+    programs = compile(af.schedule("broadcast", "chain", 4), "private")
+    check(programs, segments=5)
+    none = Lists(np.zeros_like(programs.reuse.starts), programs.reuse.rank[:0], programs.reuse.value[:0])
+    with pytest.raises(ScheduleError, match="unordered access"):
+        check(replace(programs, reuse=none), segments=5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_one_work_area_will_do_where_results_come_back_to_where_the_parts_lay(ranks: int) -> None:
+    programs = compile(af.schedule("all_reduce", "direct", ranks), "private")
+    assert programs.one_area and not len(programs.reuse.rank)
+    assert programs.work_slots.tolist() == [ranks - 1] * ranks
+    check(programs, segments=5)
+
+
+@pytest.mark.parametrize(("collective", "name", "ranks"), [("all_reduce", "ring", 4), ("all_gather", "direct", 3)])
+def test_one_work_area_is_not_enough_for_everything(collective: str, name: str, ranks: int) -> None:
+    programs = compile(af.schedule(collective, name, ranks), "private")
+    assert not programs.one_area
+    check(programs, segments=5)
+    with pytest.raises(ScheduleError, match="unordered access"):
+        check(replace(programs, one_area=True), segments=5)
+
+
+def test_what_is_reduced_is_handed_to_a_few_and_read_by_many() -> None:
+    few, many = (compile(af.schedule("all_reduce", "direct", ranks), "private") for ranks in (8, 9))
+    assert few.describe(0).count("1.work[") == 2  # read, and written
+    assert many.describe(0).count("1.work[") == 2  # its part is read, and then what it has reduced
+    assert "1.work" in next(line for line in few.describe(0).splitlines() if "⊕" in line).split("←")[0]
+    assert "1.work" not in next(line for line in many.describe(0).splitlines() if "⊕" in line).split("←")[0]
+
+
+def test_a_cycle_of_waits() -> None:
+    programs = compile(af.schedule("all_reduce", "ring", 3))
+    first = programs.starts[:-1]
+    rank = np.array([1, 2, 0])  # everybody's first instruction waits for its neighbour's
+    starts = np.searchsorted(first, np.arange(programs.starts[-1] + 1))
+    with pytest.raises(ScheduleError, match="a cycle of waits: none of the ranks 0, 1, 2 can go on"):
+        check(replace(programs, waits=Lists(starts, rank, np.ones(3, np.int64))))
+
+
+def test_the_fast_path_of_direct_is_one_instruction_a_rank() -> None:
+    """In shared memory everybody reduces its own chunk from all and writes it to all, tile by tile."""
+    programs = compile(af.schedule("all_reduce", "direct", 4))
+    assert np.diff(programs.starts).tolist() == [1, 1, 1, 1]
+    assert programs.work_slots.tolist() == [0, 0, 0, 0]
+    everywhere = {(rank, programs.width + 2) for rank in range(4)}
+    third = int(programs.starts[2])
+    assert programs.sources.of(third) == sorted(everywhere)
+    assert set(programs.destinations.of(third)) == everywhere

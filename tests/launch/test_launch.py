@@ -1,0 +1,762 @@
+"""Starting ranks: who they are told to be, what comes back from them, and that none outlives a failure."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import pytest
+
+import allfold
+from allfold.errors import CollectiveTimeout, RankFailed, RankLost, UsageError
+from allfold.launch.environment import Place, launched_place, place_from_environment
+from allfold.launch.spawn import launch, run_everywhere
+from allfold.launch.supervise import Supervisor
+
+# However the test runner imported this module, the ranks need not be able to import it too.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+PATIENCE = 30.0  # seconds after which something that should happen at once is taken not to happen
+
+# Who am I? ------------------------------------------------------------------------------------------------------------
+
+ALLFOLD = {"ALLFOLD_RANK": "1", "ALLFOLD_SIZE": "4", "ALLFOLD_KEY": "secret"}
+TORCHRUN = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "2",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "prterun-host-4182@1",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "9", "MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "1"}
+SLURM = {
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NNODES": "1",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "size", "local_rank"),
+    [
+        ({}, 0, 1, 0),
+        ({"PATH": "/bin", "LOCAL_RANK": "7", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}, 0, 1, 0),
+        (ALLFOLD, 1, 4, 1),
+        (TORCHRUN, 2, 4, 2),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, 1),
+        (OPEN_MPI, 3, 4, 3),
+        (MPICH, 1, 2, 1),
+        (SLURM, 1, 3, 1),
+        (ALLFOLD | {"RANK": "1", "WORLD_SIZE": "4"} | OPEN_MPI | MPICH | SLURM, 1, 4, 1),
+        (TORCHRUN | OPEN_MPI | MPICH | SLURM, 2, 4, 2),
+        (OPEN_MPI | MPICH | SLURM, 3, 4, 3),
+        (MPICH | SLURM, 1, 2, 1),
+    ],
+)
+def test_the_place_that_a_launcher_gives(environ: dict[str, str], rank: int, size: int, local_rank: int) -> None:
+    place = place_from_environment(environ)
+    assert (place.rank, place.size, place.local_rank) == (rank, size, local_rank)
+    # Another rank of the same run works out the same key.
+    assert place_from_environment(dict(environ)).key == place.key
+    # Of all these only the processes that no launcher started are alone.
+    assert launched_place(environ) == (None if size == 1 else place)
+
+
+@pytest.mark.parametrize(
+    ("environ", "changes"),
+    [
+        (ALLFOLD, {"ALLFOLD_KEY": "another"}),
+        (TORCHRUN, {"MASTER_PORT": "29501"}),
+        (TORCHRUN, {"MASTER_ADDR": "localhost"}),
+        (TORCHRUN, {"TORCHELASTIC_RUN_ID": "another"}),
+        (TORCHRUN, {"TORCHELASTIC_RESTART_COUNT": "1"}),
+        (OPEN_MPI, {"PMIX_NAMESPACE": "prterun-host-4183@1"}),
+        (MPICH, {"PMI_JOBID": "another"}),
+        (SLURM, {"SLURM_JOB_ID": "78"}),
+        (SLURM, {"SLURM_STEP_ID": "1"}),
+    ],
+)
+def test_another_run_has_another_key(environ: dict[str, str], changes: dict[str, str]) -> None:
+    assert place_from_environment(environ).key != place_from_environment(environ | changes).key
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts"),
+    [
+        ({"ALLFOLD_RANK": "0"}, ["ALLFOLD_SIZE is not set", "ALLFOLD_RANK='0'"]),
+        ({"ALLFOLD_KEY": "x"}, ["ALLFOLD_SIZE is not set"]),
+        ({"ALLFOLD_RANK": "0", "ALLFOLD_SIZE": "2"}, ["ALLFOLD_KEY is not set"]),
+        (ALLFOLD | {"ALLFOLD_KEY": ""}, ["ALLFOLD_KEY=''"]),
+        (ALLFOLD | {"ALLFOLD_RANK": "4"}, ["ALLFOLD_RANK='4'", "0 to 3", "ALLFOLD_SIZE is 4"]),
+        (ALLFOLD | {"RANK": "0", "WORLD_SIZE": "4"}, ["RANK='0'", "ALLFOLD_RANK='1'"]),
+        (ALLFOLD | {"RANK": "1", "WORLD_SIZE": "2"}, ["WORLD_SIZE='2'", "ALLFOLD_SIZE='4'"]),
+        ({"RANK": "0"}, ["WORLD_SIZE is not set", "RANK='0'"]),
+        ({"WORLD_SIZE": "2"}, ["RANK is not set", "WORLD_SIZE='2'"]),
+        (TORCHRUN | {"RANK": "-1"}, ["RANK='-1'", "whole number"]),
+        (TORCHRUN | {"RANK": "two"}, ["RANK='two'", "whole number"]),
+        (TORCHRUN | {"RANK": "1.0"}, ["RANK='1.0'"]),
+        (TORCHRUN | {"RANK": " 1"}, ["RANK=' 1'"]),
+        (TORCHRUN | {"RANK": "٢"}, ["RANK='٢'"]),
+        (TORCHRUN | {"RANK": "1" * 5000}, ["RANK='111"]),
+        (TORCHRUN | {"WORLD_SIZE": "0"}, ["WORLD_SIZE='0'", "at least one"]),
+        (TORCHRUN | {"LOCAL_RANK": "4"}, ["LOCAL_RANK='4'", "0 to 3"]),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "5"}, ["LOCAL_WORLD_SIZE='5'", "1 to 4"]),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, ["LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4", "one machine"]),
+        (TORCHRUN | {"MASTER_PORT": "70000"}, ["MASTER_PORT='70000'", "65535"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, ["MASTER_PORT is not set", "MASTER_ADDR='h'"]),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["OMPI_COMM_WORLD_LOCAL_SIZE=1", "one machine"]),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, ["OMPI_COMM_WORLD_SIZE is not set"]),
+        (MPICH | {"MPI_LOCALNRANKS": "1"}, ["MPI_LOCALNRANKS=1", "one machine"]),
+        ({"PMI_RANK": "0", "PMI_SIZE": "x"}, ["PMI_SIZE='x'"]),
+        (SLURM | {"SLURM_NNODES": "2"}, ["SLURM_NNODES='2'", "one machine"]),
+        ({"SLURM_PROCID": "0"}, ["SLURM_NTASKS is not set"]),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, ["SLURM_STEP_ID is not set", "srun"]),
+    ],
+)
+def test_variables_that_make_no_sense_are_named(environ: Mapping[str, str], facts: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        place_from_environment(environ)
+    for fact in facts:
+        assert fact in str(caught.value)
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+
+def everywhere(work: Callable[..., Any], ranks: int, *args: object, **options: Any) -> list[Any]:
+    """What spawn does, on the bare place instead of a communicator."""
+    return run_everywhere(nullcontext, work, ranks, args=args, **options)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+def wait_for_end_of(processes: list[int], patience: float = PATIENCE) -> None:
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([descriptor], [], [], patience)[0], f"process {process} is still there"
+        finally:
+            os.close(descriptor)
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    # Fewer is well: what an earlier test left to the garbage collector may go at any time.
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_results_come_by_rank_from_processes_of_their_own() -> None:
+    offset = 100
+    results = everywhere(lambda place, factor: (offset + factor * place.rank, place.size, os.getpid()), 5, 3)
+    assert [result[:2] for result in results] == [(100 + 3 * rank, 5) for rank in range(5)]
+    assert len({process for *_, process in results} | {os.getpid()}) == 6
+
+
+def test_large_results_and_arguments_travel() -> None:
+    argument = bytes(5_000_000)
+    assert everywhere(lambda place, given: given + b"x", 2, argument) == [argument + b"x"] * 2
+
+
+def test_the_environment_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("RANK", "17")
+    first, second = everywhere(lambda place: dict(os.environ), 2)
+    for rank, environ in enumerate((first, second)):
+        for name in ("ALLFOLD_RANK", "RANK", "LOCAL_RANK"):
+            assert environ[name] == str(rank)
+        for name in ("ALLFOLD_SIZE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+            assert environ[name] == "2"
+        assert environ["MASTER_ADDR"] == "127.0.0.1"
+        assert environ["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
+        assert "TORCHELASTIC_USE_AGENT_STORE" not in environ
+    assert first["ALLFOLD_KEY"] == second["ALLFOLD_KEY"]
+    assert len(first["ALLFOLD_KEY"]) >= 32
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert everywhere(lambda place: os.environ["OMP_NUM_THREADS"], 1) == ["7"]
+
+
+def test_what_a_script_defines_needs_no_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from contextlib import nullcontext\n"
+        "from dataclasses import dataclass\n"
+        "from allfold.launch.spawn import run_everywhere\n"
+        "@dataclass\n"
+        "class Answer:\n"
+        "    rank: int\n"
+        "def helper(rank): return Answer(rank)\n"
+        "def work(place): return helper(place.rank)\n"
+        "results = run_everywhere(nullcontext, work, 2)\n"
+        "assert results == [Answer(0), Answer(1)], results\n"
+        "print('once')\n"
+    )
+    finished = subprocess.run([sys.executable, script], capture_output=True, text=True, env=with_allfold(), check=False)
+    assert (finished.stdout, finished.stderr) == ("once\n", "")
+
+
+def test_spawn_works_beside_other_threads_and_from_them() -> None:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.extend(everywhere(lambda place: place.rank, 2)))
+    thread.start()
+    thread.join(PATIENCE)
+    assert results == [0, 1]
+
+
+def fail_on_rank_one(place: Place, how: str) -> object:
+    if place.rank != 1:
+        return place.rank
+    if how == "raise":
+        raise LookupError("no such luck")
+    if how == "sys.exit":
+        sys.exit(4)
+    if how == "sys.exit 0":
+        sys.exit()
+    if how == "sys.exit text":
+        sys.exit("a last word")
+    if how == "os._exit":
+        os._exit(3)
+    if how == "os._exit 0":
+        os._exit(0)
+    if how == "unpicklable":
+        return (number for number in range(3))
+    os.kill(os.getpid(), signal.Signals[how])
+    return None
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence", "in_traceback", "exit_code"),
+    [
+        ("raise", "raised LookupError", "LookupError: no such luck", 1),
+        ("sys.exit", "exited with status 4", "SystemExit: 4", 4),
+        ("sys.exit 0", "exited with status 0", "SystemExit", 0),
+        ("sys.exit text", "exited with status 1", "SystemExit: a last word", 1),
+        ("os._exit", "exited with status 3", "", 3),
+        ("os._exit 0", "exited with status 0 before it returned a result", "", 0),
+        ("unpicklable", "raised UsageError", "rank 1 returned a generator that cannot be pickled", 1),
+        ("SIGKILL", "was killed by SIGKILL", "", -9),
+        ("SIGTERM", "was killed by SIGTERM", "", -15),
+    ],
+)
+def test_a_rank_that_fails_is_named(how: str, sentence: str, in_traceback: str, exit_code: int) -> None:
+    with pytest.raises(RankFailed, match=r"^rank 1 \(process \d+\) ") as caught:
+        everywhere(fail_on_rank_one, 3, how)
+    message, failure = str(caught.value), caught.value
+    assert message.splitlines()[0].partition(") ")[2] == sentence
+    assert (failure.rank, failure.exit_code) == (1, exit_code)
+    assert in_traceback in failure.traceback
+    assert bool(failure.traceback) == bool(in_traceback)
+    assert message.count(failure.traceback.rstrip() or sentence) == 1
+    if how == "raise":
+        assert "in fail_on_rank_one" in failure.traceback
+        assert "worker.py" not in failure.traceback
+
+
+def test_the_cause_goes_before_what_follows_from_it(tmp_path: Path) -> None:
+    def work(place: Place) -> None:
+        mark = tmp_path / "lost"
+        if place.rank == 0:
+            wait_for(mark.exists)
+            raise ValueError("the cause")
+        mark.touch()
+        try:
+            raise RankLost("rank 0 was lost")
+        except RankLost as error:
+            raise RuntimeError("it follows") from error
+
+    with pytest.raises(RankFailed, match="the cause") as caught:
+        everywhere(work, 2)
+    assert caught.value.rank == 0
+
+
+def test_of_several_causes_the_first_in_time_wins_and_others_may_finish(tmp_path: Path) -> None:
+    def work(place: Place) -> None:
+        mark = tmp_path / "process of rank 1"
+        if place.rank == 1:
+            (tmp_path / "new").write_text(str(os.getpid()))
+            (tmp_path / "new").rename(mark)
+            raise ValueError("the first")
+        wait_for(mark.exists)
+        wait_for_end_of([int(mark.read_text())])
+        (tmp_path / "rank 0 had its time").touch()
+        raise ValueError("the second")
+
+    with pytest.raises(RankFailed, match="the first"):
+        everywhere(work, 2)
+    assert (tmp_path / "rank 0 had its time").exists()
+
+
+def test_ranks_that_will_not_end_are_ended(tmp_path: Path) -> None:
+    def work(place: Place) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        stubborn = subprocess.Popen(["sleep", "1000"])  # what a rank starts itself goes with it
+        (tmp_path / f"{place.rank}.new").write_text(f"{os.getpid()} {stubborn.pid}")
+        (tmp_path / f"{place.rank}.new").rename(tmp_path / f"{place.rank}.ready")
+        if place.rank == 0:
+            wait_for(lambda: len(list(tmp_path.glob("*.ready"))) == 3)
+            raise ValueError("enough")
+        signal.pause()
+
+    start = time.monotonic()
+    with pytest.raises(RankFailed, match="enough"):
+        everywhere(work, 3)
+    assert time.monotonic() - start < PATIENCE
+    wait_for_end_of([int(word) for file in tmp_path.glob("*.ready") for word in file.read_text().split()], 5)
+
+
+def test_the_timeout_names_who_had_not_finished() -> None:
+    def work(place: Place) -> None:
+        if place.rank > 0:
+            signal.pause()
+
+    # Long enough for rank 0 to finish on a busy machine: the interpreters take a tenth of this to start.
+    with pytest.raises(CollectiveTimeout, match=r"^spawn: ranks 1, 2 of 3 had not finished after 3 s"):
+        everywhere(work, 3, timeout=3)
+
+
+def test_wrong_usage_is_refused() -> None:
+    for ranks in (0, -1, 2.0, True, "2"):
+        with pytest.raises(UsageError, match="ranks"):
+            everywhere(lambda place: None, ranks)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot be pickled"):
+        everywhere(lambda place, lock: None, 1, threading.Lock())
+    with pytest.raises(UsageError, match="no-such-command"):
+        launch(["no-such-command"], 1)
+
+
+def test_work_that_a_rank_cannot_unpickle_is_named() -> None:
+    class Elsewhere:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.listdir, ("/no/such/folder",)
+
+    with pytest.raises(RankFailed, match=r"rank 0 cannot unpickle its work, .* FileNotFoundError: .*/no/such/folder"):
+        everywhere(lambda place, what: None, 1, Elsewhere())
+
+
+def test_what_is_entered_is_left_after_the_result_was_pickled_and_not_after_an_error(tmp_path: Path) -> None:
+    class Reluctant:
+        def __reduce__(self) -> tuple[type[str], tuple[str]]:
+            (tmp_path / "pickled").touch()
+            return str, ("result",)
+
+    @contextmanager
+    def enter(place: Place) -> Iterator[Place]:
+        yield place
+        (tmp_path / ("left in time" if (tmp_path / "pickled").exists() else "left too early")).touch()
+
+    def work(place: Place, fails: bool) -> Reluctant:
+        if fails:
+            raise ValueError("broken")
+        return Reluctant()
+
+    with pytest.raises(RankFailed, match="broken"):
+        run_everywhere(enter, work, 1, args=(True,))
+    assert not list(tmp_path.iterdir())
+    results: list[object] = list(run_everywhere(enter, work, 1, args=(False,)))
+    assert results == ["result"]
+    assert (tmp_path / "left in time").exists()
+
+
+def test_output_with_prefixes(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(place: Place) -> None:
+        sys.stdout.write(f"one {place.rank}\ntwo ")
+        sys.stdout.write(f"{place.rank}\n")
+        sys.stderr.write("error\nno newline at the end")
+
+    everywhere(work, 2, prefix_output=True)
+    output, errors = capfd.readouterr()
+    assert sorted(output.splitlines()) == ["[0] one 0", "[0] two 0", "[1] one 1", "[1] two 1"]
+    expected = [f"[{rank}] {line}" for rank in range(2) for line in ("error", "no newline at the end")]
+    assert sorted(errors.splitlines()) == expected
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+COMMAND_LINE = """
+import argparse, sys
+from allfold.cli.run import add_arguments, run
+parser = argparse.ArgumentParser(prog="allfold")
+add_arguments(parser.add_subparsers().add_parser("run"))
+sys.exit(run(parser.parse_args()))
+"""
+
+
+def with_allfold() -> dict[str, str]:
+    source = str(Path(allfold.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
+def start(
+    *arguments: object, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.PIPE, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", COMMAND_LINE, "run", *map(str, arguments)]
+    return subprocess.Popen(command, env=with_allfold(), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, cwd=cwd)
+
+
+def allfold_run(
+    *arguments: object, stdin: int = subprocess.DEVNULL, cwd: Path | None = None
+) -> tuple[int, bytes, bytes]:
+    with start(*arguments, stdin=stdin, cwd=cwd) as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+        return process.returncode, output, errors
+
+
+def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    # One write a line: without prefixes nobody keeps the pieces of lines of different ranks apart.
+    script.write_text(
+        "import os, sys\nsys.stdout.write(f\"{os.environ['RANK']} {os.environ['WORLD_SIZE']} {sys.argv[1:]}\\n\")\n"
+    )
+    status, output, _ = allfold_run("-n", 2, script, "-n", "9", "--prefix", "--", "x")
+    assert status == 0
+    assert sorted(output.decode().splitlines()) == [f"{rank} 2 ['-n', '9', '--prefix', '--', 'x']" for rank in (0, 1)]
+    status, output, _ = allfold_run("-n", 2, "--prefix", "-m", "script", "-n", "9", cwd=tmp_path)
+    assert status == 0
+    assert sorted(output.decode().splitlines()) == [f"[{rank}] {rank} 2 ['-n', '9']" for rank in (0, 1)]
+    status, output, _ = allfold_run("-n", 1, "--", "sh", "-c", 'echo "$RANK $*"', "sh", "-n", "--timeout")
+    assert (status, output) == (0, b"0 -n --timeout\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "sentence"),
+    [
+        (["-n", 1, "--", "true"], 0, None),
+        (["-n", 3, "--", "sh", "-c", 'test "$RANK" != 1 || exit 7'], 7, r"rank 1 (process {}) exited with status 7"),
+        (
+            ["-n", 2, "--", "sh", "-c", "test $RANK = 0 || kill -9 $$"],
+            137,
+            r"rank 1 (process {}) was killed by SIGKILL",
+        ),
+        (["-n", 2, "--", "sh", "-c", "kill -SEGV $$"], 139, r"rank {} (process {}) was killed by SIGSEGV"),
+        (["-n", 0, "--", "true"], 2, "expected a whole number of ranks, at least 1; got 0"),
+        (["-n", 1025, "--", "true"], 2, "1025 ranks on one machine are too many; the most is 1024"),
+        (["-n", 2], 2, "expected a script, -m and a module, or -- and a command"),
+        (["-n", 2, "--"], 2, "expected a command after --"),
+        (["-n", 2, "-m"], 2, "-m: expected the name of a module after it"),
+        (["-n", 2, "no-such-script.py"], 2, "there is no script 'no-such-script.py'"),
+        (["-n", 2, "--", "no-such-command"], 2, "there is no command 'no-such-command' that can be run"),
+        (["-n", 2, "--timeout", "-1", "--", "true"], 2, "--timeout -1: expected a number of seconds above 0"),
+        (["-n", 2, "--timeout", "0.2", "--", "sleep", "1000"], 124, "ranks 0, 1 of 2 had not finished after 0.2 s"),
+    ],
+)
+def test_exit_statuses_and_the_last_line(arguments: list[object], expected: int, sentence: str | None) -> None:
+    status, output, errors = allfold_run(*arguments)
+    assert (status, output) == (expected, b"")
+    lines = [line for line in errors.decode().splitlines() if line.startswith("allfold run: ")]
+    if sentence is None:
+        assert errors == b""
+    else:
+        assert len(lines) == 1
+        position = 0
+        for piece in sentence.split("{}"):
+            position = lines[0].index(piece, position)
+
+
+def test_lines_never_mix_and_junk_passes_through(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "for line in range(200):\n"
+        "    os.write(1, b'begin ')\n"
+        "    os.write(1, b'end %d\\n' % line)\n"
+        "os.write(1, b'\\xff\\x00\\x1b junk\\n\\n')\n"
+        "os.write(1, b'x' * 300_000)\n"
+    )
+    status, output, errors = allfold_run("-n", 3, "--prefix", script)
+    assert (status, errors) == (0, b"")
+    for rank in range(3):
+        prefix = b"[%d] " % rank
+        lines = [line.removeprefix(prefix) for line in output.splitlines() if line.startswith(prefix)]
+        expected = [b"begin end %d" % line for line in range(200)]
+        assert lines == [*expected, b"\xff\x00\x1b junk", b"", b"x" * 300_000]
+    assert output.count(b"\n") == 3 * 203
+
+
+def test_prefixes_are_coloured_on_a_terminal() -> None:
+    leader, terminal = os.openpty()
+    with start("-n", 1, "--prefix", "--", "echo", "hello", stdout=terminal) as process:
+        os.close(terminal)
+        process.communicate(timeout=PATIENCE)
+    assert b"\x1b[36m[0] \x1b[0mhello" in os.read(leader, 1000)
+    os.close(leader)
+
+
+def test_input_goes_to_the_first_rank() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a line\n")
+    os.close(writing)
+    status, output, _ = allfold_run("-n", 2, "--prefix", "--", "cat", stdin=reading)
+    os.close(reading)
+    assert (status, output) == (0, b"[0] a line\n")
+
+
+def test_a_reader_that_goes_away_ends_the_run() -> None:
+    with start("-n", 2, "--prefix", "--", "yes") as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() in (b"[0] y\n", b"[1] y\n")
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
+
+
+# A rank of these ignores a polite request, says who it is, and stays. Its own child stays as well.
+STUBBORN = "trap '' TERM INT HUP; sleep 1000 & echo $$ $!; wait; wait"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_the_launcher_ends_everything(number: signal.Signals, status: int) -> None:
+    with start("-n", 3, "--prefix", "--", "sh", "-c", STUBBORN) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(word) for _ in range(3) for word in launcher.stdout.readline().split()[1:]]
+        launcher.send_signal(number)
+        assert launcher.wait(PATIENCE) == status
+    assert len(ranks) == 6
+    wait_for_end_of(ranks, 5)
+
+
+def test_the_launcher_never_sleeps_for_good() -> None:
+    # A signal may come just before the kernel puts the launcher to sleep; nobody wakes it then but the clock.
+    supervisor = Supervisor(prefix_output=False)
+    for deadline in (None, time.monotonic() + 1000):
+        assert 0 < supervisor._patience(deadline) <= 1
+    supervisor.selector.close()
+
+
+def test_a_second_signal_does_not_wait_for_anybody() -> None:
+    with start("-n", 2, "--prefix", "--", "sh", "-c", STUBBORN) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(word) for _ in range(2) for word in launcher.stdout.readline().split()[1:]]
+        launcher.send_signal(signal.SIGINT)
+        launcher.send_signal(signal.SIGTERM)
+        assert launcher.wait(PATIENCE) in (130, 143)
+    wait_for_end_of(ranks, 5)
+
+
+SPAWNING = """
+import os, signal, sys
+from contextlib import nullcontext
+from allfold.launch.spawn import run_everywhere
+def work(place):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(1, b"%d\\n" % os.getpid())
+    signal.pause()
+run_everywhere(nullcontext, work, 3)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kind", ["spawn", "run"])
+def test_nothing_outlives_the_launcher(kind: str, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SPAWNING]
+    if kind == "run":
+        rank = (
+            "import os, signal; signal.signal(15, signal.SIG_IGN); os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
+        )
+        command = [sys.executable, "-c", COMMAND_LINE, "run", "-n", "3", "--", sys.executable, "-c", rank]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=with_allfold()
+    ) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(launcher.stdout.readline()) for _ in range(3)]
+        launcher.send_signal(number)
+        launcher.wait(PATIENCE)
+    wait_for_end_of(ranks, 5)
+    if kind == "spawn" and number == signal.SIGINT:
+        assert launcher.returncode == -signal.SIGINT  # the KeyboardInterrupt came through
+
+
+def test_executables_get_signals_as_they_know_them() -> None:
+    # Python ignores SIGPIPE; a command that inherited that would write into a closed pipe for ever.
+    status, output, _ = allfold_run("-n", 1, "--", "sh", "-c", "grep SigIgn /proc/self/status")
+    assert status == 0
+    assert int(output.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
+
+
+def test_the_help_holds_an_example() -> None:
+    status, output, _ = allfold_run("--help")
+    assert status == 0
+    assert b"$ allfold run -n 4 --prefix sum.py" in output
+
+
+# The whole way --------------------------------------------------------------------------------------------------------
+
+
+def test_spawn_gives_every_rank_its_communicator() -> None:
+    pytest.importorskip("allfold.communicator.communicator")
+    from allfold.launch.spawn import spawn
+
+    assert spawn(lambda comm, more: (comm.rank, comm.size, more), 3, args=("x",)) == [
+        (rank, 3, "x") for rank in range(3)
+    ]
+
+
+# Says who did the work, whether in this process, and that the communicator is of no more use afterwards.
+STARTING = """
+import os, sys
+import allfold as af
+
+def work(comm, word):
+    if word == "raise" and comm.rank == 1:
+        raise LookupError("no such luck")
+    comm.barrier()
+    work.held = comm
+    return f"{comm.rank} of {comm.size}: {word} in {os.getpid()}"
+
+result = af.start(work, 3, args=(sys.argv[1],))
+who, _, process = result.rpartition(" ")
+where = "here" if process == str(os.getpid()) else "elsewhere"
+if where == "here":
+    try:
+        work.held.barrier()
+    except af.UsageError as error:
+        where += ", " + str(error)
+sys.stdout.write(f"{who} {where}\\n")
+"""
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Path:
+    script = tmp_path / "starting.py"
+    script.write_text(STARTING)
+    return script
+
+
+def without_launcher() -> dict[str, str]:
+    prefixes = ("ALLFOLD_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_")
+    others = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return {name: text for name, text in with_allfold().items() if not name.startswith(prefixes) and name not in others}
+
+
+def as_rank(rank: int, size: int) -> str:
+    return f"{rank} of {size}: word in here, barrier: this communicator is closed"
+
+
+def test_start_spawns_where_no_launcher_did(starting: Path) -> None:
+    command = [sys.executable, str(starting), "word"]
+    done = subprocess.run(command, capture_output=True, text=True, env=without_launcher(), timeout=PATIENCE)
+    assert (done.stdout, done.stderr) == ("0 of 3: word in elsewhere\n", "")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_start_is_a_rank_of_allfold_run(starting: Path, ranks: int) -> None:
+    status, output, errors = allfold_run("-n", ranks, starting, "word")
+    assert (status, errors) == (0, b"")
+    assert sorted(output.decode().splitlines()) == [as_rank(rank, ranks) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank_names", "size_names", "run_name"),
+    [
+        (TORCHRUN, ["RANK", "LOCAL_RANK"], ["WORLD_SIZE", "LOCAL_WORLD_SIZE"], "TORCHELASTIC_RUN_ID"),
+        (
+            OPEN_MPI,
+            ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"],
+            ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+            "PMIX_NAMESPACE",
+        ),
+        (MPICH, ["PMI_RANK", "MPI_LOCALRANKID"], ["PMI_SIZE", "MPI_LOCALNRANKS"], "PMI_JOBID"),
+        (SLURM, ["SLURM_PROCID", "SLURM_LOCALID"], ["SLURM_NTASKS"], "SLURM_JOB_ID"),
+    ],
+    ids=["torchrun", "Open MPI", "MPICH", "srun"],
+)
+def test_start_is_a_rank_of_other_launchers(
+    starting: Path, variables: dict[str, str], rank_names: list[str], size_names: list[str], run_name: str
+) -> None:
+    common = without_launcher() | variables | dict.fromkeys(size_names, "2") | {run_name: secrets.token_hex(8)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(starting), "word"],
+            env=common | dict.fromkeys(rank_names, str(rank)),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(ranks):
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, output) == (0, as_rank(rank, 2) + "\n")
+
+
+def test_an_error_comes_out_of_start_as_it_is_under_a_launcher_and_as_rank_failed_else(starting: Path) -> None:
+    status, output, errors = allfold_run("-n", 2, starting, "raise")
+    assert (status, output) == (1, b"")
+    assert b"\nLookupError: no such luck\n" in errors and b"RankFailed" not in errors
+    command = [sys.executable, str(starting), "raise"]
+    done = subprocess.run(command, capture_output=True, text=True, env=without_launcher(), timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "allfold.errors.RankFailed: rank 1" in done.stderr and "LookupError: no such luck" in done.stderr
+
+
+def test_start_without_the_rank_that_it_stands_for() -> None:
+    def work(comm: Any) -> int:
+        if comm.rank == 0:
+            os._exit(3)
+        return int(comm.rank)
+
+    assert allfold.start(work, 2, survive=True) is None
+    with pytest.raises(RankFailed, match="rank 0"):
+        allfold.start(work, 2)
+
+
+@pytest.mark.parametrize("variables", [{}, {"RANK": "0", "WORLD_SIZE": "1"}], ids=["alone", "launched"])
+def test_start_refuses_what_spawn_refuses(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    for ranks in (0, -1, 2.0, True, "2"):
+        with pytest.raises(UsageError, match="expected a whole number of ranks, at least 1"):
+            allfold.start(lambda comm: None, ranks)  # type: ignore[arg-type]
+
+
+def test_start_refuses_half_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UsageError, match="WORLD_SIZE is not set although RANK='0' is"):
+        allfold.start(lambda comm: None, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((lambda comm: None), 1, {"timeout": -1}), "spawn: the timeout is a number of seconds from 0 up, not -1"),
+        ((3, 2, {}), "spawn: expected a function that every rank calls, got 3"),
+        (((lambda comm: None), 100_000, {}), "100000 ranks on one machine are too many; the most is 1024"),
+    ],
+)
+def test_what_cannot_be_spawned_is_refused_before_anything_starts(arguments: Any, message: str) -> None:
+    work, ranks, options = arguments
+    with pytest.raises(UsageError, match=message):
+        allfold.spawn(work, ranks, **options)

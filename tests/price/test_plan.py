@@ -1,0 +1,314 @@
+"""Plans: the fastest first and for the right reason, maps of who wins where, the machine shown; and docs/model.md is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_cli import assert_printed
+
+import allfold as af
+from allfold import price
+from allfold.cli import main
+from allfold.cli.topo import means
+from allfold.collectives import COLLECTIVES
+from allfold.price import Topology, cost, find_topology, plan, sweep
+from allfold.price.cost.plan import MOST_COUNTED, duration
+from allfold.price.topology.this_machine import Cache, Card, Core, Gpu, Machine, Node
+from allfold.registry import algorithm, find_algorithm
+from allfold.view.topology import drawing_as_svg, drawing_as_text, tree_of
+
+Call = Callable[..., tuple[int, str, str]]
+PAGE = Path(__file__).parents[2] / "docs/model.md"
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(words)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+# Plans ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("collective", sorted(COLLECTIVES))
+def test_every_algorithm_of_every_collective_has_a_price(collective: str) -> None:
+    for ranks in (1, 2, 5, 16, 24):
+        for text in ("one_host", "fat_tree:ranks_per_host=4,hosts_per_leaf=2", "torus"):
+            found = plan(collective, find_topology(text, ranks), ranks, 10_000)
+            assert {one.algorithm for one in found.costs} == set(af.algorithms(collective)) and not found.left_out
+            assert found.winner.time <= 1.01 * min(one.time for one in found.costs)
+            assert [one.time for one in found.costs[1:]] == sorted(one.time for one in found.costs[1:]) or all(
+                one.time <= 1.01 * found.winner.time for one in found.costs if one.time < found.winner.time
+            )
+            assert found.reason.startswith(f"{found.winner.algorithm} wins") and found.reason.endswith(".")
+            json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_a_plan_prices_what_the_schedule_costs() -> None:
+    topology = find_topology("fat_tree:ranks_per_host=4,hosts_per_leaf=2", 16)
+    found = plan("all_reduce", topology, 16, 2**20)
+    assert found.groups == (4, 4, 4, 4)
+    groups = [[*range(start, start + 4)] for start in range(0, 16, 4)]
+    for one in found.costs:
+        given = {"groups": groups} if one.algorithm in ("hierarchical", "two_level") else {}
+        counted = cost(af.schedule("all_reduce", one.algorithm, 16, **given), topology, 2**20, one.segments)
+        assert one.time == pytest.approx(counted.time), one.algorithm
+
+
+def test_few_bytes_win_when_long_and_few_steps_when_short() -> None:
+    topology = find_topology("hosts:ranks_per_host=1", 64)
+    assert plan("all_reduce", topology, 64, 64).winner.algorithm == "recursive_doubling"
+    long = plan("all_reduce", topology, 64, 2**30, ["ring", "tree", "recursive_doubling", "naive"])
+    assert long.winner.algorithm == "ring" and long.winner.ratio < 1.05
+
+
+def test_hosts_are_the_groups_of_two_levels() -> None:
+    assert plan("all_reduce", find_topology("dgx_h100", 64), 64, 8).groups == (8,) * 8
+    assert plan("all_reduce", find_topology("dgx_h100", 20), 20, 8).groups == (8, 8, 4)
+    assert plan("all_reduce", find_topology("one_host", 24), 24, 8).groups == (6,) * 4
+    assert plan("all_reduce", find_topology("one_host", 7), 7, 8).groups == (7,)
+
+
+def test_more_ranks_than_can_be_counted() -> None:
+    ranks = 2 * MOST_COUNTED + 1
+    found = plan("all_reduce", find_topology("fat_tree", ranks), ranks, 2**20)
+    assert set(found.left_out) == {"swing", "two_level"}
+    assert all("no closed form for 2,049 ranks" in reason for reason in found.left_out.values())
+    by_name = {one.algorithm: one.source for one in found.costs}
+    assert by_name["direct"] == "at least" and by_name["ring"] == "closed form"
+
+
+def test_an_algorithm_of_your_own_is_counted() -> None:
+    @algorithm("all_reduce", "mine_for_the_plan")
+    def mine(ranks: int):  # type: ignore[no-untyped-def]
+        yield from find_algorithm("all_reduce", "ring").function(ranks)
+
+    try:
+        found = plan("all_reduce", find_topology("one_host", 6), 6, 6000, ["ring", "mine_for_the_plan"])
+    finally:
+        del af.registry._registry["all_reduce"]["mine_for_the_plan"]
+    assert found.costs[0].time == pytest.approx(found.costs[1].time)
+    assert {one.algorithm: one.source for one in found.costs} == {"ring": "closed form", "mine_for_the_plan": "counted"}
+
+
+def test_durations_have_three_digits() -> None:
+    written = {
+        0.0: "0 s",
+        2e-9: "2.00 ns",
+        4.5e-7: "0.45 µs",
+        1.23456e-5: "12.3 µs",
+        0.0042: "4.20 ms",
+        3.0: "3.00 s",
+        4321.0: "4,321 s",
+    }
+    assert {seconds: duration(seconds) for seconds in written} == written
+
+
+@pytest.mark.parametrize("ranks", [4, 2000])
+def test_what_cannot_be_planned_is_refused(ranks: int) -> None:
+    """By closed form as well as counted."""
+    topology = price.one_host(ranks)
+    for many, size, segments in ((0, 8, None), (ranks, -1, None), (ranks, 10**400, None), (ranks, 8, 0)):
+        with pytest.raises(af.UsageError, match=r"expected|must be"):
+            price.plan("all_reduce", topology, many, size, ["ring"], segments)
+    with pytest.raises(af.UsageError, match="at least 1"):
+        price.closed_form("all_reduce", "ring", 0)
+
+
+def test_figures_that_round_up_to_a_thousand_are_no_powers_of_ten() -> None:
+    from allfold.cli.doctor_flight import _seconds
+    from allfold.cli.plan import _short
+    from allfold.cli.tune import _round
+
+    assert [duration(0.0009996), duration(0.9996), duration(9.9996e-7)] == ["1.00 ms", "1.00 s", "1.00 µs"]
+    assert [_short(999.4), _short(999.6), _short(1234.5)] == ["999", "1,000", "1,234"]
+    assert [_round(1_030_000), _round(2**21)] == ["1006K", "2M"]
+    assert [_seconds(0.0009996), _seconds(0.9996), _seconds(12345.6)] == ["1 ms", "0.9996 s", "12346 s"]
+
+
+def test_a_sweep_is_its_plans() -> None:
+    found = sweep(
+        "all_reduce", lambda ranks: find_topology("dgx_h100", ranks), [8, 64], [1024, 2**26], ["ring", "tree", "swing"]
+    )
+    assert set(found.plans) == {(8, 1024), (64, 1024), (8, 2**26), (64, 2**26)}
+    alone = plan("all_reduce", find_topology("dgx_h100", 64), 64, 2**26, ["ring", "tree", "swing"])
+    assert found.plans[64, 2**26].winner.to_json() == alone.winner.to_json()
+    assert set(found.winners) == {one.winner.algorithm for one in found.plans.values()}
+    large = sweep("all_reduce", lambda ranks: find_topology("dgx_h100", ranks), [1025], [1024], ["ring", "swing"])
+    assert list(large.to_json()["cells"][0]["left_out"]) == ["swing"]
+
+
+# The command line ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["plan", "topo"])
+def test_the_help_holds_an_example(command: str, call: Call) -> None:
+    status, out, _ = call(command, "--help")
+    assert status == 0
+    for block in out.split("example:\n")[1].split("  $ allfold ")[1:]:
+        words, *quoted = block.split("#")[0].rstrip().splitlines()
+        if quoted:
+            assert_printed([line[2:] for line in quoted], call(*words.split())[1], words)
+
+
+def test_a_plan_on_this_machine(call: Call) -> None:
+    status, out, _ = call("plan", "--ranks", "4", "--size", "1K")
+    assert status == 0 and out.startswith("all_reduce of 1K between 4 ranks on ") and " wins" in out
+    document = json.loads(call("plan", "--ranks", "4", "--size", "1K", "--json")[1])
+    assert {one["algorithm"] for one in document["algorithms"]} == set(af.algorithms("all_reduce"))
+    assert Topology.from_json(document["topology"]).ranks == 4
+
+
+def test_a_map_as_text_json_and_picture(call: Call, tmp_path: Path) -> None:
+    words = ("plan", "--sweep", "--topology", "hosts:ranks_per_host=1", "--ranks", "2,8", "--size", "1K,1M")
+    status, out, _ = call(*words, "--svg", str(tmp_path / "map.svg"))
+    assert status == 0
+    head, ranks, small, large, _, *legend = out.splitlines()
+    assert head == "all_reduce: who wins where" and ranks.split() == ["ranks", "2", "8"]
+    document = json.loads(call(*words, "--json")[1])
+    winners = {(cell["size"], cell["ranks"]): cell["winner"] for cell in document["cells"]}
+    meaning = {line.split()[0]: line.split()[1].rstrip(",") for line in legend}
+    for line, size in ((small, 1024), (large, 2**20)):
+        assert [meaning[letter] for letter in line.split()[1:]] == [winners[size, 2], winners[size, 8]]
+    picture = ElementTree.parse(tmp_path / "map.svg").getroot()
+    titles = [one.text or "" for one in picture.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 4 and any(title.startswith("8 ranks, 1MB\n" + winners[2**20, 8]) for title in titles)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["plan", "--topology", "fattree"], "did you mean 'fat_tree'?"),
+        (["plan", "--ranks", "16", "--topology", "dgx_h100:nodes=1"], "has 8 ranks, but 16 are asked for"),
+        (["plan", "--topology", "fat_tree:bandwidth=0"], "bandwidth of 0"),
+        (["plan", "--size", "many"], "expected a number of bytes"),
+        (["plan", "--ranks", "0"], "the least is 1"),
+        (["plan", "--ranks", "2,4"], "expected one number"),
+        (["plan", "--collective", "all_redcue"], "did you mean 'all_reduce'?"),
+        (["plan", "--algorithms", "rign"], "did you mean 'ring'?"),
+        (["plan", "--segments", "0"], "0 segments: expected a whole number from 1"),
+        (["plan", "--svg", "map.svg"], "add --sweep"),
+        (["plan", "--sweep", "--segments", "2"], "best number everywhere"),
+        (["plan", "--sweep", "--ranks", "2", "--size", "1M-1K"], "an end that is not below it"),
+        (["plan", "--sweep", "--ranks", "2", "--size", "1K", "--svg", "no/where.svg"], "cannot be written"),
+        (["plan", "--size", "9" * 5000], "at most"),
+        (["plan", "--size", "2000000000G"], "1 EiB"),
+        (["plan", "--ranks", "9" * 5000], "the most is 16,777,216"),
+        (["plan", "--ranks", "1-99999999999"], "the most is 16,777,216"),
+        (["plan", "--sweep", "--ranks", "1-16777216"], "more than 65,536 numbers"),
+        (["plan", "--ranks", "1" + "0" * 18, "--topology", "torus"], "the most is 16,777,216"),
+        (["plan", "--ranks", "4", "--segments", "9" * 400], "expected a whole number"),
+        (["plan", "--topology", "a" * 5000], "unknown topology"),
+        (["plan", "--topology", "torn.json"], "torn.json: this is not JSON"),
+        (["topo", "--gpus"], "--emit"),
+        (["topo", "--emit", "no/where.json"], "cannot be written"),
+        (["topo", "--ranks", "some"], "expected a number"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    words: list[str], says: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("allfold.price.topology.this_machine._ask", lambda *command: "")
+    (tmp_path / "torn.json").write_text('{"format"')
+    status, out, err = call(*words)
+    assert status == 2 and out == ""
+    assert len(err.splitlines()) == 1 and err.startswith(f"allfold {words[0]}: ") and says in err
+
+
+def test_topo_shows_this_machine_and_emits_it(call: Call, tmp_path: Path) -> None:
+    emitted, picture = tmp_path / "here.json", tmp_path / "here.svg"
+    status, out, _ = call("topo", "--emit", str(emitted), "--svg", str(picture), "--ranks", "3")
+    assert status == 0 and out.startswith("this machine\n├─ processor 0") and "ranks" in out
+    assert Topology.from_json(emitted.read_text()).ranks == 3
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    document = json.loads(call("topo", "--json")[1])
+    assert document["usable_cores"] >= 1 and document["means"]
+    assert call("plan", "--topology", str(emitted), "--size", "1K")[0] == 0
+
+
+LARGE = Machine(
+    processor="Some <CPU>",
+    cores=tuple(Core(cpu // 16, (cpu, cpu + 32)) for cpu in range(32)),
+    caches=(
+        *(Cache(2, 2**20, (cpu, cpu + 32)) for cpu in range(32)),
+        *(
+            Cache(3, 2**25, (*range(16 * half, 16 * half + 16), *range(16 * half + 32, 16 * half + 48)))
+            for half in (0, 1)
+        ),
+    ),
+    nodes=tuple(
+        Node(half, (*range(16 * half, 16 * half + 16), *range(16 * half + 32, 16 * half + 48)), 2**36)
+        for half in (0, 1)
+    ),
+    memory=2**37,
+    limit=8.0,
+    gpus=(Gpu(0, "GPU", {1: "NV4"}), Gpu(1, "GPU", {0: "NV4"})),
+    cards=(Card("mlx5_0", "infiniband", 50e9),),
+    absent=("nothing else was found",),
+)
+
+
+def test_a_large_machine_is_drawn() -> None:
+    tree = list(tree_of(LARGE))
+    assert tree[1] == "├─ processor 0: Some <CPU>" and tree[-1] == "└─ nothing else was found"
+    assert "│     └─ 16 cores, CPUs 0–15, 32–47, 2 hardware threads, L2 1 MiB each" in tree
+    assert "├─ container: at most 8 CPUs of time" in tree and "│  └─ reaches GPU 1 by NV4" in tree
+    text = drawing_as_text(LARGE, 100)
+    assert all(len(line) <= 100 for line in text)
+    assert any("16 cores, by CPU; each: L2 1 MiB" in line for line in text)
+    assert sum(line.count("┌") for line in text) == 2 + 32 + 3
+    picture = ElementTree.fromstring(drawing_as_svg(LARGE))
+    words = [one.text for one in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "Some <CPU>" in words and "memory node 1, 64 GiB" in words and "31, 63" in words
+    said = " ".join(means(LARGE))
+    assert "Up to 8 ranks run at the same time, because the container is limited to 8 CPUs" in said
+    assert "Memory has 2 nodes" in said and "2 of 2 GPUs have NVLink" in said
+
+
+# docs/model.md -------------------------------------------------------------------------------------------------------
+
+
+def test_the_output_in_the_model_s_page_is_real(call: Call) -> None:
+    blocks = re.findall(r"```console\n\$ allfold (.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 4
+    for block in blocks:
+        words, *quoted = block.splitlines()
+        status, out, _ = call(*words.split())
+        assert status == 0
+        assert_printed(quoted, out, f"docs/model.md: allfold {words}")
+
+
+def test_the_table_of_three_rank_counts_is_computed() -> None:
+    rows = re.findall(r"^\| (1 [KMG]iB) \| ([\d,]+) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == 9
+    names = ["ring", "tree", "recursive_doubling", "halving_doubling", "direct"]
+    for size, ranks, cells in rows:
+        many = int(ranks.replace(",", ""))
+        topology = find_topology("hosts:ranks_per_host=1,port=inf,reduction=inf,overhead=0.7us", many)
+        found = plan("all_reduce", topology, many, 2 ** {"K": 10, "M": 20, "G": 30}[size[2]], names, segments=1)
+        times = {one.algorithm: duration(one.time) for one in found.costs}
+        assert cells.split(" | ") == [*(times[name] for name in names), duration(found.winner.bounds.time)], (
+            size,
+            ranks,
+        )
+
+
+def test_the_code_and_the_document_in_the_page_work() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(code, str(PAGE), "exec"), {})
+    (document,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    topology = Topology.from_json(document)
+    assert topology.ranks == 4 and topology.hosts == 2

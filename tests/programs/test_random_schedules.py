@@ -1,0 +1,58 @@
+"""Random schedules, the same ones every time: what is right is accepted and runs right, what is wrong is refused.
+
+`make fuzz` takes fresh ones, for an hour.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from fuzz import try_schedule
+from random_runs import try_seeds
+from random_schedules import COLLECTIVES, draw
+
+import allfold
+from allfold.launch.threads import run_threads
+
+
+def test_verify_and_check_agree_with_oracles_that_share_no_code_with_them() -> None:
+    counts = Counter[str]()
+    for seed in range(250):
+        counts += try_schedule(seed)
+    # Both kinds have come often enough to mean something.
+    assert counts["wrong"] > 150 and counts["spoiled"] - counts["wrong"] > 20
+    assert counts["refused"] > 200 and counts["crippled"] - counts["refused"] > 50
+
+
+def test_the_generator_draws_what_is_hard() -> None:
+    """Exchanges, self copies, several reduces into one chunk, other places, scratch, several chunks per slice."""
+    seen = Counter[str]()
+    for seed in range(200):
+        rng = random.Random(seed)
+        drawn = draw(rng, rng.choice(COLLECTIVES), rng.randint(2, 6))
+        for step in drawn.steps:
+            targets = Counter((move[3], move[4]) for move in step)
+            sources = {(move[2], move[1]) for move in step}
+            for reduces, chunk, source, destination, into in step:
+                seen["self copy"] += source == destination
+                seen["elsewhere"] += chunk != into and into < drawn.chunks
+                seen["scratch"] += into >= drawn.chunks
+                seen["many reduces"] += reduces and targets[destination, into] > 1
+                seen["overwritten while read"] += (destination, into) in sources
+        seen["several chunks per slice"] += drawn.chunks > drawn.ranks and drawn.collective.endswith("gather")
+    assert all(seen[what] > 10 for what in seen) and len(seen) == 6, seen
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_the_engine_gives_the_right_result(ranks: int) -> None:
+    """Ordinary and shared arrays, some of each, blocking and not, odd lengths, many segments, all kinds of types."""
+    wrong = [line for lines in allfold.spawn(try_seeds, ranks, args=(range(60),), timeout=250) for line in lines]
+    assert not wrong, "\n".join(wrong[:5])
+
+
+def test_the_engine_gives_the_right_result_between_threads() -> None:
+    """The same in one process, for ThreadSanitizer to watch (`make sanitize`)."""
+    wrong = [line for lines in run_threads(try_seeds, 3, args=(range(100, 130),)) for line in lines]
+    assert not wrong, "\n".join(wrong[:5])

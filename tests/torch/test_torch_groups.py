@@ -1,0 +1,254 @@
+"""The torch backend: how groups begin, live and end, and the ways to start a program that uses it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_ranks import full, run_ranks
+
+import allfold.torch
+from allfold.errors import AllfoldError
+from allfold.torch import bootstrap as meeting
+from allfold.torch.work import GroupTimeout
+
+# Life of a group ------------------------------------------------------------------------------------------------------
+
+
+def come_alone(rank: int, store: str, size: int) -> str:
+    with pytest.raises(GroupTimeout) as caught:
+        dist.init_process_group(
+            "allfold",
+            store=dist.FileStore(store, size),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=1),
+        )
+    return str(caught.value)
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2, 3 of 4 did not come within 1 s"] * 2
+
+
+def test_ranks_on_different_machines_are_named() -> None:
+    here = {"machine": "a", "network": "net:[1]", "user": 0, "host": "left"}
+    for fact, what in (("machine", "2 machines"), ("network", "2 containers"), ("user", "2 users")):
+        there = here | {fact: "b", "host": "right"}
+        sentence = meeting._apart([here, there, here])
+        assert what in sentence and "ranks 0, 2 on left" in sentence and "rank 1 on right" in sentence
+        assert "gloo" in sentence
+
+
+def open_and_close(rank: int) -> tuple[int, int, int]:
+    def used() -> tuple[int, int, int]:
+        return (
+            len(os.listdir("/proc/self/fd")),
+            Path("/proc/self/maps").read_text().count("memfd"),
+            threading.active_count(),
+        )
+
+    for _ in range(3):
+        dist.destroy_process_group(dist.new_group())
+    before = used()
+    for _ in range(20):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1000), group=group)
+        dist.all_reduce(torch.ones(1000), group=group, async_op=True).wait()
+        dist.destroy_process_group(group)
+    del group
+    deadline = time.monotonic() + 30
+    while True:  # the last threads may just be on their way out, and hold what they worked on
+        more = tuple(now - then for now, then in zip(used(), before, strict=True))
+        if max(more) <= 0 or time.monotonic() > deadline:
+            return more  # type: ignore[return-value]
+
+
+def test_groups_leave_nothing_behind() -> None:
+    for descriptors, mappings, threads in run_ranks(open_and_close, 2):
+        assert descriptors <= 0 and mappings <= 0 and threads <= 0
+
+
+def groups_of_all_kinds(rank: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mine = [0, 1] if rank < 2 else [2, 3]
+    local = dist.new_group(mine, use_local_synchronization=True)
+    dist.all_reduce(one := full(rank, 2), group=local)
+    assert one[0] == sum(mine)
+    split = dist.split_group(None, [[0, 1], [2, 3]], group_desc="halves")
+    dist.all_reduce(one := full(rank, 2), group=split)
+    assert one[0] == sum(mine) and split.size() == 2 and split.group_desc == "halves"
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    dist.all_reduce(one := full(rank, 2), group=mesh.get_group("rows"))
+    assert one[0] == rank + (rank + 2) % 4
+    assert (dist.split_group(split_ranks=[[1, 3]]) is None) == (rank in (0, 2))
+    pair = dist.new_group([0, 2])
+    if rank in (0, 2):
+        dist.all_reduce(one := full(rank, 2), group=pair)
+        assert torch.equal(one, full(2, 2)) and dist.get_group_rank(pair, 2) == 1
+        dist.broadcast(one, 2, group=pair)
+    dist.all_reduce(world := full(1, 2))
+    assert world[0] == 4
+
+
+def test_groups() -> None:
+    run_ranks(groups_of_all_kinds, 4)
+
+
+def stay_away(rank: int, absent: list[int], wait_all_ranks: bool) -> str:
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
+    sentence, store = "", dist.group.WORLD.get_group_store()
+    if rank not in absent:
+        with pytest.raises(GroupTimeout) as caught:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.5), wait_all_ranks=wait_all_ranks)
+        sentence = str(caught.value)
+        store.set(f"failed/{rank}", "")
+    store.wait([f"failed/{other}" for other in range(4) if other not in absent])
+    dist.monitored_barrier(timeout=timedelta(seconds=60))  # the group is as good as before
+    dist.all_reduce(torch.ones(3))
+    return sentence
+
+
+def test_monitored_barrier_names_who_did_not_come() -> None:
+    first = run_ranks(stay_away, 4, [1, 3], False)
+    assert "Rank 1 failed to pass" in first[0] and "Rank 2 successfully reached" in first[2]
+    every = run_ranks(stay_away, 4, [1, 3], True)
+    assert "Ranks 1, 3 failed to pass" in every[0]
+
+
+def set_a_timeout(rank: int) -> str:
+    dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
+    sentence = ""
+    if rank == 0:
+        with pytest.raises(GroupTimeout) as caught:
+            dist.all_reduce(torch.ones(3))
+        assert isinstance(caught.value, RuntimeError)
+        sentence = str(caught.value)
+        dist.group.WORLD.get_group_store().set("late", "")
+    dist.group.WORLD.get_group_store().wait(["late"])
+    return sentence
+
+
+def test_timeouts() -> None:
+    assert "rank 1 did not come within 0.5 s" in run_ranks(set_a_timeout, 2)[0]
+
+
+def abort_while_others_wait(rank: int) -> str:
+    if rank == 0:
+        dist.group.WORLD.abort()
+        return ""
+    with pytest.raises(AllfoldError) as caught:
+        dist.all_reduce(torch.ones(3))
+    return str(caught.value)
+
+
+def test_abort_ends_the_calls_of_others() -> None:
+    assert "rank 0" in run_ranks(abort_while_others_wait, 2)[1]
+
+
+def other_device(rank: int) -> str:
+    assert [device.type for device in dist.group.WORLD._device_types] == ["cpu", "meta"]
+    dist.all_reduce(one := torch.ones(3))
+    assert one[0] == 2
+    assert dist.group.WORLD._get_backend(torch.device("meta")).name() == "gloo"
+    with pytest.raises(RuntimeError) as caught:
+        dist.all_reduce(torch.ones(3, device="meta"))
+    return str(caught.value)
+
+
+def test_other_devices_have_their_own_backend() -> None:
+    """There is no CUDA here; what counts is that a tensor of another device gets to the backend named for it."""
+    for sentence in run_ranks(other_device, 2, backend="cpu:allfold,meta:gloo"):
+        assert "allfold" not in sentence
+
+
+# Ways to start --------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+how = sys.argv[1:]
+if how == ["env"]:
+    dist.init_process_group("allfold")
+elif how[0] == "tcp":
+    dist.init_process_group("allfold", init_method=how[1], rank=int(how[2]), world_size=2)
+elif how[0] == "store":
+    dist.init_process_group("allfold", store=dist.TCPStore("127.0.0.1", int(how[1]), 2, how[2] == "0"),
+                            rank=int(how[2]), world_size=2)
+x = torch.full((3,), dist.get_rank() + 1.0)
+dist.all_reduce(x)
+work = dist.all_reduce(torch.ones(3), async_op=True)
+sys.stdout.write(f"{dist.get_backend()} {x[0].item()}\\n")  # in one piece: two ranks have one terminal
+if "destroy" in how:
+    dist.destroy_process_group()
+"""
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("how", ["tcp", "tcp and destroy", "store"])
+def test_a_plain_import_of_torch_suffices(how: str) -> None:
+    """Also without destroy_process_group, and with a call that nobody waited for, the interpreter ends well."""
+    port = free_port()
+    where = str(port) if how == "store" else f"tcp://127.0.0.1:{port}"
+    rest = ["destroy"] if "destroy" in how else []
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, how.split()[0], where, str(rank), *rest], stdout=-1, stderr=-1, text=True
+        )
+        for rank in range(2)
+    ]
+    for program in programs:
+        output, errors = program.communicate(timeout=200)
+        assert program.returncode == 0, errors
+        assert output == "allfold 3.0\n" and "Traceback" not in errors
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), "env"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["3.0", "3.0", "allfold", "allfold"]
+
+
+def test_an_allfold_that_cannot_be_imported_leaves_torch_alone() -> None:
+    code = """
+import sys
+sys.modules["allfold"] = None
+import torch, torch.distributed as dist
+assert dist.is_backend_available("allfold")
+try:
+    dist.init_process_group("allfold", store=dist.HashStore(), rank=0, world_size=1)
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("No module named 'allfold.torch'"), done.stderr
+
+
+def test_importing_torch_imports_nothing_of_allfold() -> None:
+    code = "import sys, torch; print([name for name in sys.modules if name.startswith('allfold')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['allfold_autoload']\n"
+
+
+def test_registering_twice_does_no_harm() -> None:
+    allfold.torch.register()
+    assert dist.is_backend_available("allfold")

@@ -1,0 +1,768 @@
+"""Tuning: the model of the engine, the fit, what is chosen, the file, and that ranks obey it alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import allfold as af
+from allfold.cli import main
+from allfold.collectives import COLLECTIVES
+from allfold.communicator.communicator import connect
+from allfold.engines.shared_memory.choice import ALWAYS, _expressions, choices, fetched, folds_from_left
+from allfold.engines.shared_memory.tuning import (
+    VARIABLE,
+    Tuning,
+    TuningError,
+    check_document,
+    choices_of,
+    find_tuning,
+    machine,
+    read_document,
+    tuning_path,
+)
+from allfold.tune import tune as tuning
+from allfold.tune.caches import Setting
+from allfold.tune.file import Run, read_runs, runs_of, write_runs
+from allfold.tune.fit import Judgement, Model, _not_negative, fit, held_out, judge, usual_terms
+from allfold.tune.measured import measured
+from allfold.tune.model import TERMS, Item, amounts, paths, predict
+from allfold.tune.model import _walk as walk
+from allfold.tune.tune import choose, conclude
+
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+SETTING = Setting(cores=16, own_cache=2.0**21, last_cache=2.0**25, fetches=True)
+CROWDED = replace(SETTING, cores=2)
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def no_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(words)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def every_item(ranks: int, sizes: tuple[int, ...], collectives: tuple[str, ...]) -> list[Item]:
+    return [
+        Item(collective, name, ranks, shared, size)
+        for collective in collectives
+        for name in af.algorithms(collective)
+        for shared in (False, True)
+        for size in sizes
+    ]
+
+
+# The order of folding ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 13])
+@pytest.mark.parametrize("collective", REDUCING)
+def test_the_built_in_rule_folds_from_left_whatever_the_root(collective: str, ranks: int) -> None:
+    from_left = _expressions(af.schedule("all_reduce", "naive", ranks))
+    assert len(from_left) == 1
+    for name in {name for _, name, _ in choices(collective, ranks)}:
+        for root in range(ranks) if COLLECTIVES[collective].rooted else (None,):
+            assert _expressions(af.schedule(collective, name, ranks, root)) == from_left
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", af.algorithms("all_reduce"))
+def test_folding_from_left_is_a_promise_about_bits(name: str, ranks: int) -> None:
+    same = True
+    for dtype in (np.float16, np.float32):  # the first is rounded where a fold ends, so that also has to be the same
+        inputs = [(np.random.default_rng(rank).standard_normal(97) * 3.0**rank).astype(dtype) for rank in range(ranks)]
+        naive, other = (af.replay(af.schedule("all_reduce", one, ranks), inputs) for one in ("naive", name))
+        same &= all(a.tobytes() == b.tobytes() for a, b in zip(naive, other, strict=True))
+    assert same or not folds_from_left("all_reduce", name, ranks)
+    assert same == folds_from_left("all_reduce", name, ranks)  # these numbers show every difference
+
+
+def test_what_only_moves_data_may_always_be_chosen() -> None:
+    assert all(
+        folds_from_left(name, one, 4) for name in ("broadcast", "all_to_all", "barrier") for one in af.algorithms(name)
+    )
+
+
+# The model --------------------------------------------------------------------------------------------------------------
+
+
+def segments_of(comm: Any, name: str, elements: int) -> int:
+    with comm.trace() as trace:
+        comm.all_reduce(np.zeros(elements, np.float32), algorithm=name)
+    assert {event.memory for event in trace.events} == {"private"}
+    return 1 + max(event.segment for event in trace.events)
+
+
+@pytest.mark.parametrize("elements", [1000, 700_001])
+def test_the_model_makes_as_many_segments_as_the_engine(elements: int) -> None:
+    def work(comm: Any) -> list[int]:
+        return [segments_of(comm, name, elements) for name in names]
+
+    names = ("naive", "ring", "tree", "direct")
+    assert 4 * elements < fetched("all_reduce", 3)[0]
+    expected = [walk("all_reduce", name, 3, "private").segments(4 * elements)[0] for name in names]
+    assert af.spawn(work, ranks=3) == [expected] * 3
+
+
+@pytest.mark.parametrize("setting", [SETTING, CROWDED], ids=["a core each", "crowded"])
+@pytest.mark.parametrize("ranks", [2, 4, 5])
+def test_every_algorithm_can_be_predicted(ranks: int, setting: Setting) -> None:
+    sizes = (64, 4096, 2**18, 2**24)
+    items = every_item(ranks, sizes, tuple(COLLECTIVES))
+    times = predict(items, setting, usual_terms())
+    assert np.isfinite(times).all() and (times > 0).all()
+    by_item = dict(zip(items, times, strict=True))
+    for item in items:
+        if item.size == 2**18 and COLLECTIVES[item.collective].carries_data:
+            assert by_item[item] < by_item[replace(item, size=2**24)]
+            assert by_item[item] > by_item[replace(item, size=64)]
+
+
+def test_the_least_of_a_call_is_what_must_be_on_its_path() -> None:
+    """Two ranks, one instruction each: fold what is mine from both arrays and hand it out."""
+    items = [Item("all_reduce", "direct", 2, True, 4096)]
+    row = amounts(items, paths(items, SETTING, usual_terms()), SETTING)[0]
+    on_path = dict(zip(TERMS, row, strict=True))
+    assert on_path["call"] == 1 and on_path["instruction"] == 1
+    assert on_path["fold"] == 2048  # half of the buffer, with one further operand
+    # Both were written by this rank in the call before, and what it writes it has just read.
+    assert on_path["read, own cache"] == on_path["write, own cache"] == 4096
+    assert on_path["read, peer's cache"] == on_path["write, peer's cache"] == on_path["first byte"] == 0
+    assert on_path["switch"] == on_path["fetch"] == 0
+
+
+def places_of(item: Item, setting: Setting) -> dict[str, float]:
+    return dict(zip(TERMS, amounts([item], paths([item], setting, usual_terms()), setting)[0], strict=True))
+
+
+def test_what_counts_is_what_a_rank_touches_and_not_how_large_the_arrays_are() -> None:
+    """Each of four ranks folds its quarter of everybody's array: 1 MiB in all, of arrays of 4 MiB together."""
+    small_caches = replace(SETTING, own_cache=2.0**21, last_cache=2.0**21)
+    here = places_of(Item("all_reduce", "direct", 4, True, 2**20), small_caches)
+    assert here["read, own cache"] == 2**20 and here["read, memory"] == here["read, last-level cache"] == 0
+    # Eight times as much no longer fits; but what is written in place has just been read.
+    away = places_of(Item("all_reduce", "direct", 4, True, 2**23), small_caches)
+    assert away["read, own cache"] == 0 and away["read, memory"] == 2**23 and away["write, own cache"] == 2**23
+
+
+def test_what_a_peer_wrote_is_read_from_its_cache_until_that_is_full() -> None:
+    item = Item("all_gather", "ring", 4, False, 2**18)
+    near, full = (places_of(item, replace(SETTING, own_cache=size)) for size in (2.0**23, 2.0**12))
+    assert near["read, peer's cache"] > 0 == near["read, last-level cache"]
+    assert full["read, last-level cache"] > 0 and full["read, peer's cache"] < near["read, peer's cache"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_an_instruction_fetches_comes_along_for_its_write(ranks: int) -> None:
+    """Parts are written over what peers have read; results, over parts that whoever reduces them has just fetched."""
+    size = 2**18
+    places = places_of(Item("all_reduce", "direct", ranks, False, size), SETTING)
+    assert places["write, peer's cache"] == size * (ranks - 1) / ranks
+    assert places["read, peer's cache"] == 2 * places["write, peer's cache"]
+
+
+def test_ranks_that_read_the_same_at_once_are_counted() -> None:
+    four, two = (places_of(Item("broadcast", "driver", ranks, False, 2**16), SETTING) for ranks in (4, 2))
+    assert four["contended byte"] == 2 * four["read, peer's cache"] > 0 == two["contended byte"]
+    fetching = Item("scatter", "driver", 4, False, 2**21)
+    assert fetching.memory(SETTING) == "readable"
+    assert places_of(fetching, SETTING)["crowded byte"] == 2 * 2**19  # two others fetch their quarter from the root too
+    assert places_of(replace(fetching, size=2**24), SETTING)["crowded byte"] == 0  # in huge pages
+
+
+def test_with_fewer_cores_than_ranks_they_take_turns() -> None:
+    item = Item("all_gather", "direct", 4, True, 2**20)
+    wide, narrow = (float(predict([item], setting, usual_terms())[0]) for setting in (SETTING, CROWDED))
+    assert 1.8 < narrow / wide < 2.6
+
+
+# The fit ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "setting"), [(2, SETTING), (4, SETTING), (4, CROWDED)])
+def test_known_numbers_are_found_again(ranks: int, setting: Setting) -> None:
+    true = usual_terms() * np.exp(np.random.default_rng(7).uniform(-1, 1, len(TERMS)))
+    with_data = tuple(name for name, one in COLLECTIVES.items() if one.carries_data)
+    items = every_item(ranks, (1024, 2**18, 2**20, 2**22, 2**24), with_data)
+    times = predict(items, setting, true)
+    assert judge(items, predict(items, setting, usual_terms()), times).error > 0.1  # it begins far from them
+    model = fit(items, times, setting, knees=False)
+    assert judge(items, model.predict(items), times, least=0).error < 0.03
+    # Reads and writes come in pairs, so it is a copy whose price is determined best.
+    known, found = (dict(zip(TERMS, terms, strict=True)) for terms in (true, model.terms))
+    for place in ("own cache", "last-level cache", "memory"):
+        copy = [sum(one[f"{what}, {place}"] for what in ("read", "write")) for one in (known, found)]
+        assert copy[1] == pytest.approx(copy[0], rel=0.15), place
+    assert found["call"] == pytest.approx(known["call"], rel=0.2)
+
+
+def test_noise_does_not_lead_the_fit_astray() -> None:
+    random = np.random.default_rng(3)
+    items = every_item(2, (2**12, 2**16, 2**18, 2**20, 2**22), ("all_reduce", "gather", "all_to_all"))
+    true = predict(items, SETTING, 1.7 * usual_terms())
+    times = true * np.exp(0.05 * random.standard_normal(len(items)))
+    times[::17] *= 4  # rounds that were all disturbed
+    assert judge(items, fit(items, times, SETTING, knees=False).predict(items), true).error < 0.05
+
+
+def test_the_end_of_a_cache_is_found_where_the_system_names_another() -> None:
+    items = every_item(2, tuple(2**power for power in range(14, 25)), ("all_gather", "broadcast"))
+    full = replace(SETTING, cores=2)  # both ranks have all of it
+    times = predict(items, replace(full, last_cache=2.0**22), usual_terms())
+    model = fit(items, times, full)
+    assert model.setting.last_cache == 2.0**22
+    assert judge(items, model.predict(items), times).error < 0.03
+
+
+def test_held_out_is_judged_on_sizes_that_were_not_fitted() -> None:
+    items = every_item(2, (2**14, 2**16, 2**18, 2**20, 2**22), ("all_reduce", "broadcast"))
+    times = predict(items, SETTING, 1.5 * usual_terms())
+    figures = held_out(items, times, SETTING)
+    assert figures.cases == sum(item.size in (2**16, 2**20) for item in items) and figures.error < 0.05
+    assert held_out(items[:1], times[:1], SETTING).cases == 0  # with one size there is nothing to hold out
+
+
+def test_least_squares_without_negative_numbers() -> None:
+    """At the least point nothing that is zero would help, and nothing that is not could move."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        matrix = random.random((30, 8))
+        wanted = matrix @ np.maximum(random.standard_normal(8), 0) + 0.1 * random.standard_normal(30)
+        found = _not_negative(matrix, wanted)
+        slope = matrix.T @ (matrix @ found - wanted)
+        assert (found >= 0).all() and (slope > -1e-8).all() and np.abs(slope * found).max() < 1e-8
+
+
+def test_times_that_cannot_be_are_refused() -> None:
+    items = [Item("barrier", "direct", 2, False, 0)]
+    for times in ([0.0], [-1.0], [np.nan], []):
+        with pytest.raises(af.UsageError):
+            fit(items, np.array(times), SETTING)
+
+
+def test_the_judgement_counts_what_it_says() -> None:
+    items = [Item("broadcast", name, 4, False, size) for size in (1024, 2**16, 2**20) for name in ("driver", "tree")]
+    measured = np.array([1.0, 9.0, 1.0, 2.0, 1.0, 1.04])
+    predicted = np.array([9.0, 1.0, 2.0, 1.0, 1.1, 1.0])
+    figures = judge(items, predicted, measured)
+    assert (figures.cases, figures.contests, figures.right) == (
+        4,
+        2,
+        1,
+    )  # 1.04 is as good as 1; 1024 bytes do not count
+    assert log(1 + figures.error) == pytest.approx((log(2) + log(2) + log(1.1) + log(1.04)) / 4)
+
+
+def test_equal_predictions_are_one_winner() -> None:
+    items = [Item("broadcast", name, 2, False, 2**16) for name in ("driver", "tree", "chain")]
+    assert judge(items, np.array([1.0, 1.0, 2.0]), np.array([1.2, 1.0, 1.1])).right == 1
+    assert judge(items, np.array([1.0, 2.0, 2.0]), np.array([1.2, 1.0, 1.1])).right == 0
+
+
+# The choice ---------------------------------------------------------------------------------------------------------------
+
+
+def timed(collective: str, ranks: int, time_of: Callable[[str, bool, int], float]) -> tuple[list[Item], Any]:
+    sizes = tuple(256 * 4**power for power in range(9))
+    items = every_item(ranks, sizes, (collective,))
+    return items, np.array([time_of(item.algorithm, item.shared, item.size) for item in items])
+
+
+def test_the_crossing_is_where_the_lines_cross() -> None:
+    """10 µs against 1 µs + 1 ns a byte: 9,000 bytes."""
+
+    def time_of(name: str, shared: bool, size: int) -> float:
+        return {"tree": 1e-6 + size * 1e-9, "scatter_all_gather": 1e-5}.get(name, 1.0)
+
+    row = choose(4, *timed("broadcast", 4, time_of))["broadcast"]
+    assert [name for _, name, _ in row] == ["tree", "scatter_all_gather"]
+    assert 6_000 < row[0][0] < 13_000 and row[-1][0] == ALWAYS
+
+
+def test_a_reduction_keeps_its_order_unless_told_otherwise() -> None:
+    def time_of(name: str, shared: bool, size: int) -> float:
+        return {"ring": 1.0, "driver": 2.0}.get(name, 3.0)
+
+    measurements = timed("all_reduce", 4, time_of)
+    assert {name for _, name, _ in choose(4, *measurements)["all_reduce"]} == {"driver"}
+    assert {name for _, name, _ in choose(4, *measurements, any_order=True)["all_reduce"]} == {"ring"}
+
+
+def test_differences_of_chance_change_nothing() -> None:
+    random = np.random.default_rng(0)
+    items, _ = timed("all_gather", 2, lambda name, shared, size: 1.0)
+    times = np.array([(1e-6 + item.size * 1e-10) * (1 - 0.3 * (item.shared and item.size > 16384)) for item in items])
+    times *= 1 + 0.02 * random.random(len(items))
+    names = {name for _, name, _ in choose(2, items, times)["all_gather"]}
+    assert names == {"direct"}  # between two ranks all of them compile to the same programs
+
+
+def test_the_more_restless_the_machine_the_more_a_change_must_gain() -> None:
+    def time_of(name: str, shared: bool, size: int) -> float:
+        return 1.0 if name == "chain" else 1.2
+
+    measurements = timed("broadcast", 4, time_of)
+    assert {name for _, name, _ in choose(4, *measurements)["broadcast"]} == {"chain"}
+    assert {name for _, name, _ in choose(4, *measurements, unrest=0.5)["broadcast"]} == {"driver"}
+
+
+def test_arrays_are_reached_into_from_where_that_pays() -> None:
+    def time_of(name: str, shared: bool, size: int) -> float:
+        base = 1e-6 + size * 1e-9 if name == "direct" else 1.0
+        return base if not shared else 4e-6 + size * 1e-10
+
+    row = choose(4, *timed("all_to_all", 4, time_of))["all_to_all"]
+    assert [(name, reach) for _, name, reach in row] == [("direct", False), ("direct", True)]
+    assert 1024 < row[0][0] < 16384
+
+
+def test_a_barrier_has_one_choice() -> None:
+    items = [Item("barrier", name, 4, False, 0) for name in af.algorithms("barrier")]
+    times = np.array([1.0 if item.algorithm == "tree" else 2.0 for item in items])
+    assert choose(4, items, times) == {"barrier": [(ALWAYS, "tree", False)]}
+
+
+# The file -----------------------------------------------------------------------------------------------------------------
+
+
+def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
+    items = (Item("broadcast", "driver", ranks, False, 65536), Item("broadcast", "tree", ranks, False, 65536))
+    return Run(
+        ranks=ranks,
+        machine=machine(),
+        date="2026-01-01 00:00 UTC",
+        unrest=0.01,
+        any_order=False,
+        choices=choices_of_it or {"broadcast": [(1000, "driver", False), (ALWAYS, "tree", True)]},
+        items=items,
+        seconds=np.array([1e-5, 2e-5]),
+        model=Model(SETTING, usual_terms()),
+        judgement=Judgement(2, 0.1, 1, 1),
+        held_out=Judgement(0, 0.0, 0, 0),
+    )
+
+
+def test_measurements_outlive_the_model_that_was_fitted_to_them() -> None:
+    document = a_document()
+    document["runs"]["2"]["terms"] = {"near read, own cache": 1e-11}
+    run = runs_of(document)[2]
+    assert run.model.named().keys() == set(TERMS) and run.seconds.tolist() == a_run().seconds.tolist()
+    assert run.judgement == judge(run.items, run.model.predict(run.items), run.seconds)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "deep" / "tuning.json"
+    write_runs(path, {2: a_run()})
+    return path
+
+
+def test_what_is_written_is_read_again(path: Path) -> None:
+    runs = read_runs(path)
+    one, other = runs[2], a_run()
+    assert list(runs) == [2] and one.items == other.items and one.judgement == other.judgement
+    assert np.allclose(one.model.terms, other.model.terms, rtol=1e-3) and one.model.setting == other.model.setting
+    assert read_document(path) == json.loads(path.read_bytes())
+    assert os.listdir(path.parent) == [path.name]  # nothing half-written beside it
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    tuned = choices_of(read_document(path))
+    assert tuned.of("broadcast", 2) == [(1000, "driver", False), (ALWAYS, "tree", True)]
+    assert tuned.of("broadcast", 3) is None and tuned.of("gather", 2) is None
+    assert Tuning.unpack(tuned.pack(5)) == tuned and Tuning.unpack(tuned.pack(1)) == Tuning()
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(af.UsageError, match="No space left"):
+        write_runs(path, {2: a_run(), 4: a_run(4)})
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+
+
+def change(path: Path, alter: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(path.read_bytes())
+    alter(document)
+    path.write_text(json.dumps(document))
+
+
+def first_choices(document: dict[str, Any]) -> list[Any]:
+    rows: list[Any] = document["runs"]["2"]["choices"]["broadcast"]
+    return rows
+
+
+BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "another format": (lambda d: d.update(format="something"), "not a tuning file"),
+    "another version of the format": (lambda d: d.update(version=2), "stale: made for version 2"),
+    "another allfold": (lambda d: d.update(allfold="0.0.9"), "stale: made for allfold 0.0.9"),
+    "another processor": (lambda d: d["machine"].update(processor="Z80"), "stale: made for the machine processor Z80"),
+    "other cores": (lambda d: d["machine"].update(cores=10**6), "stale: made for the machine"),
+    "no runs": (lambda d: d.pop("runs"), "no runs"),
+    "no number of ranks": (lambda d: d["runs"].update({"two": d["runs"]["2"]}), "'?two'? is not a number of ranks"),
+    "no rank": (lambda d: d["runs"].update({"0": d["runs"]["2"]}), "no choices for 0 ranks"),
+    "an unknown collective": (lambda d: d["runs"]["2"]["choices"].update(dance=[]), "no collective dance"),
+    "an unknown algorithm": (lambda d: first_choices(d)[0].__setitem__(1, "magic"), "no algorithm magic"),
+    "an algorithm that is no name": (lambda d: first_choices(d)[0].__setitem__(1, ["tree"]), "no algorithm"),
+    "no choices": (lambda d: first_choices(d).clear(), "no list of choices"),
+    "limits that do not grow": (lambda d: first_choices(d)[0].__setitem__(0, 2**63), "impossible"),
+    "a limit below zero": (lambda d: first_choices(d)[0].__setitem__(0, -5), "impossible"),
+    "a limit that is a truth": (lambda d: first_choices(d)[0].__setitem__(0, True), "impossible"),
+    "a limit with a fraction": (lambda d: first_choices(d)[0].__setitem__(0, 10.5), "impossible"),
+    "nothing for large sizes": (lambda d: first_choices(d).pop(), "nothing is said of more than 1000 bytes"),
+    "a choice of two parts": (lambda d: first_choices(d)[0].pop(), "is not"),
+    "another order": (
+        lambda d: d["runs"].update({"4": {"choices": {"all_reduce": [[None, "ring", True]]}}}),
+        "ring does not fold from rank 0 up",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_stale_or_damaged_file_is_ignored_with_a_warning(
+    what: str, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alter, reason = BAD[what]
+    change(path, alter)
+    monkeypatch.setenv(VARIABLE, str(path))
+    with caplog.at_level(logging.WARNING, "allfold"):
+        assert find_tuning() == Tuning()
+    [record] = caplog.records
+    assert record.name.startswith("allfold") and str(path) in record.getMessage()
+    with pytest.raises(TuningError, match=reason):
+        choices_of(read_document(path))
+
+
+def test_another_order_is_obeyed_where_the_user_asked_for_it(path: Path) -> None:
+    row = {"any_order": True, "choices": {"all_reduce": [[None, "ring", True]]}}
+    change(path, lambda d: d["runs"].update({"4": row}))
+    assert choices_of(read_document(path)).of("all_reduce", 4) == [(ALWAYS, "ring", True)]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 200_000, b'{"format": NaN}', b"null"])
+def test_what_is_not_json_is_damaged(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
+    with pytest.raises(TuningError):
+        read_document(path)
+
+
+def test_files_that_others_could_have_written_are_not_trusted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in (0o666, 0o664, 0o622):
+        path.chmod(mode)
+        with pytest.raises(TuningError, match="may write to it"):
+            read_document(path)
+    path.chmod(0o644)
+    assert read_document(path)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(TuningError, match="belongs to another user"):
+        read_document(path)
+
+
+def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        with pytest.raises(TuningError, match="not a plain file"):
+            read_document(odd)
+    path.write_bytes(b" " * (8 * 2**20 + 1))
+    with pytest.raises(TuningError, match="bytes; expected at most"):
+        read_document(path)
+
+
+def test_where_the_file_is(tmp_path: Path) -> None:
+    assert tuning_path({VARIABLE: "off", "HOME": "/h"}) == (None, True)
+    assert tuning_path({VARIABLE: "/x.json"}) == (Path("/x.json"), True)
+    assert tuning_path({"XDG_CONFIG_HOME": "/c", "HOME": "/h"}) == (Path("/c/allfold/tuning.json"), False)
+    for ignored in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
+        assert tuning_path({**ignored, "HOME": "/h"}) == (Path("/h/.config/allfold/tuning.json"), False)
+    assert tuning_path({}) == (None, False)
+
+
+def test_no_file_is_no_trouble_unless_it_was_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    assert find_tuning() == Tuning() and not caplog.records
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "absent.json"))
+    assert find_tuning() == Tuning()
+    assert "there is no such file" in caplog.text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a document, as the keys that lead there."""
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield from places(one, (*path, key))
+
+
+def a_document() -> dict[str, Any]:
+    runs = {"2": a_run().to_json(), "3": a_run(3, all_reduce=[(5, "naive", False), (ALWAYS, "driver", True)]).to_json()}
+    return {"format": "allfold-tuning", "version": 1, "allfold": af.__version__, "machine": machine(), "runs": runs}
+
+
+PLACES = list(places(a_document()))
+
+
+@given(st.sampled_from(PLACES), JSON | st.just(...))
+@settings(max_examples=400, deadline=None)
+def test_any_change_of_a_file_is_understood_or_refused(place: tuple[Any, ...], value: Any) -> None:
+    document: Any = a_document()
+    inside = document
+    for key in place[:-1]:
+        inside = inside[key]
+    if not place:
+        document = value if value is not ... else {}
+    elif value is ...:
+        del inside[place[-1]]
+    else:
+        inside[place[-1]] = value
+    content = json.dumps(document).encode()
+    try:
+        tuned = choices_of(check_document(content))
+    except TuningError:
+        return
+    for ranks, rows in tuned.choices.items():
+        for collective, row in rows.items():
+            assert row[-1][0] == ALWAYS and [limit for limit, *_ in row] == sorted({limit for limit, *_ in row})
+            assert all(name in af.algorithms(collective) and type(reach) is bool for _, name, reach in row)
+            assert all(folds_from_left(collective, name, ranks) for _, name, _ in row) or value is True
+    assert Tuning.unpack(tuned.pack(1024)) == tuned
+    try:
+        runs = runs_of(check_document(content))
+    except TuningError:
+        return
+    for run in runs.values():
+        assert np.isfinite(run.model.predict(run.items)).all() and (run.seconds > 0).all()
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_bytes_of_any_kind_are_refused(content: bytes) -> None:
+    with pytest.raises(TuningError):
+        check_document(content)
+
+
+# Obeying ------------------------------------------------------------------------------------------------------------------
+
+
+def taken(comm: Any, collective: str = "broadcast", elements: int = 1000) -> set[tuple[str, str]]:
+    """By which algorithm, and with which memory, a call was really made."""
+    with comm.trace() as trace:
+        getattr(comm, collective)(np.zeros(elements, np.float32))
+    return {(event.algorithm, event.memory) for event in trace.events}
+
+
+def test_ranks_obey_the_file_and_groups_theirs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_runs(
+        path,
+        {
+            2: a_run(2, broadcast=[(ALWAYS, "scatter_all_gather", False)]),
+            3: a_run(3, broadcast=[(2000, "chain", False), (ALWAYS, "tree", False)]),
+        },
+    )
+    monkeypatch.setenv(VARIABLE, str(path))
+
+    def work(comm: Any) -> tuple[Any, ...]:
+        pair = comm.group([0, 1])
+        inside = taken(pair) if pair is not None else {("scatter_all_gather", "private")}
+        return taken(comm, elements=100), taken(comm), inside, taken(comm, "all_reduce")
+
+    for small, large, pair, other in af.spawn(work, ranks=3):
+        assert small == {("chain", "private")} and large == {("tree", "private")}
+        assert pair == {("scatter_all_gather", "private")}
+        assert other == {("naive", "private")}  # the file says nothing of it
+    monkeypatch.setenv(VARIABLE, "off")
+    assert {frozenset(taken) for taken in af.spawn(taken, ranks=3)} == {frozenset({("driver", "private")})}
+
+
+def test_ranks_with_different_files_choose_alike(tmp_path: Path) -> None:
+    """Rank 0's file counts, also for ranks that have another, a damaged one or none."""
+    files = [tmp_path / f"{rank}.json" for rank in range(4)]
+    write_runs(files[0], {4: a_run(4, broadcast=[(ALWAYS, "chain", False)])})
+    write_runs(files[1], {4: a_run(4, broadcast=[(ALWAYS, "tree", True)])})
+    files[2].write_text("{")
+
+    def work(comm: Any) -> Any:
+        os.environ[VARIABLE] = str(files[comm.rank])
+        array = np.arange(5000, dtype=np.float32) * (comm.rank == 0)
+        with connect(comm.rank, comm.size, key) as other:
+            found = taken(other)
+            other.broadcast(array)
+        return found, float(array.sum())
+
+    key = f"test {os.getpid()} {tmp_path}"
+    assert af.spawn(work, ranks=4) == [({("chain", "private")}, float(np.arange(5000, dtype=np.float32).sum()))] * 4
+
+
+def test_an_operation_that_is_not_commutative_keeps_its_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(a_run(3, all_reduce=[(ALWAYS, "ring", False)]), any_order=True)
+    write_runs(path, {3: run})
+    monkeypatch.setenv(VARIABLE, str(path))
+
+    def work(comm: Any) -> list[float]:
+        first = af.op(lambda left, right: left, commutative=False)
+        array = np.full(3, comm.rank + 1, np.float32)
+        comm.all_reduce(array, op=first)
+        total = np.full(3, comm.rank, np.float32)
+        with comm.trace() as trace:
+            comm.all_reduce(total)
+        assert {event.algorithm for event in trace.events} == {"ring"}
+        return [*array, *total]
+
+    assert af.spawn(work, ranks=3) == [[1, 1, 1, 3, 3, 3]] * 3
+
+
+# The commands ------------------------------------------------------------------------------------------------------------
+
+
+def test_tune_measures_writes_and_is_obeyed(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "here" / "f.json"
+    words = ("tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "broadcast,barrier", "--seconds", "0.2")
+    status, out, _ = call(*words, "--output", str(output))
+    assert status == 0 and "chosen here" in out and str(output) in out
+    runs = read_runs(output)
+    assert {item.collective for item in runs[2].items} == {"broadcast", "barrier"}
+    assert len(runs[2].items) == 2 * 2 * len(af.algorithms("broadcast")) + len(af.algorithms("barrier"))
+    assert (runs[2].seconds > 0).all() and set(runs[2].choices) == {"broadcast", "barrier"}
+    status, out, _ = call("tune", "-n", "2", "--refit", "--output", str(output), "--json")
+    assert (
+        status == 0 and json.loads(out)["measurements"] == json.loads(output.read_bytes())["runs"]["2"]["measurements"]
+    )
+    monkeypatch.setenv(VARIABLE, str(output))
+    expected = next(name for limit, name, _ in find_tuning().of("broadcast", 2) or () if limit >= 4000)
+    assert {name for one in af.spawn(taken, ranks=2) for name, _ in one} == {expected}
+
+
+def test_another_number_of_ranks_is_added(call: Call, path: Path) -> None:
+    words = ("tune", "-n", "3", "--sizes", "4K", "--collectives", "barrier", "--seconds", "0.1", "--output", str(path))
+    assert call(*words)[0] == 0
+    assert set(read_runs(path)) == {2, 3}
+    path.write_text("{")
+    status, _, err = call(*words)
+    assert status == 0 and "damaged" in err and "replaced" in err
+    assert set(read_runs(path)) == {3}
+
+
+def test_an_interrupted_tune_leaves_nothing(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "measure", interrupted)
+    status, _, _ = call("tune", "-n", "2", "--collectives", "barrier", "--output", str(tmp_path / "new" / "f.json"))
+    assert status == 130 and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("-n", "1"), "expected 2 to 64 ranks"),
+        (("--seconds", "0"), "expected a time above 0"),
+        (("--collectives", "dance"), "unknown collective"),
+        (("--sizes", "x"), "expected a number of bytes"),
+        (("--sizes", "0"), "at least 1 byte"),
+        (("--output", "/dev/null/f.json"), "cannot be written"),
+        (("--output", "/"), "cannot be written"),
+        (("--output", "a" * 5000), "cannot be written: File name too long"),
+        (("--refit", "--sizes", "1K"), "leave out --sizes"),
+    ],
+)
+def test_tune_refuses_what_makes_no_sense(words: tuple[str, ...], sentence: str, call: Call) -> None:
+    status, _, err = call("tune", *words)
+    assert status == 2 and sentence in err
+
+
+def test_help_holds_an_example(call: Call) -> None:
+    status, out, _ = call("tune", "--help")
+    assert status == 0 and "$ allfold tune -n 4" in out
+
+
+@cache
+def synthetic() -> Run:
+    items = every_item(2, (2**14, 2**16, 2**20), ("broadcast", "all_reduce"))
+    times = predict(items, SETTING, 1.3 * usual_terms()) * np.linspace(0.9, 1.1, len(items))
+    return conclude(2, items, times, SETTING)
+
+
+def test_prediction_and_measurement_side_by_side(call: Call, path: Path) -> None:
+    run = synthetic()
+    write_runs(path, {2: run})
+    found = measured(path, None, ["broadcast"], ["tree"], [2**16])
+    assert [(item.algorithm, item.size) for item in found.items] == [("tree", 2**16)] * 2
+    again = measured(path).judgement  # from figures that were rounded on their way through the file
+    assert (again.cases, again.contests) == (run.judgement.cases, run.judgement.contests)
+    assert again.error == pytest.approx(run.judgement.error, rel=0.01)
+    assert run.judgement.error < 0.15 and run.held_out.cases > 0
+    document = found.to_json()
+    for row in document["rows"]:
+        assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    with pytest.raises(af.UsageError, match="3 ranks were not tuned; tuned were 2"):
+        measured(path, 3)
+    with pytest.raises(af.UsageError, match="nothing like that was measured"):
+        measured(path, sizes=[7])
+    with pytest.raises(TuningError, match="there is no tuning file"):
+        measured(path.parent / "absent.json")
+
+
+def test_plan_shows_both(call: Call, path: Path) -> None:
+    run = synthetic()
+    write_runs(path, {2: run})
+    status, out, _ = call("plan", "--measured", str(path), "--collective", "broadcast", "--size", "64K")
+    assert status == 0
+    rows = [line for line in out.splitlines() if line.startswith("64K")]
+    assert len(rows) == 2 * len(af.algorithms("broadcast"))
+    assert sum("measured" in row for row in rows) == 2 and sum("predicted" in row for row in rows) == 2
+    assert f"{run.judgement.error:.1%}" in out and "held out" in out and "winner right" in out
+    status, out, _ = call("plan", "--measured", str(path), "--json")
+    document = json.loads(out)
+    assert status == 0 and {row["collective"] for row in document["rows"]} == {"all_reduce"}
+    assert document["held_out"]["cases"] == run.held_out.cases
+    assert call("plan", "--measured", str(path), "--topology", "laptop")[0] == 2
+    assert call("plan", "--measured", str(path), "--sweep")[0] == 2
+    status, _, err = call("plan", "--measured")
+    assert status == 2 and "there is no tuning file" in err
+
+
+def test_a_model_that_predicts_nothing_is_as_far_off_as_can_be(call: Call, path: Path) -> None:
+    """A file may say that everything but one term costs nothing."""
+    write_runs(path, {2: synthetic()})
+    change(path, lambda d: d["runs"]["2"]["terms"].update({name: 1.0 * (name == "switch") for name in TERMS}))
+    status, out, err = call("plan", "--measured", str(path), "--collective", "broadcast")
+    assert status == 0 and "compared here: error" in out, err
+
+
+def test_the_file_of_another_machine_can_be_looked_at(path: Path) -> None:
+    change(path, lambda d: d["machine"].update(processor="Z80"))
+    assert measured(path).run.machine["processor"] == "Z80"
+    with pytest.raises(TuningError, match="stale"):
+        read_runs(path)

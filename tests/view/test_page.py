@@ -1,0 +1,429 @@
+"""The page's document, the file it travels in, and what `allfold show` makes of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold import Schedule, registry
+from allfold.cli import choose, main
+from allfold.collectives import COLLECTIVES, NOTHING
+from allfold.price import find_topology
+from allfold.price.simulate.simulate import simulate
+from allfold.view import html
+from allfold.view.film import frames
+from allfold.view.page import document, entry, page_of, schedule_up_to_error, table, topologies
+from allfold.view.text import draw
+
+EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
+ROOT = Path(__file__).parents[2]
+TOPOLOGY = "hosts:ranks_per_host=2"
+
+ALWAYS = {"key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "counts", "bounds"}
+PRICED = {"topology", "timeline", "modelled", "links", "pairs", "bottleneck"}
+
+WRONG = """\
+from allfold import copy, reduce
+
+
+def early(ranks):
+    for step in range(ranks - 2):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+
+
+def outside(ranks):
+    yield [reduce(0, 1, 0)]
+    yield [reduce(0, ranks, 0)]
+
+
+def raising(ranks):
+    yield [reduce(0, 1, 0)]
+    raise LookupError("</script><script>alert(1)</script><!--")
+"""
+
+STAR = """\
+from allfold import copy, reduce
+
+
+def star(ranks):
+    yield [reduce(0, r, 0) for r in range(1, ranks)]
+    yield [copy(0, 0, r) for r in range(1, ranks)]
+"""
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def forget_what_files_registered() -> Iterator[None]:
+    known = {collective: dict(found) for collective, found in registry._registry.items()}
+    yield
+    registry._registry.update(known)
+    choose._load.cache_clear()
+
+
+@pytest.fixture
+def in_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(words)
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def priced(schedule: Schedule, size: int = 4096) -> dict[str, object]:
+    return entry(schedule, find_topology(TOPOLOGY, schedule.ranks), size, topology_name=TOPOLOGY)
+
+
+# Entries -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_an_entry_holds_the_schedule_and_its_price(collective: str, name: str) -> None:
+    schedule = af.schedule(collective, name, 5)
+    bare, full = entry(schedule), priced(schedule)
+    assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED
+    assert Schedule.from_json(json.loads(json.dumps(bare["schedule"]))) == schedule
+    width = schedule.chunks + schedule.scratch
+    promise = schedule.promise
+    for key, layout in (("starts", promise.starts_with), ("ends", promise.ends_with)):
+        cells = np.asarray(bare[key])
+        assert cells.shape == (5, width)
+        assert (cells[:, : schedule.chunks] == layout(5, schedule.root, schedule.chunks)).all()
+        assert (cells[:, schedule.chunks :] == NOTHING).all()
+    assert bare["proof"]["ok"] and bare["counts"] == schedule.counts.to_json()
+    assert full["key"] == f"{collective}/{name}/5/{'null' if schedule.root is None else 0}/{TOPOLOGY}/4096"
+    assert bare["key"].endswith("/none/1048576")
+
+
+def test_the_timeline_is_the_simulation() -> None:
+    schedule, topology = af.schedule("all_reduce", "halving_doubling", 6), find_topology(TOPOLOGY, 6)
+    found, real = priced(schedule)["timeline"], simulate(schedule, topology, 4096)
+    assert found["duration"] == real.duration and found["critical"] == real.critical.tolist()
+    for column in ("move", "moves", "segment"):
+        assert found[column] == getattr(real, column).tolist()
+    for column in ("ready", "start", "sent", "arrived", "landed", "end"):
+        assert np.allclose(found[column], getattr(real, column), rtol=0, atol=1e-11)
+    assert np.allclose(found["idle"], real.idle(), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", af.algorithms("all_reduce"))
+def test_links_carry_what_the_pairs_send(name: str) -> None:
+    schedule, topology = af.schedule("all_reduce", name, 6), find_topology(TOPOLOGY, 6)
+    found = priced(schedule)
+    carried = [0.0] * len(found["links"])
+    for bytes_of_pair, links in zip(found["pairs"]["bytes"], found["pairs"]["links"], strict=True):
+        for link in links:
+            carried[link] += bytes_of_pair
+    assert np.allclose(carried, [link["bytes"] for link in found["links"]])
+    assert np.allclose(carried, simulate(schedule, topology, 4096).link_bytes())
+    assert sum(found["pairs"]["bytes"]) == pytest.approx(float(schedule.counts.bytes) * 4096)
+    assert re.fullmatch(r"[A-Z].* (limits it: its|limit it: their|takes|waiting).*\.", found["bottleneck"]["sentence"])
+    assert found["bottleneck"]["link"] in {link["name"] for link in found["links"]}
+
+
+def test_the_sentence_says_of_a_link_what_the_list_says() -> None:
+    schedule = af.schedule("all_to_all", "bruck", 6)
+    found = priced(schedule, 2**20)
+    busiest = next(link for link in found["links"] if link["name"] == found["bottleneck"]["link"])
+    share = 100 * busiest["seconds"] / found["timeline"]["duration"]
+    assert f"bytes take {share:.0f} % of the time" in found["bottleneck"]["sentence"]
+
+
+def test_where_no_bytes_go_no_link_is_the_busiest() -> None:
+    sentence = priced(af.schedule("barrier", "dissemination", 5))["bottleneck"]["sentence"]
+    assert "waiting" in sentence and "link" not in sentence
+
+
+def test_the_source_goes_with_the_steps() -> None:
+    found = entry(af.schedule("all_reduce", "ring", 4))
+    text = found["code"]["text"].splitlines()
+    assert found["code"]["file"] == "ring.py" and found["also"] == []
+    assert [text[line - 1].strip().split("(")[0] for line in found["lines"]] == [
+        *["yield from ring_reduce_scatter"] * 3,
+        *["yield from ring_all_gather"] * 3,
+    ]
+    assert {source["file"] for source in found["sources"]} == {"ring.py"}
+    assert all("yield [" in text[source["line"] - 1] for source in found["sources"])
+
+
+def test_an_algorithm_made_of_others_shows_its_own_file_first() -> None:
+    found = entry(af.schedule("all_reduce", "hierarchical", 8))
+    assert found["code"]["file"] == "hierarchical.py"
+    assert [file["file"] for file in found["also"]] == ["compose.py"]
+    text = found["code"]["text"].splitlines()
+    assert all("yield from" in text[line - 1] for line in found["lines"])
+
+
+def test_a_namesake_does_not_show_the_source_of_another() -> None:
+    def ring(ranks: int) -> Iterator[list[af.Move]]:
+        yield from registry.find_algorithm("all_reduce", "naive").function(ranks)
+
+    found = entry(af.schedule("all_reduce", ring, 4))
+    assert found["code"]["file"] == "naive.py" and "lines" not in found
+    elsewhere = Schedule.from_json(
+        json.dumps(af.schedule("all_reduce", "ring", 4).to_json()).replace("ring.py", "my.py")
+    )
+    assert entry(elsewhere)["code"] is None
+
+
+def test_wrong_schedules_are_blamed_at_their_place() -> None:
+    space: dict[str, Callable[..., object]] = {}
+    exec(compile(WRONG, "wrong.py", "exec"), space)
+    schedule, error = schedule_up_to_error("reduce_scatter", space["early"], 4)
+    proof = entry(schedule, error=error)["proof"]
+    assert error is None and not proof["ok"]
+    assert (proof["rank"], proof["chunk"], proof["step"]) == (0, 0, 1) and "site" not in proof
+    assert "rank 0 chunk 0 lacks ranks 1, 2 and 3 (nothing was ever moved there)" in proof["message"]
+    schedule, error = schedule_up_to_error("all_reduce", space["outside"], 4)
+    proof = entry(schedule, error=error)["proof"]
+    assert schedule.steps == 1 and proof["step"] == 1 and proof["site"] == "wrong.py:11"
+    schedule, error = schedule_up_to_error("all_reduce", space["raising"], 4)
+    assert schedule.steps == 1 and "raised LookupError at step 1" in entry(schedule, error=error)["proof"]["message"]
+
+
+def test_a_recording_begins_at_its_beginning() -> None:
+    event = {"call": 3, "memory": "private", "rank": 0, "waited": 100, "worked": 400}
+    events = [{**event, "start": 10**15}, {**event, "start": 10**15 + 200, "rank": 1, "worked": 1000}]
+    recording = {"format": "allfold-trace", "version": 1, "events": events}
+    page = page_of(af.schedule("all_reduce", "ring", 2), None, 8, others=[], recording=recording)
+    assert [one["start"] for one in page["entries"][0]["recording"]["events"]] == [0, 200]
+    assert page["state"]["clock"] == "measured"
+    (point,) = page["measured"]
+    assert point["size"] == 8 and point["seconds"] == pytest.approx(1300e-9)
+
+
+# The document --------------------------------------------------------------------------------------------------------
+
+
+def test_the_document_has_what_the_page_expects() -> None:
+    page = page_of(af.schedule("all_reduce", "ring", 8))
+    assert json.loads(json.dumps(page)) == page
+    assert list(page) == [
+        "format",
+        "version",
+        "mode",
+        "state",
+        "catalogue",
+        "entries",
+        "table",
+        "topologies",
+        "measured",
+    ]
+    assert page["state"] == {
+        "collective": "all_reduce",
+        "algorithm": "ring",
+        "ranks": 8,
+        "root": None,
+        "topology": "hosts:ranks_per_host=4",
+        "size": 2**20,
+        "step": 0,
+        "view": "holds",
+        "clock": "modelled",
+        "rivals": ["naive", "driver"],
+    }
+    assert page["entries"][0]["schedule"]["algorithm"] == "ring"
+    assert {one["schedule"]["algorithm"] for one in page["entries"]} == set(af.algorithms("all_reduce"))
+    assert [(row["collective"], row["algorithm"]) for row in page["catalogue"]] == EVERY
+    assert all(row["summary"] and row["rooted"] == COLLECTIVES[row["collective"]].rooted for row in page["catalogue"])
+    assert [one["name"] for one in page["topologies"]] == ["hosts:ranks_per_host=4"]
+
+
+def test_a_wrong_schedule_opens_where_it_is_wrong() -> None:
+    def twice(ranks: int) -> Iterator[list[af.Move]]:
+        yield [af.reduce(0, 1, 0)]
+        yield [af.reduce(0, 1, 0)]
+
+    page = page_of(af.schedule("all_reduce", twice, 2), others=[])
+    assert page["state"]["step"] == 2 and page["state"]["clock"] == "steps"
+    assert "rank 0 chunk 0 has rank 1 twice" in page["entries"][0]["proof"]["message"]
+
+
+def test_large_schedules_come_alone() -> None:
+    assert len(document([entry(af.schedule("all_reduce", "tree", 128))], table_ranks=[2])["entries"]) == 1
+    assert len(page_of(af.schedule("all_reduce", "tree", 128), None, table_ranks=[2])["entries"]) == 1
+
+
+def test_the_table_is_counted() -> None:
+    rows = {(row["algorithm"], row["ranks"]): row for row in table("all_reduce", [3, 8])}
+    ring = rows["ring", 8]
+    assert (ring["steps"], ring["messages"]) == (14, 112)
+    assert ring["busiest_port_bytes"] == 1.75 and ring["reduced_bytes"] == 0.875
+    assert rows["naive", 3]["reduced_bytes"] == 2
+    assert all(row["reduced_bytes"] == 0 for row in table("all_gather", [4]))
+
+
+def test_every_topology_on_offer_has_room() -> None:
+    for one in topologies(12):
+        assert len(one["topology"]["host"]) == 12 and one["summary"]
+        json.dumps(one, allow_nan=False)
+
+
+# The file ------------------------------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the text of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and self.scripts:
+            self.scripts[-1] += data
+
+
+@pytest.mark.parametrize("trick", ["</script><script>alert(1)//", "<!--<script>", "\u2028\u2029", "&lt;&amp;", '"\\'])
+def test_nothing_in_the_data_ends_it(trick: str) -> None:
+    text = html.as_data({"name": trick, trick: [trick]})
+    assert json.loads(text) == {"name": trick, trick: [trick]}
+    assert not re.search("[<>&\u2028\u2029]", text)
+
+
+def test_the_file_holds_everything_and_loads_nothing() -> None:
+    schedule = af.schedule("all_reduce", "ring", 4)
+    text = schedule.to_html(others=[])
+    page = Page(text)
+    assert [attributes.get("id") for tag, attributes in page.elements if tag == "script"] == ["allfold-data", None]
+    data = json.loads(page.scripts[0])
+    assert Schedule.from_json(data["entries"][0]["schedule"]) == schedule
+    assert data == page_of(schedule, others=[])
+    script, style = html.bundle()
+    assert page.scripts[1].strip() == script and style in text
+    assert not any({"src", "href"} & set(attributes) for _, attributes in page.elements)
+    (policy,) = (one["content"] for _, one in page.elements if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy and "connect-src 'none'" in policy
+    assert html.policy(script) == policy
+    # Names of XML namespaces are no addresses that anything is loaded from.
+    assert not re.findall(r"https?://(?!www\.w3\.org/(?:2000/svg|1999/xhtml|1999/xlink|1998/Math/MathML)\b)", text)
+    assert "@import" not in style and "url(" not in style
+
+
+def test_the_file_says_nothing_about_this_machine() -> None:
+    text = af.schedule("all_reduce", "ring", 4).to_html()
+    for secret in (str(ROOT), os.path.expanduser("~") + "/", os.uname().nodename):
+        assert secret not in text
+
+
+def test_the_page_is_small() -> None:
+    assert sum(len(part.encode()) for part in html.bundle()) < 300_000
+
+
+def test_a_hostile_name_stays_a_name(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG)
+    out = tmp_path / "page.html"
+    status, _, err = call("show", f"{tmp_path / 'wrong.py'}:raising", "--collective", "all_reduce", "--html", str(out))
+    assert status == 1 and "raised LookupError at step 1" in err
+    page = Page(out.read_text(encoding="utf-8"))
+    assert len(page.scripts) == 2 and "alert(1)" not in page.scripts[1]
+    first = json.loads(page.scripts[0])["entries"][0]
+    assert "</script><script>alert(1)" in first["proof"]["message"] and first["code"]["file"] == "wrong.py"
+    assert str(tmp_path) not in out.read_text(encoding="utf-8")
+
+
+def test_a_notebook_gets_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = af.schedule("all_reduce", "ring", 2)
+    text = schedule._repr_html_()
+    assert text is not None
+    ((tag, attributes),) = Page(text).elements
+    assert tag == "iframe" and attributes["srcdoc"] == schedule.to_html()
+    assert "allow-same-origin" not in (attributes["sandbox"] or "")
+    assert af.schedule("all_reduce", "naive", 150)._repr_html_() is None
+    monkeypatch.setattr(html, "files", lambda _: Path("/nowhere"))
+    assert schedule._repr_html_() is None
+    with pytest.raises(af.AllfoldError, match="make web builds them"):
+        schedule.to_html()
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def test_show_writes_the_page(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    words = ("ring", "tree", "--ranks", "3", "--topology", "fat_tree:bandwidth=400Gb/s", "--size", "64K")
+    assert call("show", *words, "--html", str(out))[0] == 0
+    data = json.loads(Page(out.read_text(encoding="utf-8")).scripts[0])
+    assert [one["key"].split("/", 4)[1:] for one in data["entries"]] == [
+        ["ring", "3", "null", "fat_tree:bandwidth=400Gb/s/65536"],
+        ["tree", "3", "null", "fat_tree:bandwidth=400Gb/s/65536"],
+    ]
+    assert data["state"]["topology"] == "fat_tree:bandwidth=400Gb/s" and data["state"]["rivals"] == ["tree"]
+
+
+def test_show_puts_a_recording_in(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert call("show", "tree", "--ranks", "2", "--size", "4K", "--measure", "--html", str(out))[0] == 0
+    first = json.loads(Page(out.read_text(encoding="utf-8")).scripts[0])["entries"][0]
+    events = first["recording"]["events"]
+    assert {event["rank"] for event in events} == {0, 1} and min(event["start"] for event in events) == 0
+    assert {event["algorithm"] for event in events} == {"tree"} and len({event["call"] for event in events}) == 1
+
+
+def test_a_function_of_a_file_is_measured_too(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "star.py").write_text(STAR)
+    out = tmp_path / "page.html"
+    words = ("--collective", "all_reduce", "--ranks", "3", "--size", "4K", "--measure", "--html", str(out))
+    assert call("show", f"{tmp_path / 'star.py'}:star", *words)[0] == 0
+    first = json.loads(Page(out.read_text(encoding="utf-8")).scripts[0])["entries"][0]
+    assert {event["rank"] for event in first["recording"]["events"]} == {0, 1, 2}
+    assert first["code"]["text"] == STAR and first["lines"] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--html", "/nowhere/page.html"], "cannot be written"),
+        (["--html", "x.html", "--topology", "nowhere"], "unknown topology"),
+        (["--html", "x.html", "--size", "many"], "expected a number of bytes"),
+        (["--measure"], "add --html"),
+        (["--columns", "3"], "add --svg"),
+        (["--animate", "--speed", "0"], "--speed 0"),
+        (["tree", "--json"], "name one algorithm"),
+    ],
+)
+def test_bad_usage_is_a_sentence(
+    words: list[str], expected: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = call("show", "ring", *words)
+    assert status == 2 and expected in err and not out
+
+
+def test_a_film_has_a_frame_a_step(call: Call) -> None:
+    schedule = af.schedule("all_reduce", "ring", 3)
+    shown = [[line.plain for line in frame] for frame in frames(draw(schedule, 100))]
+    assert len(shown) == schedule.steps + 1
+    assert {tuple(frame[:3]) for frame in shown} == {tuple(shown[0][:3])} and shown[0][3] == "at the start"
+    assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(4)]
+    assert shown[-1][-1].count("✓") == 3
+    plain, animated = (call("show", "ring", "--ranks", "3", *more)[1] for more in ((), ("--animate",)))
+    assert plain == animated  # this is no terminal
+
+
+@pytest.mark.parametrize("step", [-1, 15])
+def test_a_page_does_not_begin_where_there_is_no_step(step: int) -> None:
+    ring = af.schedule("all_reduce", "ring", 8)
+    assert page_of(ring, step=14)["state"]["step"] == 14
+    with pytest.raises(af.UsageError, match=f"cannot begin with {step} steps done; there are 14"):
+        ring.to_html(step=step)
