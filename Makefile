@@ -77,15 +77,20 @@ web/node_modules/.installed: web/package.json web/package-lock.json web/.npmrc
 lint: setup $(VENV)/.torch
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(filter %.cpp %.hpp,$(NATIVE))
 	$(VENV)/bin/mypy
 
 format: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(filter %.cpp %.hpp,$(NATIVE))
 
 clean:
 	rm -rf $(VENV) build dist web/node_modules web/test-results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# ALLFOLD_WERROR=ON: warnings of the C++ compiler are errors.
+WERROR := $(if $(ALLFOLD_WERROR),-C cmake.define.ALLFOLD_WERROR=$(ALLFOLD_WERROR))
 
 # The Python sources are used where they lie; only what these files say can make the installation stale. What builds the
 # native core is installed beside it (no build isolation), so that it has the versions of constraints.txt as well.
@@ -99,7 +104,7 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	    exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[test]"
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation $(WERROR) -e ".[test]"
 	@touch $@
 
 # Only the tests need torch, and it is large.

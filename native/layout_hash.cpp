@@ -1,8 +1,8 @@
 // A number that stands for where everything lies that ranks share.
 #include <cstddef>
 
-#include "messages/channel_parts.hpp"
 #include "collectives/communicator.hpp"
+#include "messages/channel_parts.hpp"
 #include "shared/directory.hpp"
 #include "shared/layout.hpp"
 
@@ -20,6 +20,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(CallRecord, root),
         offsetof(CallRecord, reach),
         offsetof(CallRecord, algorithm),
+        offsetof(CallRecord, op_digest),
         offsetof(CallRecord, begun),
         sizeof(SharedRecord),
         records_kept,
@@ -34,7 +35,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, last_call),
         offsetof(Post, last_done),
         offsetof(Post, fences_for_all),
-        offsetof(Post, witness),
+        offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
         offsetof(Post, start_ticks),
         offsetof(Post, shrink),

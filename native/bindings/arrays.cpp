@@ -26,8 +26,19 @@ std::optional<DType> from_format(const char* format, size_t size) {
     if (format[0] == 0 || format[1] != 0) return std::nullopt;
     switch (format[0]) {
         case '?': return DType::boolean;
-        case 'b': case 'h': case 'i': case 'l': case 'q': case 'n': return integer(true);
-        case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N': case 'c': return integer(false);
+        case 'b':
+        case 'h':
+        case 'i':
+        case 'l':
+        case 'q':
+        case 'n': return integer(true);
+        case 'B':
+        case 'H':
+        case 'I':
+        case 'L':
+        case 'Q':
+        case 'N':
+        case 'c': return integer(false);
         case 'e': return DType::float16;
         case 'f': return DType::float32;
         case 'd': return DType::float64;
@@ -89,7 +100,8 @@ struct Exchange {
     int (*borrow)(void* object, nb::dlpack::dltensor* out);
 };
 
-// How tensors of this very type, not of one derived from it, are borrowed; null if they are not. The last type is remembered.
+// How tensors of this very type, not of one derived from it, are borrowed; null if they are not. The last type is
+// remembered.
 decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     static PyTypeObject* last = nullptr;
     static decltype(Exchange::borrow) found = nullptr;
@@ -112,11 +124,11 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
 // Delegates, so that the destructor gives the buffer back when something below throws.
 Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array() {
     if (PyObject_CheckBuffer(object.ptr())) {
-        // Strides are asked for, not contiguity: what is not contiguous must be told from what cannot be used at all, and
-        // NumPy says ValueError to both.
-        int flags = PyBUF_FORMAT | PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
+        // Strides are asked for, not contiguity: what is not contiguous must be told from what cannot be used at all,
+        // and NumPy says ValueError to both.
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
         held_ = true;
+        if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
         if (!PyBuffer_IsContiguous(&view_, 'C')) {
             PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
             throw nb::python_error();
@@ -125,16 +137,26 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
         auto found = from_format(view_.format, size);
-        if (!found) throw nb::type_error(("unsupported element type (format " + std::string(view_.format) + "); known: " + known_dtypes()).c_str());
-        set_dtype(*found, size, as);
+        if (!found)
+            throw nb::type_error(
+                ("unsupported element type (format " + std::string(view_.format) + "); known: " + known_dtypes())
+                    .c_str());
+        set_dtype(*found, as);
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
             throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
-                                  Py_TYPE(object.ptr())->tp_name).c_str());
+                                  Py_TYPE(object.ptr())->tp_name)
+                                     .c_str());
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
-        take({tensor_.data(), {tensor_.device_type(), tensor_.device_id()}, static_cast<int32_t>(tensor_.ndim()), tensor_.dtype(),
-              shape, strides, 0}, as);
+        take({tensor_.data(),
+              {tensor_.device_type(), tensor_.device_id()},
+              static_cast<int32_t>(tensor_.ndim()),
+              tensor_.dtype(),
+              shape,
+              strides,
+              0},
+             as);
     }
 }
 
@@ -164,13 +186,15 @@ void Array::take(const nb::dlpack::dltensor& tensor, std::optional<DType> as) {
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
     auto found = from_dlpack(tensor.dtype);
     if (!found) throw nb::type_error(("unsupported element type; known: " + known_dtypes()).c_str());
-    set_dtype(*found, size_of(*found), as);
+    set_dtype(*found, as);
 }
 
-void Array::set_dtype(DType found, size_t size, std::optional<DType> as) {
+void Array::set_dtype(DType found, std::optional<DType> as) {
     dtype = as.value_or(found);
-    if (size_of(dtype) != size)
-        throw nb::type_error((std::string("dtype ") + name_of(dtype) + " does not fit elements of " + std::to_string(size) + " bytes").c_str());
+    // NumPy carries bfloat16 as uint16. Anything else would be to read the bits as what they are not.
+    bool carried = dtype == DType::bfloat16 && found == DType::uint16;
+    if (dtype != found && !carried)
+        throw nb::type_error((std::string("the array is ") + name_of(found) + ", not " + name_of(dtype)).c_str());
 }
 
 Array::Array(Array&& other) noexcept { *this = std::move(other); }
@@ -195,7 +219,10 @@ bool overlap(const Array& one, const Array& other) {
     return begin(one) < end(other) && begin(other) < end(one);
 }
 
-DType dtype_named(const char* name) {
+DType dtype_named(nb::handle given) {
+    if (!PyUnicode_Check(given.ptr()))
+        throw nb::type_error((std::string("dtype is the name of a type, not ") + nb::repr(given).c_str()).c_str());
+    const char* name = nb::cast<const char*>(given);
     for (size_t i = 0; i < dtype_count; ++i)
         if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);
     throw nb::value_error((std::string("unknown dtype ") + name).c_str());

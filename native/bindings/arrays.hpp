@@ -12,13 +12,14 @@ namespace allfold {
 
 namespace nb = nanobind;
 
-// A contiguous array in memory, kept alive. Throws a Python TypeError, ValueError or BufferError that says what is wrong.
+// A contiguous array in memory, kept alive. Throws a Python TypeError, ValueError or BufferError that says what is
+// wrong.
 class Array {
   public:
     Array() = default;
     Array(nb::handle object, bool writable, std::optional<DType> as);
-    // The same for a tensor that the caller keeps alive, and has looked at for what DLPack's quick exchange does not say
-    // (views that are to be conjugated or negated): no capsule is made. Other objects are taken as above.
+    // The same for a tensor that the caller keeps alive, and has looked at for what DLPack's quick exchange does not
+    // say (views that are to be conjugated or negated): no capsule is made. Other objects are taken as above.
     static Array vouched(nb::handle object, bool writable, std::optional<DType> as);
     Array(Array&& other) noexcept;
     Array& operator=(Array&& other) noexcept;
@@ -31,14 +32,14 @@ class Array {
 
   private:
     void take(const nb::dlpack::dltensor& tensor, std::optional<DType> as);
-    void set_dtype(DType found, size_t size, std::optional<DType> as);
+    void set_dtype(DType found, std::optional<DType> as);
 
     Py_buffer view_{};
     bool held_ = false;
     nb::ndarray<> tensor_;
 };
 
-DType dtype_named(const char* name);
+DType dtype_named(nb::handle name);
 
 // Whether two arrays have a byte in common.
 bool overlap(const Array& one, const Array& other);

@@ -11,12 +11,14 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 
 namespace allfold {
 
 namespace {
 
-// An operation and the array that it needs. Always let go of with the GIL held: the engine's threads never touch Python.
+// An operation and the array that it needs. Always let go of with the GIL held: the engine's threads never touch
+// Python.
 struct PyOperation {
     Array array;
     Operation operation;
@@ -28,7 +30,8 @@ int64_t number(nb::handle value, const char* name, const char* what) {
     if (PyIndex_Check(value.ptr())) {
         nb::object index = nb::steal(PyNumber_Index(value.ptr()));
         if (index.is_valid()) result = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-        if (!PyErr_Occurred() && overflow == 0) [[likely]] return result;
+        if (!PyErr_Occurred() && overflow == 0) [[likely]]
+            return result;
     }
     PyErr_Clear();
     throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
@@ -40,11 +43,11 @@ class PyChannel {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
-              std::shared_ptr<Ending> ending)
+              std::shared_ptr<FirstError> first_error)
         : timeout_(timeout) {
         std::vector<Channel::Member> list;
         for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
-        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(ending));
+        native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(first_error));
     }
 
     // What a forked child has of it is not its to end: locks may be held, and threads are not there.
@@ -66,12 +69,14 @@ class PyChannel {
         return message(run(job.operation, timeout));
     }
 
-    std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag, nb::handle dtype) {
+    std::shared_ptr<PyOperation> start(bool sends, nb::handle array, nb::handle peer, nb::handle tag,
+                                       nb::handle dtype) {
         native_->check_caller(sends ? "isend" : "irecv");
         auto job = std::make_shared<PyOperation>();
-        prepare(*job, sends ? Operation::Kind::send : Operation::Kind::receive, sends ? "isend" : "irecv", array, peer, tag, dtype);
+        prepare(*job, sends ? Operation::Kind::send : Operation::Kind::receive, sends ? "isend" : "irecv", array, peer,
+                tag, dtype);
         {
-            nb::gil_scoped_release release;
+            WithoutGil without;
             native_->start(job->operation);
         }
         if (!job->operation.done.load(std::memory_order_acquire)) keep(job);
@@ -91,7 +96,7 @@ class PyChannel {
         auto limit = duration(timeout);
         Message received;
         {
-            nb::gil_scoped_release release;
+            WithoutGil without;
             received = native_->wait(job.operation, limit, check_signals);
         }
         job.array = Array();
@@ -100,7 +105,7 @@ class PyChannel {
 
     void close() {
         if (!native_->is_here()) return;
-        nb::gil_scoped_release release;
+        WithoutGil without;
         native_->close();
     }
 
@@ -110,12 +115,15 @@ class PyChannel {
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 
-    static nb::tuple message(const Message& message) { return nb::make_tuple(message.source, message.tag, message.elements); }
+    static nb::tuple message(const Message& message) {
+        return nb::make_tuple(message.source, message.tag, message.elements);
+    }
 
     Clock::duration duration(nb::handle timeout) const {
         double seconds = timeout_;
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
-            throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") + nb::repr(timeout).c_str());
+            throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") +
+                                                nb::repr(timeout).c_str());
         // A year is as good as for ever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -130,7 +138,7 @@ class PyChannel {
         operation.peer = anyone ? any_source : number(peer, name, receives ? "source" : "destination");
         operation.tag = number(tag, name, "tag");
         std::optional<DType> as;
-        if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
+        if (!dtype.is_none()) as = dtype_named(dtype);
         job.array = Array(array, receives, as);
         operation.dtype = job.array.dtype;
         operation.data = static_cast<char*>(job.array.data);
@@ -139,7 +147,7 @@ class PyChannel {
 
     Message run(Operation& operation, nb::handle timeout) {
         auto limit = duration(timeout);
-        nb::gil_scoped_release release;
+        WithoutGil without;
         return native_->run(operation, limit, check_signals);
     }
 
@@ -161,16 +169,17 @@ class PyChannel {
 }  // namespace
 
 void bind_channel(nb::module_& module) {
-    nb::class_<Ending>(module, "Ending").def(nb::init<>());
+    nb::class_<FirstError>(module, "FirstError").def(nb::init<>());
     nb::class_<PyOperation>(module, "Operation");
     nb::class_<PyChannel>(module, "Channel")
-        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double, std::shared_ptr<Ending>>())
-        .def("send", &PyChannel::send, nb::arg("array"), nb::arg("destination").none(), nb::arg("tag").none(),
+        .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double,
+                      std::shared_ptr<FirstError>>())
+        .def("send", &PyChannel::send, nb::arg("array").none(), nb::arg("destination").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
-        .def("receive", &PyChannel::receive, nb::arg("array"), nb::arg("source").none(), nb::arg("tag").none(),
+        .def("receive", &PyChannel::receive, nb::arg("array").none(), nb::arg("source").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
-        .def("start", &PyChannel::start, nb::arg("sends"), nb::arg("array"), nb::arg("peer").none(), nb::arg("tag").none(),
-             nb::arg("dtype").none())
+        .def("start", &PyChannel::start, nb::arg("sends"), nb::arg("array").none(), nb::arg("peer").none(),
+             nb::arg("tag").none(), nb::arg("dtype").none())
         .def("done", &PyChannel::done)
         .def("wait", &PyChannel::wait, nb::arg("operation"), nb::arg("timeout").none())
         .def("close", &PyChannel::close);

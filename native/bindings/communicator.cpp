@@ -9,10 +9,11 @@
 
 #include <unordered_map>
 
-#include "collectives/communicator.hpp"
-#include "shared/worker.hpp"
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "collectives/communicator.hpp"
+#include "shared/worker.hpp"
 
 namespace allfold {
 
@@ -68,7 +69,8 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     program->one_area = nb::cast<bool>(facts["one_area"]);
     program->silent = nb::cast<bool>(facts["silent"]);
     program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
-    program->destinations = rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);
+    program->destinations =
+        rows<Slot>(ints("destination_starts"), ints("destination_rank"), ints("destination_slot"), slot);
     program->waits = rows<Wait>(ints("wait_starts"), ints("wait_rank"), ints("wait_count"), wait);
     program->reuse = rows<Wait>(ints("reuse_starts"), ints("reuse_rank"), ints("reuse_count"), wait);
     Ints leave_rank = ints("leave_rank"), leave_count = ints("leave_count");
@@ -103,7 +105,7 @@ struct Plan {  // the programs of one algorithm, by what peers may do with the a
 struct Choice {  // up to `limit` bytes, the engine takes this algorithm by itself
     uint64_t limit;
     std::string algorithm;
-    bool shared;  // worth reaching into the arrays, where they lie in shared memory
+    bool shared;                               // worth reaching into the arrays, where they lie in shared memory
     std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
 };
 
@@ -113,11 +115,13 @@ class PyCommunicator {
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
                    nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
-                   std::shared_ptr<Ending> ending)
-        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)), timeout_(seconds(timeout)) {
+                   std::shared_ptr<FirstError> first_error)
+        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)),
+          timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group, std::move(ending));
+        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group,
+                                                 std::move(first_error));
     }
 
     ~PyCommunicator() {
@@ -127,26 +131,28 @@ class PyCommunicator {
             return;
         }
         // The worker finishes what it has, and to let go of a job's arrays it needs the GIL that this thread holds.
-        nb::gil_scoped_release release;
+        WithoutGil without;
         worker_.reset();
     }
 
-    // `fetch_from`, `fetch_up_to`: the bytes of the whole buffer for which ordinary arrays are fetched out of their processes.
-    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices, uint64_t fetch_from,
-                uint64_t fetch_up_to) {
+    // `fetch_from`, `fetch_up_to`: the bytes of the whole buffer for which ordinary arrays are fetched out of their
+    // processes.
+    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices,
+                uint64_t fetch_from, uint64_t fetch_up_to) {
         fetches_[collective] = {fetch_from, fetch_up_to};
         choices_[collective].clear();
         for (auto& [limit, name, shared] : choices)
             choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
     }
 
-    // The way of almost all calls: blocking, a built-in operation, a registered algorithm, a contiguous array. It keeps what
-    // Python adds to a call below a microsecond. Everything else, and everything that is wrong, goes the long way.
+    // The way of almost all calls: blocking, a built-in operation, a registered algorithm, a contiguous array. It keeps
+    // what Python adds to a call below a microsecond. Everything else, and everything that is wrong, goes the long way.
     // `vouched`: see Array.
     nb::object call(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                     nb::handle in_background, nb::handle timeout, nb::handle dtype, bool vouched) {
-        bool plain = in_background.ptr() == Py_False && (algorithm.is_none() || PyUnicode_CheckExact(algorithm.ptr())) &&
-                     root >= 0 && static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
+        bool plain = in_background.ptr() == Py_False &&
+                     (algorithm.is_none() || PyUnicode_CheckExact(algorithm.ptr())) && root >= 0 &&
+                     static_cast<uint32_t>(root) < native_->size() && !(worker_ && worker_->busy());
         nb::object number = nb::none();
         if (plain && !op.is_none()) {
             number = nb::borrow(PyDict_GetItem(op_numbers().ptr(), op.ptr()));
@@ -178,7 +184,8 @@ class PyCommunicator {
             if (in_background) return nb::cast(ticket);
             double limit = std::chrono::duration<double>(job->call.timeout).count();
             // Not begun in time: those before it take too long. Once begun, it has a limit of its own.
-            if (!wait(*ticket, limit) && worker_->withdraw(*ticket)) throw native_->not_my_turn(collective_names[collective], job->call.timeout);
+            if (!wait(*ticket, limit) && worker_->withdraw(*ticket))
+                throw native_->not_my_turn(collective_names[collective], job->call.timeout);
             wait(*ticket, -1);
         } else {
             Job job;
@@ -194,47 +201,53 @@ class PyCommunicator {
         while (true) {
             bool done;
             {
-                nb::gil_scoped_release release;
+                WithoutGil without;
                 auto left = limit - Clock::now();
                 done = ticket.wait_for(std::min<Clock::duration>(left, std::chrono::milliseconds(50)));
             }
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
             if (done) {
-                ticket.rethrow();
+                try {
+                    ticket.rethrow();
+                } catch (const nb::python_error& error) {
+                    throw nb::python_error(error);  // a copy: raising it in Python uses it up, and others may wait too
+                }
                 return true;
             }
             if (Clock::now() >= limit) return false;
         }
     }
 
-    // `compares`: whether all came with the same to the last call. What is still under way was not waited for, and is not.
+    // `compares`: whether all came with the same to the last call. What is still under way was not waited for, and is
+    // not.
     void close(bool compares) {
         if (!native_->is_here()) return;  // a forked child leaves its parent's communicator alone
         check_caller("close");
-        nb::gil_scoped_release release;
+        WithoutGil without;
         std::exception_ptr error;
         try {
             if (compares && !(worker_ && worker_->busy())) native_->compare_last_call(check_signals);
         } catch (...) {
             error = std::current_exception();
         }
-        native_->stand(Standing::left);
+        native_->retire(Standing::left);
         worker_.reset();
         if (error) std::rethrow_exception(error);
     }
-    // The interpreter is about to end, and with it what the worker's thread needs to end its calls: whether one was given up.
+    // The interpreter is about to end, and with it what the worker's thread needs to end its calls: whether one was
+    // given up.
     bool end() {
-        if (!native_->is_here() || !worker_) return false;
-        bool pending = worker_->busy();
-        if (pending) native_->stand(Standing::aborted);
-        nb::gil_scoped_release release;
+        if (!native_->is_here()) return false;
+        bool pending = native_->is_in_call() || (worker_ && worker_->busy());
+        if (pending) native_->retire(Standing::aborted);
+        WithoutGil without;
         worker_.reset();
         return pending;
     }
 
     void abort() {
         native_->check_here("abort");
-        native_->stand(Standing::aborted);
+        native_->retire(Standing::aborted);
     }
     bool in_shared_memory(nb::handle object) {
         Array array(object, false, std::nullopt);
@@ -252,12 +265,12 @@ class PyCommunicator {
     }
     void start_trace() {
         events_.clear();
-        nb::gil_scoped_release release;  // a call in the background may need the interpreter to come to its end
+        WithoutGil without;  // a call in the background may need the interpreter to come to its end
         native_->trace_to(&events_, timeout_);
     }
     nb::list stop_trace() {
         {
-            nb::gil_scoped_release release;
+            WithoutGil without;
             native_->trace_to(nullptr, timeout_);
         }
         nb::list list;
@@ -269,7 +282,7 @@ class PyCommunicator {
   private:
     struct Job {
         Array input, output;
-        std::string algorithm;
+        std::string algorithm, op_name;
         std::shared_ptr<Plan> plan;
         nb::object function;
         Call call{};
@@ -284,26 +297,24 @@ class PyCommunicator {
         Job(const Job&) = delete;
     };
 
-    // The lock of the interpreter, given up only when there is time to: a small call is over before another thread could
-    // take it.
+    // The lock of the interpreter, given up only when there is time to: a small call is over before another thread
+    // could take it.
     class Interpreter {
       public:
-        void let_go() {
-            if (!state_) state_ = PyEval_SaveThread();
-        }
-        ~Interpreter() {
-            if (state_) PyEval_RestoreThread(state_);
+        void release() {
+            if (!without_) without_.emplace();
         }
 
       private:
-        PyThreadState* state_ = nullptr;
+        std::optional<WithoutGil> without_;
     };
 
     // See Communicator::check_caller. An operation may also run on the worker's thread.
     void check_caller(const char* name) {
         native_->check_caller(name);
         if (worker_ && worker_->is_this_thread())
-            throw EngineError(Fault::usage, std::string(name) + ": called from inside an operation, while the call that it belongs " +
+            throw EngineError(Fault::usage, std::string(name) +
+                                                ": called from inside an operation, while the call that it belongs " +
                                                 "to is under way on the same communicator, and would wait for itself");
     }
 
@@ -311,10 +322,10 @@ class PyCommunicator {
         constexpr size_t small = 16 << 10;
         Interpreter interpreter;
 #if defined(__SANITIZE_THREAD__)
-        interpreter.let_go();  // kept, it would put in order what ThreadSanitizer is to see out of order
+        interpreter.release();  // kept, it would put in order what ThreadSanitizer is to see out of order
 #endif
-        if (job.call.elements * size_of(job.call.dtype) > small) interpreter.let_go();
-        native_->run(job.call, [&] { interpreter.let_go(); }, check_signals);
+        if (job.call.elements * size_of(job.call.dtype) > small) interpreter.release();
+        native_->run(job.call, [&] { interpreter.release(); }, check_signals);
     }
 
     static void check_signals() {
@@ -325,13 +336,14 @@ class PyCommunicator {
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
         std::optional<DType> as;
-        if (!dtype.is_none()) as = dtype_named(nb::cast<const char*>(dtype));
+        if (!dtype.is_none()) as = dtype_named(dtype);
         if (!input.is_none()) job.input = vouched ? Array::vouched(input, false, as) : Array(input, false, as);
         if (!output.is_none()) job.output = vouched ? Array::vouched(output, true, as) : Array(output, true, as);
         bool has_input = !input.is_none(), has_output = !output.is_none();
         if (has_input && has_output && job.input.dtype != job.output.dtype)
-            throw nb::type_error((std::string("the input is ") + name_of(job.input.dtype) + ", the output " +
-                                  name_of(job.output.dtype)).c_str());
+            throw nb::type_error(
+                (std::string("the input is ") + name_of(job.input.dtype) + ", the output " + name_of(job.output.dtype))
+                    .c_str());
         if (has_input && has_output && overlap(job.input, job.output)) {
             PyErr_SetString(PyExc_BufferError, "the input and the output overlap");
             throw nb::python_error();
@@ -364,7 +376,7 @@ class PyCommunicator {
         }
         call.algorithm = job.algorithm.c_str();
         Plan& plan = *job.plan;
-        call.private_program = compiled(plan, Memory::unreachable);
+        call.private_program = compiled(plan, Memory::private_);
         call.shared_program = reach ? compiled(plan, Memory::shared) : nullptr;
         auto [least, most] = fetches_[collective];
         bool worth_fetching = reach && bytes >= least && bytes <= most;
@@ -404,32 +416,47 @@ class PyCommunicator {
     void set_op(Job& job, nb::handle op) {
         Call& call = job.call;
         call.op = 0;
+        bool reduces = call.collective == Collective::all_reduce || call.collective == Collective::reduce ||
+                       call.collective == Collective::reduce_scatter;
+        if (reduces == op.is_none())
+            throw nb::type_error(reduces ? "an operation is needed, not None" : "it takes no operation");
         if (op.is_none()) return;
         if (nb::isinstance<nb::int_>(op)) {
             auto number = nb::cast<uint8_t>(op);
             call.op = number;
             call.fold = find_fold(static_cast<Op>(number), call.dtype);
             if (!call.fold)
-                throw nb::type_error((std::string(name_of(static_cast<Op>(number))) + " is not defined for " + name_of(call.dtype)).c_str());
+                throw nb::type_error(
+                    (std::string(name_of(static_cast<Op>(number))) + " is not defined for " + name_of(call.dtype))
+                        .c_str());
             return;
         }
         call.op = custom_op;
-        job.function = nb::borrow(op);
+        auto [function, name, digest] = nb::cast<std::tuple<nb::object, std::string, uint64_t>>(op);
+        job.function = function;
+        job.op_name = name;
+        call.op_name = job.op_name.c_str();
+        call.op_digest = digest;
         DType dtype = call.dtype;
-        call.custom_fold = [function = job.function.ptr(), dtype](const void* const* sources, size_t count,
-                                                                  void* const* destinations, size_t copies, size_t elements) {
+        call.custom_fold = [this, function = job.function.ptr(), dtype](const void* const* sources, size_t count,
+                                                                        void* const* destinations, size_t copies,
+                                                                        size_t elements) {
             nb::gil_scoped_acquire acquire;
-            // Copies, since the operation may keep what it is given: what lies here will soon be something else, or gone. In
-            // pieces that stay in the cache.
+            // Copies, since the operation may keep what it is given: what lies here will soon be something else, or
+            // gone. In pieces that stay in the cache.
             size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
             for (size_t done = 0; done < elements; done += most) {
                 size_t start = done * size_of(dtype), bytes = std::min(most, elements - done) * size_of(dtype);
                 nb::list list;
-                for (size_t i = 0; i < count; ++i) list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
+                for (size_t i = 0; i < count; ++i)
+                    list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
                 nb::object result = nb::handle(function)(list, name_of(dtype));
+                native_->check_here("an operation");  // it may have forked, and this be the child
                 Array array(result, false, dtype);
-                if (array.elements * size_of(dtype) != bytes) throw nb::value_error("an operation gave another length than it got");
-                for (size_t i = 0; i < copies; ++i) std::memcpy(static_cast<char*>(destinations[i]) + start, array.data, bytes);
+                if (array.elements * size_of(dtype) != bytes)
+                    throw nb::value_error("an operation gave another length than it got");
+                for (size_t i = 0; i < copies; ++i)
+                    std::memcpy(static_cast<char*>(destinations[i]) + start, array.data, bytes);
             }
         };
     }
@@ -449,6 +476,8 @@ class PyCommunicator {
     const Program* compiled(Plan& plan, Memory memory) {
         if (auto* known = plan.program(memory)) return known;
         auto number = static_cast<size_t>(memory);
+        native_->check_here(
+            "a collective");  // in a forked child, Python's own locks may be held by threads of its parent
         auto made = make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number)));
         if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
             throw nb::value_error("the program is another rank's");
@@ -485,20 +514,27 @@ class PyCommunicator {
 
 }  // namespace
 
-// The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the smallest
-// calls would feel.
+// The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the
+// smallest calls would feel.
 static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count, bool vouched) noexcept {
     auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
-        if (!PyLong_Check(arguments[4]))
-            throw EngineError(Fault::usage, std::string(collective_names[collective]) + ": root must be a rank, a whole number, not " +
-                                                nb::repr(arguments[4]).c_str());
-        long root = std::clamp<long>(PyLong_AsLong(arguments[4]), -1, most_ranks);
-        PyErr_Clear();  // a root beyond all numbers is out of range like any other
-        return self->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
-                          arguments[6], arguments[7], arguments[8], vouched)
+        auto root_error = [&] {
+            PyErr_Clear();
+            return EngineError(Fault::usage, std::string(collective_names[collective]) +
+                                                 ": root must be a rank, a whole number, not " +
+                                                 nb::repr(arguments[4]).c_str());
+        };
+        nb::object index = nb::steal(PyNumber_Index(arguments[4]));
+        if (!index.is_valid()) throw root_error();
+        long root = PyLong_AsLong(index.ptr());
+        if (root == -1 && PyErr_Occurred()) throw root_error();
+        root = std::clamp<long>(root, INT32_MIN, INT32_MAX);
+        return self
+            ->call(collective, arguments[1], arguments[2], arguments[3], static_cast<int>(root), arguments[5],
+                   arguments[6], arguments[7], arguments[8], vouched)
             .release()
             .ptr();
     } catch (nb::python_error& error) {
@@ -525,9 +561,10 @@ static nb::object caller(nb::handle communicator) {
     static PyMethodDef definition{"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call_entry<vouched>)),
                                   METH_FASTCALL, "Run one collective."};
     // The function keeps the communicator alive, as the context of the capsule that it is bound to.
-    nb::object capsule = nb::steal(PyCapsule_New(nb::cast<PyCommunicator*>(communicator), nullptr, [](PyObject* object) {
-        Py_DECREF(static_cast<PyObject*>(PyCapsule_GetContext(object)));
-    }));
+    nb::object capsule =
+        nb::steal(PyCapsule_New(nb::cast<PyCommunicator*>(communicator), nullptr, [](PyObject* object) {
+            Py_DECREF(static_cast<PyObject*>(PyCapsule_GetContext(object)));
+        }));
     PyCapsule_SetContext(capsule.ptr(), communicator.inc_ref().ptr());
     return nb::steal(PyCFunction_New(&definition, capsule.ptr()));
 }
@@ -535,8 +572,8 @@ static nb::object caller(nb::handle communicator) {
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
     nb::class_<PyCommunicator>(module, "Communicator")
-        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object, nb::object,
-                      double, bool, uint64_t, std::shared_ptr<Ending>>())
+        .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
+                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
@@ -550,6 +587,13 @@ void bind_communicator(nb::module_& module) {
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
     module.def("forget_programs", [] { ++program_generation; });
+    // Until no thread is in a call any more without the interpreter's lock, or the time is up.
+    module.def("await_threads", [](double limit) {
+        for (auto end = Clock::now() + seconds(limit); threads_without_gil > 0 && Clock::now() < end;) {
+            nb::gil_scoped_release release;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    });
     module.def("check_program", [](nb::dict facts) { make_program(facts); });
     module.def("overlap", [](nb::handle one, nb::handle other) {
         return overlap(Array(one, false, std::nullopt), Array(other, false, std::nullopt));

@@ -1,5 +1,5 @@
-// What can be seen of a rank from outside, in its arena: for `allfold doctor`, for the flight recorder, and for ranks that
-// agree on who is left.
+// What can be seen of a rank from outside, in its arena: for `allfold doctor`, for the flight recorder, and for ranks
+// that agree on who is left.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -7,11 +7,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/stack_query.hpp"
+#include "bindings/bindings.hpp"
 #include "collectives/communicator.hpp"
 #include "shared/blame.hpp"
+#include "shared/stack_query.hpp"
 #include "shared/ticks.hpp"
-#include "bindings/bindings.hpp"
 
 namespace allfold {
 
@@ -55,7 +55,8 @@ nb::dict record_of(const CallRecord& record, const Times& times) {
 nb::dict post_of(const Post& post, int32_t process) {
     const char* standings[] = {"open", "mismatch", "aborted", "left", "late"};
     uint64_t last = post.last_call.load(std::memory_order_acquire);
-    uint32_t standing = post.standing.load(std::memory_order_relaxed), waits = post.waiting_for.load(std::memory_order_relaxed);
+    uint32_t standing = post.standing.load(std::memory_order_relaxed),
+             waits = post.waiting_for.load(std::memory_order_relaxed);
     Times times(post);
     nb::list calls;
     for (uint64_t call = last > records_kept ? last - records_kept + 1 : 1; call <= last; ++call) {
@@ -81,7 +82,8 @@ class View {
         if (fstat(descriptor, &facts) != 0 || facts.st_size < static_cast<off_t>(sizeof(Directory)))
             throw nb::value_error("this is not an arena of allfold");
         size_ = static_cast<size_t>(facts.st_size);
-        base_ = mmap(nullptr, size_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, descriptor, 0);
+        base_ =
+            mmap(nullptr, size_, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_NORESERVE, descriptor, 0);
         if (base_ == MAP_FAILED) throw nb::value_error("the arena cannot be mapped");
         if (directory().magic.load(std::memory_order_acquire) != layout_hash) {
             munmap(base_, size_);
@@ -92,7 +94,8 @@ class View {
     View(const View&) = delete;
     Directory& directory() const { return *static_cast<Directory*>(base_); }
     const Post* post(uint64_t offset) const {
-        bool there = offset >= sizeof(Directory) && offset % line_bytes == 0 && offset <= size_ && sizeof(Post) <= size_ - offset;
+        bool there = offset >= sizeof(Directory) && offset % line_bytes == 0 && offset <= size_ &&
+                     sizeof(Post) <= size_ - offset;
         return there ? reinterpret_cast<const Post*>(static_cast<char*>(base_) + offset) : nullptr;
     }
 
@@ -130,13 +133,14 @@ nb::bytes ask_descriptor(int descriptor, double seconds) {
     std::string text;
     {
         nb::gil_scoped_release release;
-        text = ask(view.directory(), std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+        text =
+            ask(view.directory(), std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
     }
     return nb::bytes(text.data(), text.size());
 }
 
-// A plain C function, with nothing in it that would have to be destroyed: an interpreter that is ending has a thread that
-// asks for its lock exit then and there, through all frames, which C++ takes for an error in most of its own.
+// A plain C function, with nothing in it that would have to be destroyed: an interpreter that is ending has a thread
+// that asks for its lock exit then and there, through all frames, which C++ takes for an error in most of its own.
 PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (count != 2 || !nb::isinstance<Arena>(arguments[0])) {
         PyErr_SetString(PyExc_TypeError, "next_question takes an arena and a number");
@@ -152,8 +156,8 @@ PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(question);
 }
 
-// What the flight recorder adds to a call, in nanoseconds: a record is made and stored, and the clock read twice. The best
-// of some rounds over as many records as are kept.
+// What the flight recorder adds to a call, in nanoseconds: a record is made and stored, and the clock read twice. The
+// best of some rounds over as many records as are kept.
 double recorder_nanoseconds() {
     auto records = std::make_unique<SharedRecord[]>(records_kept);
     constexpr uint64_t calls = 64 * records_kept;
@@ -204,8 +208,10 @@ void bind_inspect(nb::module_& module) {
         arena.need_here("is_alive");
         return life_of(process_of(arena)) == Life::alive;
     });
-    // Sequentially consistent: those who agree on something through these words each write theirs and then read the others'.
-    module.def("load_word", [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
+    // Sequentially consistent: those who agree on something through these words each write theirs and then read the
+    // others'.
+    module.def("load_word",
+               [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
     module.def("store_word", [](const Arena& arena, size_t post, size_t word, uint64_t value) {
         shrink_word(arena, post, word).store(value);
     });

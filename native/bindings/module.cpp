@@ -1,7 +1,7 @@
 #include <nanobind/nanobind.h>
 
-#include "shared/errors.hpp"
 #include "bindings/bindings.hpp"
+#include "shared/errors.hpp"
 
 namespace nb = nanobind;
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "shared/blame.hpp"
 #include "collectives/communicator_parts.hpp"
 #include "collectives/fetch.hpp"
+#include "shared/blame.hpp"
 #include "shared/peers.hpp"
 #include "shared/ticks.hpp"
 
@@ -16,18 +16,19 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks share.
+// Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks
+// share.
 constexpr uint64_t cached_bytes = uint64_t{64} << 20;
 
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
-Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches,
-                           uint64_t group, std::shared_ptr<Ending> ending)
-    : rank_(rank), label_(std::move(label)), members_(std::move(members)),
-      blame_(rank, members_), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
-      fetching_(fetches ? Fetching::untried : Fetching::fails), ending_(std::move(ending)) {
+Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group,
+                           std::shared_ptr<FirstError> first_error)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_),
+      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+      fetching_(fetches ? Fetching::untried : Fetching::fails), first_error_(std::move(first_error)) {
     for (const Member& member : members_) {
         posts_.push_back(reinterpret_cast<Post*>(member.arena->at(member.post)));
         work_.push_back(member.arena->at(member.work));
@@ -36,12 +37,12 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     inputs_.resize(size());
     outputs_.resize(size());
     far_.resize(size());
-    if (getrandom(&witness_, sizeof witness_, 0) != sizeof witness_) fetching_ = Fetching::fails;
-    witness_ |= 1;  // not what an untouched post says
-    posts_[rank_]->witness_address.store(reinterpret_cast<uint64_t>(&witness_), std::memory_order_relaxed);
+    if (getrandom(&probe_word_, sizeof probe_word_, 0) != sizeof probe_word_) fetching_ = Fetching::fails;
+    probe_word_ |= 1;  // not what an untouched post says
+    posts_[rank_]->probe_address.store(reinterpret_cast<uint64_t>(&probe_word_), std::memory_order_relaxed);
     posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
-    // Release: whoever sees the witness sees the address and the process to look for it.
-    posts_[rank_]->witness.store(witness_, std::memory_order_release);
+    // Release: whoever sees the probe_word sees the address and the process to look for it.
+    posts_[rank_]->probe_word.store(probe_word_, std::memory_order_release);
     posts_[rank_]->start_ticks.store(ticks(), std::memory_order_relaxed);
     posts_[rank_]->start_time.store(nanoseconds_since_1970(), std::memory_order_relaxed);
     for (Entry& entry : members_[rank_].arena->directory().entries) {
@@ -68,7 +69,7 @@ bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
     return members_[rank_].arena->holds(pointer, bytes);
 }
 
-void Communicator::stand(Standing standing) {
+void Communicator::retire(Standing standing) {
     // What ended the communicator first is what peers should hear of.
     uint32_t open = static_cast<uint32_t>(Standing::open);
     posts_[rank_]->standing.compare_exchange_strong(open, static_cast<uint32_t>(standing), std::memory_order_acq_rel);
@@ -76,19 +77,20 @@ void Communicator::stand(Standing standing) {
 }
 
 Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::duration timeout,
-                         const std::function<void()>& let_go, const std::function<void()>& interrupted)
+                         const std::function<void()>& before_blocking, const std::function<void()>& interrupted)
     : communicator_(communicator) {
     communicator_.check_caller(name);
     auto& turn = communicator_.turn_;
     uint64_t free = 0;
     if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
-        // Whoever has the turn may need, to finish, what let_go() gives up (the interpreter).
-        if (let_go) let_go();
+        // Whoever has the turn may need, to finish, what before_blocking() gives up (the interpreter).
+        if (before_blocking) before_blocking();
         auto deadline = Clock::now() + timeout;
         while (turn.exchange(2, std::memory_order_acquire) != 0) {
             sleep_on(turn, 2, std::min<Clock::duration>(20ms, timeout));
             if (interrupted) interrupted();
-            if (Clock::now() >= deadline && turn.load(std::memory_order_relaxed) != 0) throw communicator_.not_my_turn(name, timeout);
+            if (Clock::now() >= deadline && turn.load(std::memory_order_relaxed) != 0)
+                throw communicator_.not_my_turn(name, timeout);
         }
     }
     communicator_.runner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -102,17 +104,18 @@ Communicator::Turn::~Turn() {
 EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout) const {
     char within[48];
     std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
-    return EngineError(Fault::timeout, std::string(name) + ": another call of this rank was still under way after " + within +
-                                           "; calls on one communicator take turns (" + label_ + ")");
+    return EngineError(Fault::timeout, std::string(name) + ": another call of this rank was still under way after " +
+                                           within + "; calls on one communicator take turns (" + label_ + ")");
 }
 
 void Communicator::check_caller(const char* name) const {
     check_here(name);
     // Relaxed: a thread sees its own store, and no other thread has its number.
     if (runner_.load(std::memory_order_relaxed) == std::this_thread::get_id())
-        throw EngineError(Fault::usage, std::string(name) + ": this thread is in a call on the same communicator already, in an " +
-                                            "operation of its own or in the handler of a signal, and would wait for itself " +
-                                            where(call_));
+        throw EngineError(Fault::usage,
+                          std::string(name) + ": this thread is in a call on the same communicator already, in an " +
+                              "operation of its own or in the handler of a signal, and would wait for itself " +
+                              where(call_));
 }
 
 void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout) {
@@ -120,10 +123,19 @@ void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout)
     trace_ = events;
 }
 
-void Communicator::run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted) {
-    Turn turn(*this, collective_names[static_cast<size_t>(call.collective)], call.timeout, let_go, interrupted);
+void Communicator::run(const Call& call, const std::function<void()>& before_blocking,
+                       const std::function<void()>& interrupted) {
+    Turn turn(*this, collective_names[static_cast<size_t>(call.collective)], call.timeout, before_blocking,
+              interrupted);
     check_open(call);
-    Running running{.let_go = let_go, .interrupted = interrupted, .record = {}, .timeout = call.timeout, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
+    Running running{.before_blocking = before_blocking,
+                    .interrupted = interrupted,
+                    .record = {},
+                    .timeout = call.timeout,
+                    .met = met_,
+                    .inputs = inputs_,
+                    .outputs = outputs_,
+                    .far = far_};
     running.met.assign(size(), 0);
     running.met[rank_] = 1;
     try {
@@ -131,12 +143,18 @@ void Communicator::run(const Call& call, const std::function<void()>& let_go, co
         running.program = agree(running, call);
         perform(running, call, *running.program);
     } catch (const EngineError& error) {
-        ending_->set(error);
-        stand(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        if (!is_here()) throw;  // out of an operation that has forked: none of this is the child's
+        first_error_->set(error);
+        retire(Standing::aborted);  // the others must not wait for a call that this rank has given up
         throw;
     } catch (...) {  // what it was, the caller hears from the exception itself
-        ending_->set(EngineError(Fault::usage, name_of(running) + ": an exception ended it on this rank, an interrupt or one of an operation of one's own " + where(call_)));
-        stand(Standing::aborted);
+        if (!is_here()) throw;
+        first_error_->set(
+            EngineError(Fault::usage,
+                        name_of(running) +
+                            ": an exception ended it on this rank, an interrupt or one of an operation of one's own " +
+                            where(call_)));
+        retire(Standing::aborted);
         throw;
     }
 }
@@ -148,8 +166,9 @@ void Communicator::check_open(const Call& call) const {
     if (standing == Standing::open) return;
     std::string name = collective_names[static_cast<size_t>(call.collective)];
     if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
-    ending_->say_again(name);
-    throw EngineError(Fault::rank_lost, name + ": this communicator was aborted; go on with shrink(), or make a new one");
+    first_error_->say_again(name);
+    throw EngineError(Fault::rank_lost,
+                      name + ": this communicator was aborted; go on with shrink(), or make a new one");
 }
 
 void Communicator::enter(Running& running, const Call& call) {
@@ -161,6 +180,8 @@ void Communicator::enter(Running& running, const Call& call) {
     record.collective = static_cast<uint8_t>(call.collective);
     record.dtype = static_cast<uint8_t>(call.dtype);
     record.op = call.op;
+    if (call.op_name[0]) std::strncpy(record.op_name, call.op_name, sizeof record.op_name - 1);
+    record.op_digest = call.op_digest;
     if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
     offer(record, call);
     record.begun = ticks();
@@ -169,15 +190,15 @@ void Communicator::enter(Running& running, const Call& call) {
     // Relaxed: whoever reads these has first acquired a progress that is published after them.
     post.records[call_ % records_kept].store(record);
     post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
-    // Release: look_around() reads record and chain of a peer that it has not heard of otherwise.
+    // Release: check_peers() reads record and chain of a peer that it has not heard of otherwise.
     post.last_call.store(call_, std::memory_order_release);
     // A peer that has not said so yet may still say so: until then, every publication has its own fence.
     if (!fenced_by_sleepers_)
         fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
             return each->fences_for_all.load(std::memory_order_relaxed) != 0;
         });
-    // Nobody may fall behind by more than two uses of a work area: the one that comes next was used before the last, and
-    // records and chains are kept for a few calls only.
+    // Nobody may fall behind by more than two uses of a work area: the one that comes next was used before the last,
+    // and records and chains are kept for a few calls only.
     for (uint32_t peer = 0; peer < size(); ++peer)
         if (peer != rank_) await_peer(running, peer, settled_);
 }
@@ -199,24 +220,23 @@ void Communicator::offer(CallRecord& record, const Call& call) {
 }
 
 // Whether this rank can read the memory of all others. Tried once, when it is first wanted and all have left their
-// witnesses: a process by that number that is not the peer has another number there, or nothing.
+// probe words: a process by that number that is not the peer has another number there, or nothing.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
-        if (post->witness.load(std::memory_order_acquire) == 0) return false;
+        if (post->probe_word.load(std::memory_order_acquire) == 0) return false;
     fetching_ = Fetching::works;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         const Post* post = posts_[peer];
         uint64_t seen = 0;
-        int error = fetch(process_of(peer),
-                          post->witness_address.load(std::memory_order_relaxed), &seen, sizeof seen);
-        if (error || seen != post->witness.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
+        int error = fetch(process_of(peer), post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        if (error || seen != post->probe_word.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
     }
     return fetching_ == Fetching::works;
 }
 
-// Which program it is, the same on all ranks: reaching into arrays takes all ranks. Whoever offers none knows that it is
-// not to be; the others wait to hear from everyone, as a program that reaches into arrays must anyway.
+// Which program it is, the same on all ranks: reaching into arrays takes all ranks. Whoever offers none knows that it
+// is not to be; the others wait to hear from everyone, as a program that reaches into arrays must anyway.
 const Program* Communicator::agree(Running& running, const Call& call) {
     const CallRecord& own = running.record;
     // Heard by those who offer theirs, before anything that could wait for them.
@@ -246,7 +266,7 @@ const Program* Communicator::agree(Running& running, const Call& call) {
 }
 
 void Communicator::perform(Running& running, const Call& call, const Program& program) {
-    if (program.memory == Memory::unreachable) {
+    if (program.memory == Memory::private_) {
         running.inputs[rank_] = static_cast<const char*>(call.input);
         running.outputs[rank_] = static_cast<char*>(call.output);
     }
@@ -292,8 +312,8 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
             bool last = i + 1 == count && segment + 1 == running.segments;
             if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
             if (trace_)
-                trace_->push_back({call_, program.name, segment, i, began, ready, now(),
-                                   running.segment_elements * element});
+                trace_->push_back(
+                    {call_, program.name, segment, i, began, ready, now(), running.segment_elements * element});
         }
         if (!program.one_area) ++areas_used_;
     }
@@ -305,10 +325,10 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     settled_ = running.segments > 1 && !program.one_area ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
-    // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard, may
-    // keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it has
-    // ended the call before, which is what they wait for in the next one. That it has ended this one they wait for in
-    // the next but one, and until then they hear from it again, or it has not come to the next.
+    // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard,
+    // may keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it
+    // has ended the call before, which is what they wait for in the next one. That it has ended this one they wait for
+    // in the next but one, and until then they hear from it again, or it has not come to the next.
     if (!program.silent || running.segments > 1) publish_progress(base_);
     // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
@@ -339,16 +359,15 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
     // Between arrays the library's own copy is faster, and what lies in the work area is in the cache.
     const void* from_memory = into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
-        fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations, destination_count,
-                          elements, program.complete[i]);
+        fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations,
+                          destination_count, elements, program.complete[i]);
     else
         combine(call, sources, source_count, destinations, destination_count, elements, program.complete[i],
                 from_memory);
 }
 
 void Communicator::combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
-                           size_t destination_count, uint64_t elements, bool complete,
-                           const void* from_memory) const {
+                           size_t destination_count, uint64_t elements, bool complete, const void* from_memory) const {
     if (source_count == 1) {
         copy(sources[0], destinations, destination_count, elements * size_of(call.dtype), from_memory != nullptr);
     } else if (call.fold) {
@@ -359,11 +378,11 @@ void Communicator::combine(const Call& call, const void* const* sources, size_t 
     }
 }
 
-// The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what is
-// folded is fetched tile by tile, so that it is still in the cache when it is combined.
+// The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what
+// is folded is fetched tile by tile, so that it is still in the cache when it is combined.
 void Communicator::fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
-                                     size_t source_count, void** destinations, size_t destination_count, uint64_t elements,
-                                     bool complete) {
+                                     size_t source_count, void** destinations, size_t destination_count,
+                                     uint64_t elements, bool complete) {
     auto is_far = [&](size_t i) { return slots[i].space != Space::work && running.far[slots[i].rank]; };
     size_t element = size_of(call.dtype), far = 0;
     for (size_t i = 0; i < source_count; ++i) far += is_far(i);
@@ -402,7 +421,9 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
     if (error == 0) return;
     if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
-    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) + " does not let its arrays be read any more (" + std::strerror(error) + ") " + where(call_));
+    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) +
+                                            " does not let its arrays be read any more (" + std::strerror(error) +
+                                            ") " + where(call_));
 }
 
 // Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
@@ -425,16 +446,20 @@ void Communicator::publish_progress(uint64_t value) {
 }
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
-    // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only then.
+    // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only
+    // then.
     if (seen_[peer] >= target) return;
     Post& post = *posts_[peer];
     bool took_long = false;
     seen_[peer] = await(
-        post.progress, post.sleepers, target, patience_, [&] { if (running.let_go) running.let_go(); },
+        post.progress, post.sleepers, target, patience_,
+        [&] {
+            if (running.before_blocking) running.before_blocking();
+        },
         [&] {
             took_long = true;
             posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_relaxed);
-            return bother(running, peer);
+            return on_stall(running, peer);
         });
     if (took_long) posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
 }

@@ -13,31 +13,39 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/program.hpp"
+#include "kernels/kernels.hpp"
 #include "shared/arena.hpp"
 #include "shared/blame.hpp"
-#include "shared/first_error.hpp"
 #include "shared/errors.hpp"
-#include "kernels/kernels.hpp"
+#include "shared/first_error.hpp"
 #include "shared/layout.hpp"
-#include "collectives/program.hpp"
 #include "shared/wait.hpp"
 
 namespace allfold {
 
 enum class Collective : uint8_t {
-    all_reduce, reduce, broadcast, gather, scatter, all_gather, reduce_scatter, all_to_all, barrier,
+    all_reduce,
+    reduce,
+    broadcast,
+    gather,
+    scatter,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    barrier,
 };
 inline constexpr const char* collective_names[] = {
     "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier",
 };
 
-inline constexpr uint8_t custom_op = 255;  // the user's own operation
+inline constexpr uint8_t custom_op = 255;                // the user's own operation
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
 
 // The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
-// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with what
-// is copied to it and back, even if several ranks share the core; but in many slots it would be small change, and ranks that
-// share cores would change too often.
+// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with
+// what is copied to it and back, even if several ranks share the core; but in many slots it would be small change, and
+// ranks that share cores would change too often.
 inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
     if (!one_area) return size_t{1} << 19;
     return work_slots <= 8 ? size_t{1} << 17 : size_t{1} << 18;
@@ -62,9 +70,11 @@ struct Call {
     uint64_t elements;  // of the whole buffer
     const void* input;
     void* output;
-    const char* algorithm;  // "" where the engine chose
-    // The programs for arrays that lie in shared memory on every rank, for large ones that every rank can read out of the
-    // others' processes, and for all other cases. Null where it would not pay.
+    const char* algorithm;     // "" where the engine chose
+    const char* op_name = "";  // of an operation of the user's own
+    uint64_t op_digest = 0;
+    // The programs for arrays that lie in shared memory on every rank, for large ones that every rank can read out of
+    // the others' processes, and for all other cases. Null where it would not pay.
     const Program* shared_program;
     const Program* readable_program;
     const Program* private_program;
@@ -83,25 +93,26 @@ class Communicator {
 
     // `fetches`: arrays may be read out of other processes, if the system lets us.
     // `group`: the same number on all ranks of this communicator, and on no other, for whoever looks from outside.
-    // `ending`: shared with the channel of the same communicator.
+    // `first_error`: shared with the channel of the same communicator.
     Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group,
-                 std::shared_ptr<Ending> ending = std::make_shared<Ending>());
+                 std::shared_ptr<FirstError> first_error = std::make_shared<FirstError>());
     ~Communicator();
 
     // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
     static size_t post_bytes();
     static size_t work_bytes() { return 2 * window_bytes; }
 
-    // `let_go` is called when a wait takes longer than a look. `interrupted` is asked now and then during long waits; it
-    // ends the call by throwing. Calls take turns: one that comes while another is under way waits for it, within its timeout.
-    void run(const Call& call, const std::function<void()>& let_go, const std::function<void()>& interrupted);
+    // `before_blocking` is called when a wait takes longer than a look. `interrupted` is asked now and then during long
+    // waits; it ends the call by throwing. Calls take turns: one that comes while another is under way waits for it,
+    // within its timeout.
+    void run(const Call& call, const std::function<void()>& before_blocking, const std::function<void()>& interrupted);
 
-    // Before this rank leaves: did all come with the same to the last call? A rank that needed nobody in it has not heard
-    // yet. Waits a moment for those who are still on their way, and throws if somebody differs.
+    // Before this rank leaves: did all come with the same to the last call? A rank that needed nobody in it has not
+    // heard yet. Waits a moment for those who are still on their way, and throws if somebody differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
     // Ends this rank's part for good: no further call works, here or, as soon as they notice, on the other ranks.
-    void stand(Standing standing);
+    void retire(Standing standing);
 
     uint32_t rank() const { return rank_; }
     uint32_t size() const { return static_cast<uint32_t>(posts_.size()); }
@@ -110,13 +121,15 @@ class Communicator {
     // Where to record every instruction from the next call on; null: nowhere. Waits for the call in progress.
     void trace_to(std::vector<Event>* events, Clock::duration timeout);
 
-    // Throws, in the name of `name`, what is true of any call that is made here and now: that this process was forked off the
-    // rank's, or that this thread is in the middle of a call already (in an operation of the user's own, or in the handler of
-    // a signal), for whose end the new one would wait.
+    // Throws, in the name of `name`, what is true of any call that is made here and now: that this process was forked
+    // off the rank's, or that this thread is in the middle of a call already (in an operation of the user's own, or in
+    // the handler of a signal), for whose end the new one would wait.
     void check_caller(const char* name) const;
     // What a call says whose turn did not come in time.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
+    // Whether a thread is in a call here, or waits for its turn.
+    bool is_in_call() const { return turn_.load(std::memory_order_relaxed) != 0; }
     bool is_here() const { return members_[rank_].arena->is_here(); }
 
   private:
@@ -128,8 +141,7 @@ class Communicator {
     bool can_fetch();
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
-    void execute(Running& running, const Call& call, const Program& program, uint32_t instruction,
-                 uint32_t segment);
+    void execute(Running& running, const Call& call, const Program& program, uint32_t instruction, uint32_t segment);
     void combine(const Call& call, const void* const* sources, size_t source_count, void* const* destinations,
                  size_t destination_count, uint64_t elements, bool complete, const void* from_memory = nullptr) const;
     void fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
@@ -139,13 +151,14 @@ class Communicator {
     char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void meet(Running& running, uint32_t peer);
-    Clock::duration bother(Running& running, uint32_t peer);
-    void look_around(Running& running, uint32_t awaited);
+    Clock::duration on_stall(Running& running, uint32_t peer);
+    void check_peers(Running& running, uint32_t awaited);
     [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
     void publish_progress(uint64_t value);
     int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
+    [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
     bool is_here(uint32_t peer) const;
     uint32_t held_up_by(uint32_t peer) const;
@@ -168,21 +181,21 @@ class Communicator {
     Patience patience_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     enum class Fetching { untried, works, fails } fetching_;
-    uint64_t witness_;
-    Entry* entry_ = nullptr;            // in the directory of this rank's arena
+    uint64_t probe_word_;
+    Entry* entry_ = nullptr;     // in the directory of this rank's arena
     std::vector<char> fetched_;  // tiles of peers' arrays, on their way into a fold
     // The addresses of one instruction, and of a tile of it; as many as the longest one needs.
     std::vector<const void*> sources_, near_;
     std::vector<void*> destinations_, here_;
-    std::atomic<uint64_t> turn_{0};  // see Turn
+    std::atomic<uint64_t> turn_{0};          // see Turn
     std::atomic<std::thread::id> runner_{};  // the thread that has it
-    std::shared_ptr<Ending> ending_;
+    std::shared_ptr<FirstError> first_error_;
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;
-    uint64_t base_ = 0;           // progress at the end of the last call, the same on all ranks
-    uint64_t settled_ = 0;        // progress when the work area that comes next was last used
-    uint64_t areas_used_ = 0;     // over all calls; its parity says which work area is next
+    uint64_t base_ = 0;        // progress at the end of the last call, the same on all ranks
+    uint64_t settled_ = 0;     // progress when the work area that comes next was last used
+    uint64_t areas_used_ = 0;  // over all calls; its parity says which work area is next
 };
 
 }  // namespace allfold

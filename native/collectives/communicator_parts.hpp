@@ -15,7 +15,7 @@ inline uint64_t mix(uint64_t value, uint64_t next) {
 
 // What must be the same on all ranks. Where the arrays lie need not be.
 inline uint64_t signature(const CallRecord& record) {
-    uint64_t value = mix(mix(record.call, record.elements), record.schedule);
+    uint64_t value = mix(mix(mix(record.call, record.elements), record.schedule), record.op_digest);
     value = mix(value, static_cast<uint32_t>(record.root));
     value = mix(value, record.collective | record.dtype << 8 | record.op << 16);
     for (size_t i = 0; i < sizeof record.algorithm; i += sizeof(uint64_t)) {
@@ -28,35 +28,35 @@ inline uint64_t signature(const CallRecord& record) {
 
 // The state of one call.
 struct Communicator::Running {
-    const std::function<void()>& let_go;
+    const std::function<void()>& before_blocking;
     const std::function<void()>& interrupted;
     CallRecord record;
     Clock::duration timeout;
     Clock::time_point deadline{};  // set when waiting first takes long: most calls never look at a clock
     // By rank; they belong to the communicator, so that a call allocates nothing.
-    std::vector<uint8_t>& met;           // peers that were seen to be in the same call
-    std::vector<const char*>& inputs;    // where arrays lie: one's own, and those of peers that may be reached
+    std::vector<uint8_t>& met;         // peers that were seen to be in the same call
+    std::vector<const char*>& inputs;  // where arrays lie: one's own, and those of peers that may be reached
     std::vector<char*>& outputs;
-    std::vector<uint8_t>& far;           // those are addresses in the peer's own process
+    std::vector<uint8_t>& far;  // those are addresses in the peer's own process
     const Program* program = nullptr;
     uint64_t whole = 0, rest = 0;  // the elements of the buffer, divided by the chunks
     uint32_t segments = 1;
     uint64_t segment_elements = 0;  // of every chunk; the last segments have what is left
     size_t slot_bytes = 0;
-    bool is_tiny = false;  // everything fits the inline work areas
+    bool is_tiny = false;        // everything fits the inline work areas
     bool beyond_caches = false;  // the arrays are too large for them
 
     // The element that a chunk begins with: chunk · elements / chunks, without that product, which may not fit.
     uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
 };
 
-// Whoever has the turn is in a call, or keeps others from beginning one. A mutex whose wait has an end and can be interrupted:
-// 0 is free, 1 taken, 2 taken while somebody may be asleep for it. Acquire when it is taken, release when it is given back:
-// what a communicator keeps from call to call is written by one thread after the other.
+// Whoever has the turn is in a call, or keeps others from beginning one. A mutex whose wait has an end and can be
+// interrupted: 0 is free, 1 taken, 2 taken while somebody may be asleep for it. Acquire when it is taken, release when
+// it is given back: what a communicator keeps from call to call is written by one thread after the other.
 class Communicator::Turn {
   public:
-    Turn(Communicator& communicator, const char* name, Clock::duration timeout, const std::function<void()>& let_go,
-         const std::function<void()>& interrupted);
+    Turn(Communicator& communicator, const char* name, Clock::duration timeout,
+         const std::function<void()>& before_blocking, const std::function<void()>& interrupted);
     ~Turn();
     Turn(const Turn&) = delete;
 

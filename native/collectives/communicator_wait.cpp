@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <map>
 
-#include "shared/stack_query.hpp"
-#include "shared/blame.hpp"
 #include "collectives/communicator_parts.hpp"
+#include "shared/blame.hpp"
 #include "shared/peers.hpp"
+#include "shared/stack_query.hpp"
 
 namespace allfold {
 
@@ -15,8 +15,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto nap = 20ms;          // the longest sleep before looking whether everybody is still there
-constexpr auto leave_taking = 1s;  // how long a rank that leaves waits for those who are to compare the last call with it
+constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
+constexpr auto leave_taking =
+    1s;  // how long a rank that leaves waits for those who are to compare the last call with it
 
 void pause_for_a_moment() {
     timespec moment{0, 1000000};
@@ -25,20 +26,23 @@ void pause_for_a_moment() {
 
 }  // namespace
 
-Clock::duration Communicator::bother(Running& running, uint32_t peer) {
+Clock::duration Communicator::on_stall(Running& running, uint32_t peer) {
     auto time = Clock::now();
     if (running.deadline == Clock::time_point{}) {
         running.deadline = time + running.timeout;
         return std::min<Clock::duration>(1ms, running.timeout);
     }
-    if (running.interrupted) running.interrupted();
-    look_around(running, peer);
+    if (running.interrupted) {
+        running.interrupted();
+        check_here("a collective");  // a signal's handler may have forked, and this be the child
+    }
+    check_peers(running, peer);
     if (time >= running.deadline) fail_timeout(running, peer);
     return std::min<Clock::duration>(nap, running.deadline - time);
 }
 
 // Is everybody still there, and in the same call? Asked while waiting for `awaited`.
-void Communicator::look_around(Running& running, uint32_t awaited) {
+void Communicator::check_peers(Running& running, uint32_t awaited) {
     std::vector<uint32_t> out, gave_up;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         Post& post = *posts_[peer];
@@ -54,10 +58,12 @@ void Communicator::look_around(Running& running, uint32_t awaited) {
         // A peer that has done its part of this call: whatever befell it since is not our concern.
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
-        if (standing == Standing::late) fail_timeout(running, awaited);
+        if (standing == Standing::late) fail_late(running, peer, awaited);
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
-        if (standing == Standing::aborted) gave_up.push_back(peer);  // dead or alive: most do because of somebody else
-        else if (left || life_of(process_of(peer)) == Life::dead) out.push_back(peer);
+        if (standing == Standing::aborted)
+            gave_up.push_back(peer);  // dead or alive: most do because of somebody else
+        else if (left || life_of(process_of(peer)) == Life::dead)
+            out.push_back(peer);
     }
     // Whoever is seen to be lost comes before those who only heard of it.
     if (!out.empty()) fail_lost(running, out);
@@ -66,16 +72,25 @@ void Communicator::look_around(Running& running, uint32_t awaited) {
 
 void Communicator::compare_last_call(const std::function<void()>& interrupted) {
     Turn turn(*this, "close", leave_taking, nullptr, interrupted);
-    if (call_ == 0 || static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed)) != Standing::open) return;
+    if (call_ == 0 || static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed)) != Standing::open)
+        return;
     std::function<void()> nothing;
     CallRecord own;
     posts_[rank_]->records[call_ % records_kept].load(call_, own);  // nobody else writes there
-    Running running{.let_go = nothing, .interrupted = interrupted, .record = own, .timeout = leave_taking, .met = met_, .inputs = inputs_, .outputs = outputs_, .far = far_};
+    Running running{.before_blocking = nothing,
+                    .interrupted = interrupted,
+                    .record = own,
+                    .timeout = leave_taking,
+                    .met = met_,
+                    .inputs = inputs_,
+                    .outputs = outputs_,
+                    .far = far_};
     auto limit = Clock::now() + leave_taking;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         if (running.met[peer]) continue;
         // Acquire: the chain of the call that the peer has come to.
-        while (posts_[peer]->last_call.load(std::memory_order_acquire) < call_ && Clock::now() < limit && is_here(peer)) {
+        while (posts_[peer]->last_call.load(std::memory_order_acquire) < call_ && Clock::now() < limit &&
+               is_here(peer)) {
             if (interrupted) interrupted();
             pause_for_a_moment();
         }
@@ -83,7 +98,7 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
         try {
             meet(running, peer);
         } catch (const EngineError& error) {
-            ending_->set(error);
+            first_error_->set(error);
             throw;
         }
     }
@@ -100,8 +115,8 @@ void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peer
 }
 
 void Communicator::fail_mismatch(Running& running) {
-    stand(Standing::mismatch);
-    if (running.let_go) running.let_go();  // they may be threads of this process
+    retire(Standing::mismatch);
+    if (running.before_blocking) running.before_blocking();  // they may be threads of this process
     // Give those who are still on their way a moment to arrive, so that everybody can be named.
     auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
     auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };
@@ -126,12 +141,15 @@ void Communicator::fail_mismatch(Running& running) {
     }
     std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
     text += ": ";
-    // Two schedules of one name are told apart by their digests.
-    bool same_schedules = true;
-    std::map<std::string, uint64_t> schedules;
-    for (const CallRecord& record : records)
-        if (record.call == call)
-            same_schedules &= schedules.emplace(describe(record, true), record.schedule).first->second == record.schedule;
+    // Two schedules of one name are told apart by their digests, and so are two operations.
+    bool same_schedules = true, same_operations = true;
+    std::map<std::string, const CallRecord*> described;
+    for (const CallRecord& record : records) {
+        if (record.call != call) continue;
+        const CallRecord* first = described.emplace(describe(record, true), &record).first->second;
+        same_schedules &= first->schedule == record.schedule;
+        same_operations &= first->op_digest == record.op_digest;
+    }
     std::vector<uint32_t> absent;
     std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
     for (uint32_t peer = 0; peer < size(); ++peer) {
@@ -140,14 +158,18 @@ void Communicator::fail_mismatch(Running& running) {
             continue;
         }
         std::string what = describe(records[peer], !same_collective);
-        if (!same_schedules) {
-            char digest[32];
-            std::snprintf(digest, sizeof digest, " (schedule %08" PRIx64 ")", records[peer].schedule & 0xffffffff);
-            what += digest;
-        }
+        auto add_digest = [&](const char* of, uint64_t digest) {
+            char text[40];
+            std::snprintf(text, sizeof text, " (%s %08" PRIx64 ")", of, digest & 0xffffffff);
+            what += text;
+        };
+        if (!same_operations) add_digest("operation", records[peer].op_digest);
+        if (!same_schedules) add_digest("schedule", records[peer].schedule);
         auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
-        if (known == groups.end()) groups.push_back({what, {peer}});
-        else known->second.push_back(peer);
+        if (known == groups.end())
+            groups.push_back({what, {peer}});
+        else
+            known->second.push_back(peer);
     }
     for (size_t i = 0; i < groups.size(); ++i)
         text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
@@ -156,8 +178,16 @@ void Communicator::fail_mismatch(Running& running) {
     throw EngineError(Fault::mismatch, text + " " + where(call));
 }
 
+// Another rank has given up waiting. Whoever has waited for about as long says what it waits for; whoever came only now
+// has nothing to say but that.
+void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
+    if (running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
+    retire(Standing::late);
+    throw EngineError(Fault::timeout, name_of(running) + ": " + blame_.sentence({late}) + " " + where(call_));
+}
+
 void Communicator::fail_timeout(Running& running, uint32_t peer) {
-    stand(Standing::late);
+    retire(Standing::late);
     std::vector<uint32_t> absent;
     for (uint32_t other = 0; other < size(); ++other)
         if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
@@ -179,7 +209,8 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     throw EngineError(Fault::timeout, text);
 }
 
-// The rank that `peer` waits for, or that that one waits for, and so on. What a stopped one was waiting for may have come.
+// The rank that `peer` waits for, or that that one waits for, and so on. What a stopped one was waiting for may have
+// come.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
     for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
@@ -217,22 +248,25 @@ std::string Communicator::last_seen(uint32_t peer) const {
 
 std::string Communicator::name_of(const Running& running) { return collective_names[running.record.collective]; }
 
-std::string Communicator::where(uint64_t call) const {
-    return "(call " + std::to_string(call) + " of " + label_ + ")";
-}
+std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }
 
 std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
     auto collective = static_cast<Collective>(record.collective);
     std::string text;
     if (with_collective) text += std::string(collective_names[record.collective]) + " of ";
     if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
-    text += std::string(allfold::name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
-    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce || collective == Collective::reduce_scatter;
-    if (reduces) text += record.op == custom_op ? " custom operation" : std::string(" ") + allfold::name_of(static_cast<Op>(record.op));
+    text +=
+        std::string(allfold::name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
+    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce ||
+                   collective == Collective::reduce_scatter;
+    auto word = [](const auto& field) { return std::string(field, strnlen(field, sizeof field)); };
+    if (reduces)
+        text += " " + (record.op == custom_op ? "custom operation " + word(record.op_name)
+                                              : std::string(allfold::name_of(static_cast<Op>(record.op))));
     bool rooted = collective == Collective::reduce || collective == Collective::broadcast ||
                   collective == Collective::gather || collective == Collective::scatter;
     if (rooted) text += " root " + std::to_string(record.root);
-    if (record.algorithm[0]) text += std::string(" by ") + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+    if (record.algorithm[0]) text += " by " + word(record.algorithm);
     return text;
 }
 

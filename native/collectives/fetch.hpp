@@ -1,5 +1,5 @@
-// Reading the memory of another process: the kernel copies, once, from its array into ours (cross-memory attach). Systems
-// may forbid it (ptrace_scope, seccomp, other users), so whoever wants it tries first.
+// Reading the memory of another process: the kernel copies, once, from its array into ours (cross-memory attach).
+// Systems may forbid it (ptrace_scope, seccomp, other users), so whoever wants it tries first.
 #pragma once
 
 #include <sys/uio.h>

@@ -9,8 +9,8 @@ namespace allfold {
 
 namespace {
 
-// Chunks a and b of `parts`: does a ever get more elements than b? That depends on what is left when a length is divided
-// by the parts, so every remainder is tried. (Python's `longer_by`, in src/allfold/division.py.)
+// Chunks a and b of `parts`: does a ever get more elements than b? That depends on what is left when a length is
+// divided by the parts, so every remainder is tried. (Python's `longer_by`, in src/allfold/division.py.)
 bool can_be_longer(uint64_t a, uint64_t b, uint64_t parts) {
     if (a == b) return false;
     for (uint64_t rest = 0; rest < parts; ++rest)
@@ -27,15 +27,18 @@ class Checker {
         need(p.ranks >= 1 && p.ranks <= most_ranks, "a communicator has 1 to " + std::to_string(most_ranks) + " ranks");
         need(p.rank < p.ranks && p.lengths.size() == p.ranks, "a rank that does not exist");
         need(p.memory <= Memory::shared, "an unknown kind of memory");
-        need(p.chunks >= 1 && p.chunks <= most_chunks && p.slices >= 1 && p.chunks % p.slices == 0, "a wrong number of chunks");
+        need(p.chunks >= 1 && p.chunks <= most_chunks && p.slices >= 1 && p.chunks % p.slices == 0,
+             "a wrong number of chunks");
         need(p.work_slots * size_t{64} <= window_bytes, "the schedule has too many chunks to run here");
         p.instructions = p.lengths[p.rank];
         p.stride = *std::max_element(p.lengths.begin(), p.lengths.end());
-        need(p.length_of.size() == p.instructions && p.complete.size() == p.instructions && p.announce.size() == p.instructions,
+        need(p.length_of.size() == p.instructions && p.complete.size() == p.instructions &&
+                 p.announce.size() == p.instructions,
              "a list of another length than the program");
         need(p.inputs.size() == p.ranks && p.outputs.size() == p.ranks, "arrays of more or fewer ranks than there are");
         for (auto* extents : {&p.inputs, &p.outputs})
-            for (const Extent& extent : *extents) need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
+            for (const Extent& extent : *extents)
+                need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
         for (uint32_t chunk : p.length_of) need(chunk < p.chunks, "the length of a chunk that does not exist");
         p.most_sources = slots(p.sources, false);
         p.most_destinations = slots(p.destinations, true);
@@ -77,7 +80,8 @@ class Checker {
                 need(slot->index >= extent.begin && slot->index < extent.end, "a chunk that the array does not have");
                 bool reached = p.memory == Memory::shared || (p.memory == Memory::readable && !written);
                 need(slot->rank == p.rank || reached, "an array that peers cannot reach");
-                need(!can_be_longer(p.length_of[i] % part, slot->index % part, part), "a chunk that can be longer than its place");
+                need(!can_be_longer(p.length_of[i] % part, slot->index % part, part),
+                     "a chunk that can be longer than its place");
             }
         }
         return static_cast<uint32_t>(most);
@@ -90,16 +94,19 @@ class Checker {
 
     void wait_for(const Wait& wait) const {
         need(wait.rank < program_.ranks && wait.rank != program_.rank, "a wait for a rank that is no peer");
-        need(wait.count >= 1 && wait.count <= program_.lengths[wait.rank], "a wait for an instruction that does not exist");
+        need(wait.count >= 1 && wait.count <= program_.lengths[wait.rank],
+             "a wait for an instruction that does not exist");
     }
 
-    // Who keeps its end to itself has said something in the call, and has heard from everyone: where arrays are reached into,
-    // before the first instruction, otherwise in the waits.
+    // Who keeps its end to itself has said something in the call, and has heard from everyone: where arrays are reached
+    // into, before the first instruction, otherwise in the waits.
     void silent() const {
         const Program& p = program_;
-        uint32_t spoken = p.instructions - (p.instructions && p.leave.empty() ? 1 : 0);  // the last is published with the end
-        need(std::find(p.announce.begin(), p.announce.begin() + spoken, 1) != p.announce.begin() + spoken, "silence all through a call");
-        if (p.memory != Memory::unreachable) return;
+        uint32_t spoken =
+            p.instructions - (p.instructions && p.leave.empty() ? 1 : 0);  // the last is published with the end
+        need(std::find(p.announce.begin(), p.announce.begin() + spoken, 1) != p.announce.begin() + spoken,
+             "silence all through a call");
+        if (p.memory != Memory::private_) return;
         std::vector<uint8_t> heard(p.ranks);
         heard[p.rank] = 1;
         for (const Wait& wait : p.waits.items) heard[wait.rank] = 1;

@@ -10,7 +10,7 @@
 namespace allfold {
 
 // What peers may do with a rank's arrays.
-enum class Memory : uint8_t { unreachable, readable, shared };
+enum class Memory : uint8_t { private_, readable, shared };
 
 enum class Space : uint8_t { input, output, work };
 
@@ -49,14 +49,14 @@ struct Program {
     uint32_t slices = 1;      // of the whole buffer, all equally long
     uint32_t work_slots = 0;  // the most that any rank needs
     bool one_area = false;    // peers are known to be done with a work slot: all segments use the same ones
-    Memory memory = Memory::unreachable;
+    Memory memory = Memory::private_;
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;
     std::vector<Wait> leave;
     std::vector<uint32_t> length_of;
-    std::vector<uint8_t> complete;  // the result holds every contribution: an average divides
-    std::vector<uint8_t> announce;  // somebody waits for this instruction
-    bool silent = false;            // in a call of one segment the end need not be published
+    std::vector<uint8_t> complete;        // the result holds every contribution: an average divides
+    std::vector<uint8_t> announce;        // somebody waits for this instruction
+    bool silent = false;                  // in a call of one segment the end need not be published
     std::vector<Extent> inputs, outputs;  // by rank
     // Found by check_program().
     uint32_t instructions = 0;
@@ -66,9 +66,9 @@ struct Program {
     const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
 };
 
-// Everything that the engine will rely on while it runs the program: no rank, slot, chunk, wait or list can lead outside of
-// what there is, and nothing that peers wait for is kept from them. Throws what is wrong, a fault of whoever made it. That
-// the program does what its schedule says is proved where it is made (src/allfold/programs/check.py).
+// Everything that the engine will rely on while it runs the program: no rank, slot, chunk, wait or list can lead
+// outside of what there is, and nothing that peers wait for is kept from them. Throws what is wrong, a fault of whoever
+// made it. That the program does what its schedule says is proved where it is made (src/allfold/programs/check.py).
 void check_program(Program& program);
 
 }  // namespace allfold

@@ -7,8 +7,21 @@
 namespace allfold {
 
 enum class DType : uint8_t {
-    boolean, int8, uint8, int16, uint16, int32, uint32, int64, uint64,
-    float16, bfloat16, float32, float64, complex64, complex128,
+    boolean,
+    int8,
+    uint8,
+    int16,
+    uint16,
+    int32,
+    uint32,
+    int64,
+    uint64,
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    complex64,
+    complex128,
 };
 inline constexpr size_t dtype_count = 15;
 
@@ -22,8 +35,8 @@ constexpr size_t size_of(DType dtype) {
 
 constexpr const char* name_of(DType dtype) {
     constexpr const char* names[dtype_count] = {
-        "bool",    "int8",     "uint8",   "int16",   "uint16",    "int32",      "uint32", "int64", "uint64",
-        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+        "bool",   "int8",    "uint8",    "int16",   "uint16",  "int32",     "uint32",     "int64",
+        "uint64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
     };
     return names[static_cast<size_t>(dtype)];
 }

@@ -1,5 +1,5 @@
-// How the bytes of each type become vectors to calculate with, and back; for the instruction set ALLFOLD_ISA, with vectors of
-// GCC's own, which it turns into the instructions of each processor. Part of impl.hpp.
+// How the bytes of each type become vectors to calculate with, and back; for the instruction set ALLFOLD_ISA, with
+// vectors of GCC's own, which it turns into the instructions of each processor. Part of impl.hpp.
 #pragma once
 
 #include <cstring>
@@ -53,9 +53,9 @@ ALLFOLD_INLINE To as(From from) {
 // ---- memory: a piece shorter than the smallest vector lies in its low end, with zeros above ----
 
 template <size_t bytes>
-using Unsigned = std::conditional_t<bytes == 8, uint64_t,
-                                    std::conditional_t<bytes == 4, uint32_t,
-                                                       std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
+using Unsigned =
+    std::conditional_t<bytes == 8, uint64_t,
+                       std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
 
 template <size_t bytes>
 ALLFOLD_INLINE auto load(const char* from) {
@@ -80,8 +80,8 @@ ALLFOLD_INLINE void store(char* to, V vector) {
     }
 }
 
-// ---- formats: Lane, the smallest thing in memory; width, the vector read at once; read_ahead, how many bytes before their
-// use the sources are fetched into the cache (0: the processor does that better by itself) ----
+// ---- formats: Lane, the smallest thing in memory; width, the vector read at once; read_ahead, how many bytes before
+// their use the sources are fetched into the cache (0: the processor does that better by itself) ----
 
 template <class L>
 struct Plain {
@@ -105,7 +105,8 @@ struct Truth : Plain<uint8_t> {
     }
 };
 
-// So many instructions go to the conversion that the processor, looking ahead by instructions, sees too few bytes ahead.
+// So many instructions go to the conversion that the processor, looking ahead by instructions, sees too few bytes
+// ahead.
 constexpr size_t half_read_ahead = 512;
 
 // A vector of 16-bit numbers becomes two of float32.
@@ -114,8 +115,8 @@ struct Pair {
     Vector<float, width> first, second;
 };
 
-// The numbers at even places go to one vector and those at odd places to the other: that takes a shift and a mask, where
-// keeping them in order would take shuffles, of which processors do fewer at a time.
+// The numbers at even places go to one vector and those at odd places to the other: that takes a shift and a mask,
+// where keeping them in order would take shuffles, of which processors do fewer at a time.
 struct BFloat16 {
     using Lane = uint16_t;
     static constexpr size_t width = vector_bytes;
@@ -126,9 +127,9 @@ struct BFloat16 {
         const auto words = as<Vector<uint32_t, sizeof(Raw)>>(raw);
         return Pair<sizeof(Raw)>{as<Single>(words << 16), as<Single>(words & 0xffff0000u)};
     }
-    // Rounded at even and odd places at once, in 16-bit lanes: `kept` are the upper halves, `lost` the lower. More than half
-    // a place lost rounds up, and so does exactly half if `kept` is odd, which is made to look like a little more. NaN needs
-    // no care: one that came from a bfloat16, or that the processor made, has nothing in its lower half.
+    // Rounded at even and odd places at once, in 16-bit lanes: `kept` are the upper halves, `lost` the lower. More than
+    // half a place lost rounds up, and so does exactly half if `kept` is odd, which is made to look like a little more.
+    // NaN needs no care: one that came from a bfloat16, or that the processor made, has nothing in its lower half.
     template <size_t width>
     static ALLFOLD_INLINE Raw<width> narrow(Pair<width> pair) {
         using Halves = Vector<uint16_t, width>;
@@ -137,7 +138,8 @@ struct BFloat16 {
 #if defined(__AVX512F__)
         return as<Raw<width>>(lost > 0x8000 ? kept + 1 : kept);  // one addition under a mask
 #else
-        return as<Raw<width>>(kept - as<Halves>(as<Vector<int16_t, width>>(lost ^ 0x8000) > 0));  // true is -1 in a lane
+        return as<Raw<width>>(kept -
+                              as<Halves>(as<Vector<int16_t, width>>(lost ^ 0x8000) > 0));  // true is -1 in a lane
 #endif
     }
 #if defined(__aarch64__) || (defined(__AVX2__) && !defined(__AVX512F__))
@@ -197,7 +199,8 @@ struct Float16 {
         return {single(as<Bits>(words & 0xffffu)), single(as<Bits>(words >> 16))};
     }
     static ALLFOLD_INLINE Raw<16> narrow(Pair<16> pair) {
-        const auto first = as<Vector<uint32_t, 16>>(half(pair.first)), second = as<Vector<uint32_t, 16>>(half(pair.second));
+        const auto first = as<Vector<uint32_t, 16>>(half(pair.first)),
+                   second = as<Vector<uint32_t, 16>>(half(pair.second));
         return as<Raw<16>>(first | second << 16);
     }
     static ALLFOLD_INLINE Single single(Bits half) {

@@ -2,12 +2,13 @@
 // flags of its instruction set and with -ffp-contract=off (a fused multiply-add would change the bits).
 //
 // A kernel is a format (how the bytes of a type become vectors to calculate with, and back) and an operation on such
-// vectors. The loop takes a block of bytes through all sources while its accumulators stay in registers, then writes it to
-// all destinations; whatever is shorter than a block goes through the same code in pieces of half the size, a quarter, …
-// down to one element.
+// vectors. The loop takes a block of bytes through all sources while its accumulators stay in registers, then writes it
+// to all destinations; whatever is shorter than a block goes through the same code in pieces of half the size, a
+// quarter, … down to one element.
 //
-// Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, say, AVX-512 code on
-// a processor without it. Hence the unnamed namespaces, and no calls of library functions that are templates or inline.
+// Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, say, AVX-512 code
+// on a processor without it. Hence the unnamed namespaces, and no calls of library functions that are templates or
+// inline.
 #pragma once
 
 #include "kernels/formats.hpp"
@@ -22,7 +23,9 @@ namespace {
 
 struct Sum {
     template <class V>
-    static ALLFOLD_INLINE V combine(V a, V b) { return a + b; }
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return a + b;
+    }
 };
 
 // The floating sum too: it is the average with a divisor of 1.
@@ -30,33 +33,45 @@ struct Average : Sum {};
 
 struct Product {
     template <class V>
-    static ALLFOLD_INLINE V combine(V a, V b) { return a * b; }
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return a * b;
+    }
 };
 
 struct And {
     template <class V>
-    static ALLFOLD_INLINE V combine(V a, V b) { return a & b; }
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return a & b;
+    }
 };
 
 struct Or {
     template <class V>
-    static ALLFOLD_INLINE V combine(V a, V b) { return a | b; }
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return a | b;
+    }
 };
 
 struct Xor {
     template <class V>
-    static ALLFOLD_INLINE V combine(V a, V b) { return a ^ b; }
+    static ALLFOLD_INLINE V combine(V a, V b) {
+        return a ^ b;
+    }
 };
 
 #if defined(__aarch64__)
 // The instructions do exactly what is defined.
 ALLFOLD_INLINE Vector<float, 16> floating_minimum(Vector<float, 16> a, Vector<float, 16> b) { return vminq_f32(a, b); }
-ALLFOLD_INLINE Vector<double, 16> floating_minimum(Vector<double, 16> a, Vector<double, 16> b) { return vminq_f64(a, b); }
+ALLFOLD_INLINE Vector<double, 16> floating_minimum(Vector<double, 16> a, Vector<double, 16> b) {
+    return vminq_f64(a, b);
+}
 ALLFOLD_INLINE Vector<float, 16> floating_maximum(Vector<float, 16> a, Vector<float, 16> b) { return vmaxq_f32(a, b); }
-ALLFOLD_INLINE Vector<double, 16> floating_maximum(Vector<double, 16> a, Vector<double, 16> b) { return vmaxq_f64(a, b); }
+ALLFOLD_INLINE Vector<double, 16> floating_maximum(Vector<double, 16> a, Vector<double, 16> b) {
+    return vmaxq_f64(a, b);
+}
 #else
-// With two zeros or a NaN the two ways to compare pick different operands, and the union of their bits is what is wanted:
-// the negative zero, or a NaN (all exponent bits and some other).
+// With two zeros or a NaN the two ways to compare pick different operands, and the union of their bits is what is
+// wanted: the negative zero, or a NaN (all exponent bits and some other).
 template <class V>
 ALLFOLD_INLINE V floating_minimum(V a, V b) {
     const V forward = a < b ? a : b;
@@ -80,16 +95,20 @@ ALLFOLD_INLINE V floating_maximum(V a, V b) {
 struct Minimum {
     template <class V>
     static ALLFOLD_INLINE V combine(V a, V b) {
-        if constexpr (std::is_floating_point_v<LaneOf<V>>) return floating_minimum(a, b);
-        else return a < b ? a : b;
+        if constexpr (std::is_floating_point_v<LaneOf<V>>)
+            return floating_minimum(a, b);
+        else
+            return a < b ? a : b;
     }
 };
 
 struct Maximum {
     template <class V>
     static ALLFOLD_INLINE V combine(V a, V b) {
-        if constexpr (std::is_floating_point_v<LaneOf<V>>) return floating_maximum(a, b);
-        else return a > b ? a : b;
+        if constexpr (std::is_floating_point_v<LaneOf<V>>)
+            return floating_maximum(a, b);
+        else
+            return a > b ? a : b;
     }
 };
 
@@ -147,10 +166,10 @@ ALLFOLD_INLINE void repeat(Body body) {
     [&]<size_t... i>(std::index_sequence<i...>) ALLFOLD_INLINED { (body(i), ...); }(std::make_index_sequence<count>());
 }
 
-// Processors see what is read in a row and read ahead by themselves, but stop at the end of every page and begin anew in the
-// next one. A source in memory is therefore fetched a page ahead, into the second-level cache, which can wait for more lines
-// at a time than the first; and a copy out of memory goes in four rows side by side, which is faster still. With the many
-// sources of a fold so many rows would be too many to be seen.
+// Processors see what is read in a row and read ahead by themselves, but stop at the end of every page and begin anew
+// in the next one. A source in memory is therefore fetched a page ahead, into the second-level cache, which can wait
+// for more lines at a time than the first; and a copy out of memory goes in four rows side by side, which is faster
+// still. With the many sources of a fold so many rows would be too many to be seen.
 constexpr size_t page = 4096, rows_in_memory = 4;
 constexpr int second_level = 2;  // as __builtin_prefetch counts
 
@@ -244,9 +263,13 @@ void fold(const void* const* sources, size_t source_count, void* const* destinat
           size_t elements, uint32_t divisor, const void* from_memory) {
     if (source_count == 1 && divisor <= 1)
         return copy(sources[0], destinations, destination_count, elements * element_size, from_memory != nullptr);
-    const Call call = {reinterpret_cast<const char* const*>(sources), source_count,
-                       reinterpret_cast<char* const*>(destinations), destination_count,
-                       elements * element_size, divisor, static_cast<const char*>(from_memory)};
+    const Call call = {reinterpret_cast<const char* const*>(sources),
+                       source_count,
+                       reinterpret_cast<char* const*>(destinations),
+                       destination_count,
+                       elements * element_size,
+                       divisor,
+                       static_cast<const char*>(from_memory)};
     fold_bytes<Format, Operation>(call);
 }
 
@@ -328,8 +351,8 @@ Fold find_fold(Op op, DType dtype) {
     return nullptr;
 }
 
-// The library knows best how to copy once through the caches; to several destinations, or from beyond the caches, it is the
-// fold of a single source.
+// The library knows best how to copy once through the caches; to several destinations, or from beyond the caches, it is
+// the fold of a single source.
 void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory) {
     if (destination_count == 1 && destinations[0] == source) return;
     if (destination_count == 1 && !from_memory) {
@@ -337,9 +360,12 @@ void copy(const void* source, void* const* destinations, size_t destination_coun
         return;
     }
     const auto* bytes_of_source = static_cast<const char*>(source);
-    const Call call = {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1, nullptr};
-    if (from_memory) copy_rows(call);
-    else fold_bytes<Plain<uint8_t>, Or>(call);
+    const Call call = {&bytes_of_source, 1, reinterpret_cast<char* const*>(destinations), destination_count, bytes, 1,
+                       nullptr};
+    if (from_memory)
+        copy_rows(call);
+    else
+        fold_bytes<Plain<uint8_t>, Or>(call);
 }
 
 }  // namespace allfold::ALLFOLD_ISA

@@ -1,31 +1,34 @@
 // Elementwise folds of several arrays into several arrays, at the speed of memory.
 //
-// The bits of a result depend on the sources and their order alone: not on the instruction set, the alignment, or where in
-// an array an element lies. That is what lets ranks and machines agree. A NaN is the exception: that a result is one is
-// certain, but of two NaNs the compiler may let either come out, here one and there the other. The definitions, where a
-// choice exists:
-//   - Integers wrap around. Truth values are one byte, any nonzero byte is true, results are 0 or 1; sum, max and bor are
+// The bits of a result depend on the sources and their order alone: not on the instruction set, the alignment, or where
+// in an array an element lies. That is what lets ranks and machines agree. A NaN is the exception: that a result is one
+// is certain, but of two NaNs the compiler may let either come out, here one and there the other. The definitions,
+// where a choice exists:
+//   - Integers wrap around. Truth values are one byte, any nonzero byte is true, results are 0 or 1; sum, max and bor
+//   are
 //     "or", product, min and band are "and".
 //   - min and max give NaN if any operand is NaN, and order -0.0 below 0.0 (IEEE 754-2019 minimum and maximum): so the
 //     order of the operands never shows.
 //   - float16 and bfloat16 are widened to float32, folded there, and rounded once, to nearest, ties to even.
-//   - A complex product is (ac - bd) + (ad + bc)i, each operation rounded, without the rescue of infinities of C's Annex G.
+//   - A complex product is (ac - bd) + (ad + bc)i, each operation rounded, without the rescue of infinities of C's
+//   Annex G.
 #pragma once
 
 #include "kernels/dtypes.hpp"
 
 namespace allfold {
 
-// For every element: ((s0 op s1) op s2) …, strictly in this order, divided by `divisor` where that is above 1 (only sum and
-// average of floating and complex types look at it), rounded, written to every destination. A single undivided source is
-// copied, byte for byte.
+// For every element: ((s0 op s1) op s2) …, strictly in this order, divided by `divisor` where that is above 1 (only sum
+// and average of floating and complex types look at it), rounded, written to every destination. A single undivided
+// source is copied, byte for byte.
 //
 // At least one source and one destination; no alignment is assumed. A destination may be exactly one of the sources;
 // any other overlap is an error of the caller. `from_memory` is a source that lies beyond the caches, or null; of a
 // copy it says whether its only source does.
 using Fold = void (*)(const void* const* sources, size_t source_count, void* const* destinations,
                       size_t destination_count, size_t elements, uint32_t divisor, const void* from_memory);
-using Copy = void (*)(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
+using Copy = void (*)(const void* source, void* const* destinations, size_t destination_count, size_t bytes,
+                      bool from_memory);
 
 // The instruction sets the kernels are compiled for; baseline is what every processor of the architecture has
 // (SSE2 on x86-64, NEON on aarch64).

@@ -8,9 +8,9 @@
 
 namespace allfold {
 
-Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending)
-    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_), ending_(std::move(ending)),
-      patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
+Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<FirstError> first_error)
+    : rank_(rank), label_(std::move(label)), members_(std::move(members)), blame_(rank, members_),
+      first_error_(std::move(first_error)), patience_(Patience::for_ranks(static_cast<uint32_t>(members_.size()))),
       ring_bytes_(ring_bytes_for(static_cast<uint32_t>(members_.size()))),
       piece_bytes_(std::clamp<uint64_t>(ring_bytes_ / 16, 1 << 10, 16 << 10)) {
     auto ranks = static_cast<uint32_t>(members_.size());
@@ -137,24 +137,27 @@ void Channel::close() {
         closed_ = true;
     }
     helper_called_.notify_all();
-    ring(*bells_[rank_]);
+    ring_bell(*bells_[rank_]);
     if (helper_.joinable()) helper_.join();
 }
 
-// Everything from here on is done under the mutex ----------------------------------------------------------------------
+// Everything from here on is done under the mutex
+// ----------------------------------------------------------------------
 
 void Channel::check(const Operation& operation) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     auto refuse = [&](const std::string& why) { throw EngineError(Fault::usage, name_of(operation) + ": " + why); };
     if (closed_ || standing == Standing::left) refuse("this communicator is closed" + where());
-    if (standing != Standing::open) ending_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
     if (standing != Standing::open)
-        if (auto error = find_loss(operation, look_around(&operation))) throw *error;
+        first_error_->say_again(name_of(operation), standing == Standing::mismatch ? 1s : 0s);
+    if (standing != Standing::open)
+        if (auto error = find_loss(operation, check_peers(&operation))) throw *error;
     auto ranks = static_cast<int64_t>(members_.size());
     bool receives = !sends(operation);
     if ((operation.peer < 0 || operation.peer >= ranks) && !(receives && operation.peer == any_source))
-        refuse(std::string(receives ? "source" : "destination") + " must be a rank from 0 to " + std::to_string(ranks - 1) +
-               (receives ? " or None, not " : ", not ") + std::to_string(operation.peer) + where());
+        refuse(std::string(receives ? "source" : "destination") + " must be a rank from 0 to " +
+               std::to_string(ranks - 1) + (receives ? " or None, not " : ", not ") + std::to_string(operation.peer) +
+               where());
     if ((operation.tag < 0 || operation.tag > highest_tag) && !(receives && operation.tag == any_tag))
         refuse("tag must be from 0 to " + std::to_string(highest_tag) + (receives ? " or ANY_TAG, not " : ", not ") +
                std::to_string(operation.tag));
@@ -162,8 +165,9 @@ void Channel::check(const Operation& operation) const {
     // Bytes for a rank that will never take them must not look as if they had been sent. (That a process has died shows
     // only when its ring is full: to ask the system before every message would cost more than the message.)
     auto peer = static_cast<uint32_t>(operation.peer);
-    if (outbound_[peer].cut || posts_[peer]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
-        if (auto error = find_loss(operation, look_around(&operation))) throw *error;
+    if (outbound_[peer].cut ||
+        posts_[peer]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
+        if (auto error = find_loss(operation, check_peers(&operation))) throw *error;
 }
 
 void Channel::post(Operation& operation) { sends(operation) ? post_send(operation) : post_receive(operation); }
@@ -178,7 +182,8 @@ void Channel::post_send(Operation& operation) {
     }
     // To oneself: an arrival that is there at once.
     Inbound& in = inbound_[rank_];
-    MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag), static_cast<uint8_t>(operation.dtype)};
+    MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag),
+                         static_cast<uint8_t>(operation.dtype)};
     settle(in, header, operation.data, operation.bytes());
     finish_arrival(in);
     finish(operation);
@@ -198,8 +203,10 @@ void Channel::post_receive(Operation& operation) {
     if (!accept(operation, stored.source, stored.header)) return;
     uint64_t got = stored.from ? stored.from->got : operation.message.elements * size_of(operation.dtype);
     if (got) std::memcpy(operation.data, stored.bytes.get(), got);
-    if (stored.from) stored.from->into = &operation;  // the rest comes straight into the array
-    else finish(operation);
+    if (stored.from)
+        stored.from->into = &operation;  // the rest comes straight into the array
+    else
+        finish(operation);
 }
 
 bool Channel::progress() {
@@ -221,13 +228,14 @@ bool Channel::drain(uint32_t source) {
     Inbound& in = inbound_[source];
     // Acquire: pairs with the sender's release, so that the bytes are there to be read.
     const uint64_t head = in.ends->head.load(std::memory_order_acquire);
-    if (head == in.taken) [[likely]] return false;
+    if (head == in.taken) [[likely]]
+        return false;
     uint64_t shown = in.taken;
     auto show = [&] {
         // Release: the sender may overwrite the bytes once it has seen this, and not before they were read.
         in.ends->tail.store(in.taken, std::memory_order_release);
         shown = in.taken;
-        ring(*bells_[source]);
+        ring_bell(*bells_[source]);
     };
     while (in.taken != head) {
         uint64_t place = in.taken & (ring_bytes_ - 1);
@@ -238,7 +246,8 @@ bool Channel::drain(uint32_t source) {
             in.taken += unit;
         } else {
             // Pieces end where the ring ends at the latest, so that none is in two parts.
-            uint64_t piece = std::min({head - in.taken, whole_units(in.total - in.got), piece_bytes_ - place % piece_bytes_});
+            uint64_t piece =
+                std::min({head - in.taken, whole_units(in.total - in.got), piece_bytes_ - place % piece_bytes_});
             uint64_t bytes = std::min(piece, in.total - in.got);
             char* target = in.into ? in.into->data : in.stored ? in.stored->bytes.get() : nullptr;
             if (target) std::memcpy(target + in.got, in.bytes + place, bytes);
@@ -272,7 +281,7 @@ bool Channel::write(Outbound& out, Operation& operation) {
         // Release: the bytes are visible to whoever reads this.
         out.ends->head.store(out.head, std::memory_order_release);
         shown = out.head;
-        ring(*out.bell);
+        ring_bell(*out.bell);
     };
     while (!operation.started || operation.moved < total) {
         uint64_t left = whole_units(total - operation.moved) + (operation.started ? 0 : unit);
@@ -285,7 +294,8 @@ bool Channel::write(Outbound& out, Operation& operation) {
         if (room == 0) break;
         uint64_t place = out.head & (ring_bytes_ - 1);
         if (!operation.started) {
-            MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag), static_cast<uint8_t>(operation.dtype)};
+            MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag),
+                                 static_cast<uint8_t>(operation.dtype)};
             std::memcpy(out.bytes + place, &header, sizeof header);
             operation.started = true;
             out.head += unit;
@@ -302,8 +312,8 @@ bool Channel::write(Outbound& out, Operation& operation) {
     return operation.started && operation.moved == total;
 }
 
-// Say where an arriving message goes, of which `length` bytes are there already: into the oldest receive that asks for it,
-// or else into a store. Nothing has changed if there is no memory for that.
+// Say where an arriving message goes, of which `length` bytes are there already: into the oldest receive that asks for
+// it, or else into a store. Nothing has changed if there is no memory for that.
 void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length) {
     uint64_t total = header.elements * size_of(static_cast<DType>(header.dtype));
     auto found = std::find_if(posted_.begin(), posted_.end(),
@@ -314,7 +324,8 @@ void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefi
         std::unique_ptr<char[]> bytes(new char[total]);
         // A message that was on its way to a receive which gave up is older than all that is stored from that rank.
         bool older = in.arriving;
-        auto place = stored_.insert(older ? stored_.begin() : stored_.end(), {in.source, header, std::move(bytes), &in});
+        auto place =
+            stored_.insert(older ? stored_.begin() : stored_.end(), {in.source, header, std::move(bytes), &in});
         stored = &*place;
     } else {
         into = *found;
@@ -339,15 +350,16 @@ void Channel::finish_arrival(Inbound& in) {
     in.arriving = false;
 }
 
-// Whether a message may go into the array of a receive; if not, the receive ends with an error, and the message is lost.
+// Whether a message may go into the array of a receive; if not, the receive ends with an error, and the message is
+// lost.
 bool Channel::accept(Operation& operation, uint32_t source, const MessageHeader& header) {
     operation.message = {source, header.tag, header.elements};
     auto dtype = static_cast<DType>(header.dtype);
     if (dtype == operation.dtype && header.elements <= operation.elements) return true;
-    operation.error.emplace(Fault::mismatch, name_of(operation) + ": " + rank_named(source) + " sent " +
-                                                 what(dtype, header.elements) + " with tag " + std::to_string(header.tag) +
-                                                 ", " + rank_named(rank_) + " has room for " +
-                                                 what(operation.dtype, operation.elements) + where());
+    operation.error.emplace(
+        Fault::mismatch, name_of(operation) + ": " + rank_named(source) + " sent " + what(dtype, header.elements) +
+                             " with tag " + std::to_string(header.tag) + ", " + rank_named(rank_) + " has room for " +
+                             what(operation.dtype, operation.elements) + where());
     finish(operation);
     return false;
 }
@@ -360,7 +372,7 @@ void Channel::finish(Operation& operation) {
     }
     operation.done.store(true, std::memory_order_release);
     // Whoever waits for it may be asleep while another thread has driven it to its end.
-    if (drivers_.load(std::memory_order_relaxed) != 0) ring(*bells_[rank_]);
+    if (drivers_.load(std::memory_order_relaxed) != 0) ring_bell(*bells_[rank_]);
 }
 
 // Take back an operation that is not done.
@@ -389,11 +401,12 @@ void Channel::cancel(Operation& operation) {
         }
 }
 
-// A message of which a part is in the ring cannot be taken back, or the next header would be mistaken for its bytes. Unless
-// its receiver has gone, the rest goes on from a copy. Where there is no memory for one, that way is closed for good.
+// A message of which a part is in the ring cannot be taken back, or the next header would be mistaken for its bytes.
+// Unless its receiver has gone, the rest goes on from a copy. Where there is no memory for one, that way is closed for
+// good.
 void Channel::adopt_rest(Outbound& out, Operation& operation) {
     std::unique_ptr<char[]> copy(new (std::nothrow) char[operation.bytes()]);
-    if (!copy || look_around(&operation)[static_cast<size_t>(operation.peer)] != State::present) {
+    if (!copy || check_peers(&operation)[static_cast<size_t>(operation.peer)] != State::present) {
         out.cut = true;
         out.queue.pop_front();
         --queued_;

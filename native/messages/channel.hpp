@@ -1,12 +1,14 @@
 // Messages from one rank to another, with tags.
 //
-// Every rank has an inbox in its own arena: for each peer a ring of bytes, which the peer fills and the rank empties, and a
-// bell. A message is a header and its bytes; one that is longer than the ring streams through it. Whoever waits, to send or
-// to receive, drives everything that the rank has under way in both directions, so that two ranks that send to each other
-// at once cannot block each other. What nobody drives, because its rank computes or is in a collective, a helper thread does.
+// Every rank has an inbox in its own arena: for each peer a ring of bytes, which the peer fills and the rank empties,
+// and a bell. A message is a header and its bytes; one that is longer than the ring streams through it. Whoever waits,
+// to send or to receive, drives everything that the rank has under way in both directions, so that two ranks that send
+// to each other at once cannot block each other. What nobody drives, because its rank computes or is in a collective, a
+// helper thread does.
 //
-// All that a rank can wait for (bytes in one of its rings, room in a peer's) is announced by its own bell, and the bell is
-// only rung for somebody who sleeps: while both sides are awake, a message costs its own bytes and one store to `head`.
+// All that a rank can wait for (bytes in one of its rings, room in a peer's) is announced by its own bell, and the bell
+// is only rung for somebody who sleeps: while both sides are awake, a message costs its own bytes and one store to
+// `head`.
 #pragma once
 
 #include <atomic>
@@ -22,11 +24,11 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/dtypes.hpp"
 #include "shared/arena.hpp"
 #include "shared/blame.hpp"
-#include "kernels/dtypes.hpp"
-#include "shared/first_error.hpp"
 #include "shared/errors.hpp"
+#include "shared/first_error.hpp"
 #include "shared/layout.hpp"
 #include "shared/wait.hpp"
 
@@ -87,8 +89,8 @@ class Channel {
     };
     using Interrupted = std::function<void()>;  // ends a wait by throwing
 
-    // `ending`: shared with the collectives of the same communicator.
-    Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<Ending> ending);
+    // `first_error`: shared with the collectives of the same communicator.
+    Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<FirstError> first_error);
     ~Channel();
 
     // What a member needs in its arena: called before the members exchange their offsets.
@@ -137,7 +139,7 @@ class Channel {
     void end_lost(const std::vector<State>& states);
     void call_helper();
 
-    std::vector<State> look_around(const Operation* operation) const;
+    std::vector<State> check_peers(const Operation* operation) const;
     std::optional<EngineError> find_loss(const Operation& operation, const std::vector<State>& states) const;
     EngineError timed_out(const Operation& operation, Clock::duration timeout) const;
     std::string where() const { return " (" + label_ + ")"; }
@@ -148,10 +150,11 @@ class Channel {
     Blame blame_;
     std::vector<Post*> posts_;
     std::vector<Counter*> bells_;
-    std::shared_ptr<Ending> ending_;
+    std::shared_ptr<FirstError> first_error_;
     Patience patience_;
     uint64_t ring_bytes_;
-    uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work at once
+    uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work
+                            // at once
 
     std::mutex mutex_;  // over everything below
     std::vector<Inbound> inbound_;
@@ -162,7 +165,7 @@ class Channel {
     uint32_t queued_ = 0;                         // sends that are not in their ring yet
     uint32_t background_ = 0;                     // operations that a helper may have to drive
     bool closed_ = false;
-    std::atomic<uint32_t> drivers_ = 0;           // threads that drive while they wait
+    std::atomic<uint32_t> drivers_ = 0;  // threads that drive while they wait
     std::thread helper_;
     std::condition_variable helper_called_;
     bool helper_asleep_ = false;

@@ -10,8 +10,9 @@ namespace allfold {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto nap = 20ms;               // the longest sleep before looking whether the peer is still there
-inline constexpr auto helper_pause = 500us;     // how long the helper leaves an operation to whoever is about to wait for it
+inline constexpr auto nap = 20ms;  // the longest sleep before looking whether the peer is still there
+inline constexpr auto helper_pause =
+    500us;  // how long the helper leaves an operation to whoever is about to wait for it
 inline constexpr uint32_t helper_rounds = 100;  // pauses without work before the helper sleeps until it is called
 inline constexpr auto helper_looks = 200ms;     // how often it looks whether the peers are still there
 inline constexpr uint64_t unit = sizeof(MessageHeader);
@@ -30,8 +31,9 @@ inline size_t rings_offset(uint32_t ranks) { return whole_pages(sizeof(Counter) 
 
 // Tell a rank that bytes or room have come. The fence orders the store of head or tail, just made, before the look at
 // `sleepers`; a sleeper does the opposite (counts itself, fence, looks at heads and tails), so one of the two sees the
-// other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or tail as well.
-inline void ring(Counter& bell) {
+// other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or tail as
+// well.
+inline void ring_bell(Counter& bell) {
     order_all(bell.sleepers);
     if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
     bell.value.fetch_add(1, std::memory_order_release);
@@ -78,7 +80,7 @@ struct Channel::Outbound {
     Ring* ends = nullptr;
     char* bytes = nullptr;
     Counter* bell = nullptr;
-    uint64_t head = 0, tail = 0;    // tail as last seen: the receiver's line is only read when room seems to be short
+    uint64_t head = 0, tail = 0;  // tail as last seen: the receiver's line is only read when room seems to be short
     std::deque<Operation*> queue{};
     bool cut = false;  // ended in the middle of a message: nothing can follow
 };

@@ -6,15 +6,17 @@
 #include <cstdio>
 #include <system_error>
 
-#include "shared/blame.hpp"
 #include "messages/channel.hpp"
 #include "messages/channel_parts.hpp"
+#include "shared/blame.hpp"
 #include "shared/peers.hpp"
 
 namespace allfold {
 
-// Make progress until the operation is done; or say why it will not be. The caller has counted itself among the drivers.
-std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
+// Make progress until the operation is done; or say why it will not be. The caller has counted itself among the
+// drivers.
+std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration timeout,
+                                          const Interrupted& interrupted) {
     struct Driving {
         std::atomic<uint32_t>& drivers;
         ~Driving() { drivers.fetch_sub(1, std::memory_order_relaxed); }
@@ -54,7 +56,7 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
                 } again{drivers_};
                 interrupted();
             }
-            if (auto error = find_loss(operation, look_around(&operation))) return error;
+            if (auto error = find_loss(operation, check_peers(&operation))) return error;
             if (time >= deadline) {
                 std::lock_guard lock(mutex_);
                 return timed_out(operation, timeout);
@@ -66,12 +68,13 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
     return std::nullopt;
 }
 
-// Sleep until the bell is rung. The number is read before the last look, so a bell that is rung after it ends the sleep.
+// Sleep until the bell is rung. The number is read before the last look, so a bell that is rung after it ends the
+// sleep.
 void Channel::doze(const Operation* operation, Clock::duration at_most) {
     Counter& bell = *bells_[rank_];
     bell.sleepers.fetch_add(1, std::memory_order_relaxed);
     uint64_t seen = bell.value.load(std::memory_order_acquire);
-    order_all(bell.sleepers);  // see ring()
+    order_all(bell.sleepers);  // see ring_bell()
     bool moved;
     {
         std::lock_guard lock(mutex_);
@@ -129,7 +132,7 @@ void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
             doze(nullptr, nap);
             if (auto time = Clock::now(); time - looked >= helper_looks) {
                 looked = time;
-                auto states = look_around(nullptr);
+                auto states = check_peers(nullptr);
                 lock.lock();
                 end_lost(states);
                 continue;
@@ -171,14 +174,16 @@ void Channel::end_lost(const std::vector<State>& states) {
 }
 
 // How the peers are that the operation depends on; of all of them, if there is none in particular.
-std::vector<Channel::State> Channel::look_around(const Operation* operation) const {
+std::vector<Channel::State> Channel::check_peers(const Operation* operation) const {
     std::vector<State> states(members_.size(), State::present);
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         // Acquire: what the peer wrote before it left is there to be seen.
         auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_acquire));
         bool concerned = !operation || operation->peer == any_source || operation->peer == peer;
-        if (standing == Standing::left) states[peer] = State::left;
-        else if (standing != Standing::open) states[peer] = State::gave_up;
+        if (standing == Standing::left)
+            states[peer] = State::left;
+        else if (standing != Standing::open)
+            states[peer] = State::gave_up;
         else if (concerned && life_of(process_of(*members_[peer].arena)) == Life::dead)
             states[peer] = State::gone;
     }
@@ -210,8 +215,7 @@ std::optional<EngineError> Channel::find_loss(const Operation& operation, const 
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer != rank_ && states[peer] == State::gave_up) return blame(peer);
     }
-    if (alone && operation.peer == any_source)
-        return lost("every other rank has left");
+    if (alone && operation.peer == any_source) return lost("every other rank has left");
     return std::nullopt;
 }
 
@@ -221,25 +225,34 @@ EngineError Channel::timed_out(const Operation& operation, Clock::duration timeo
     std::string peer = operation.peer == any_source ? "any rank" : rank_named(static_cast<uint64_t>(operation.peer));
     std::string tag = operation.tag == any_tag ? " with any tag" : " with tag " + std::to_string(operation.tag);
     std::string text = name_of(operation) + ": ";
-    auto part = [](uint64_t some, uint64_t all) { return std::to_string(some) + " of " + std::to_string(all) + " bytes"; };
+    auto part = [](uint64_t some, uint64_t all) {
+        return std::to_string(some) + " of " + std::to_string(all) + " bytes";
+    };
     if (sends(operation)) {
         bool begun = operation.started;
-        text += peer + " took " + (begun ? "only " + part(operation.moved, operation.bytes()) + " of " : "nothing of ") +
+        text += peer + " took " +
+                (begun ? "only " + part(operation.moved, operation.bytes()) + " of " : "nothing of ") +
                 what(operation.dtype, operation.elements) + tag + within;
-        if (operation.background) text += "; it goes on";
-        else text += begun ? "; the rest follows as soon as it does" : "; it was not sent";
+        if (operation.background)
+            text += "; it goes on";
+        else
+            text += begun ? "; the rest follows as soon as it does" : "; it was not sent";
         return EngineError(Fault::timeout, text + where());
     }
-    auto arriving = std::find_if(inbound_.begin(), inbound_.end(), [&](const Inbound& in) { return in.into == &operation; });
+    auto arriving =
+        std::find_if(inbound_.begin(), inbound_.end(), [&](const Inbound& in) { return in.into == &operation; });
     if (arriving != inbound_.end())
-        text += "only " + part(arriving->got, arriving->total) + " came from " + rank_named(arriving->source) + tag + within;
-    else text += "nothing came from " + peer + tag + within;
+        text += "only " + part(arriving->got, arriving->total) + " came from " + rank_named(arriving->source) + tag +
+                within;
+    else
+        text += "nothing came from " + peer + tag + within;
     // Most often the message is there, with another tag or from another rank.
     size_t named = 0;
     for (const Stored& stored : stored_) {
         if (named++ == 3) break;
-        text += (named == 1 ? "; what did come: " : ", ") + what(static_cast<DType>(stored.header.dtype), stored.header.elements) +
-                " from " + rank_named(stored.source) + " with tag " + std::to_string(stored.header.tag);
+        text += (named == 1 ? "; what did come: " : ", ") +
+                what(static_cast<DType>(stored.header.dtype), stored.header.elements) + " from " +
+                rank_named(stored.source) + " with tag " + std::to_string(stored.header.tag);
     }
     if (stored_.size() > 3) text += " and " + std::to_string(stored_.size() - 3) + " more";
     return EngineError(Fault::timeout, text + where());

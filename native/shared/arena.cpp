@@ -22,8 +22,8 @@ namespace {
 constexpr size_t page = 4096;
 constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
 
-// All arenas of this process, so that a forked child can close their descriptors: while it had them open, the memory of ranks
-// that have ended would stay. The lock is taken before the fork and given back on both sides of it.
+// All arenas of this process, so that a forked child can close their descriptors: while it had them open, the memory of
+// ranks that have ended would stay. The lock is taken before the fork and given back on both sides of it.
 std::mutex all_mutex;
 std::set<int*> all_descriptors;
 
@@ -102,9 +102,10 @@ Arena::~Arena() {
 
 void Arena::need_here(const char* name) const {
     if (is_here()) return;
-    throw EngineError(Fault::usage, std::string(name) + ": this process was forked off rank process " + std::to_string(process_) +
-                                        ", whose communicator it cannot use; make one in this process, or leave the call to " +
-                                        "its parent");
+    throw EngineError(Fault::usage,
+                      std::string(name) + ": this process was forked off rank process " + std::to_string(process_) +
+                          ", whose communicator it cannot use; make one in this process, or leave the call to " +
+                          "its parent");
 }
 
 void Arena::lend_to_children(size_t offset) {

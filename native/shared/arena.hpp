@@ -1,5 +1,5 @@
-// One rank's shared memory: an anonymous file that peers map too. It has no name, so nobody else can open it, and it goes
-// with the last process that has it. Its size is a limit, not a cost: pages exist only once they are touched.
+// One rank's shared memory: an anonymous file that peers map too. It has no name, so nobody else can open it, and it
+// goes with the last process that has it. Its size is a limit, not a cost: pages exist only once they are touched.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct Directory;
 
 class Arena {
   public:
-    explicit Arena(size_t bytes);           // one's own
-    Arena(int descriptor, size_t bytes);    // a peer's; takes the descriptor
+    explicit Arena(size_t bytes);         // one's own
+    Arena(int descriptor, size_t bytes);  // a peer's; takes the descriptor
     ~Arena();
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;

@@ -1,6 +1,6 @@
-// Who is to be named. A rank that gives up leaves in its arena whom it had lost; those who notice that it gave up, or has
-// ended since, look there, so that everybody names the rank that was lost first, and not the one that heard of it first. It
-// is left in the arena, not in the post, since it may hear in one communicator and be missed in another.
+// Who is to be named. A rank that gives up leaves in its arena whom it had lost; those who notice that it gave up, or
+// has ended since, look there, so that everybody names the rank that was lost first, and not the one that heard of it
+// first. It is left in the arena, not in the post, since it may hear in one communicator and be missed in another.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,9 @@ class Blame {
         arenas_[rank_]->directory().lost.store(identity, std::memory_order_relaxed);
     }
 
-    // The rank because of whom `rank` gave up, or because of whom that one did, and so on; `rank` itself if it was nobody's
-    // fault, or the fault of somebody who does well here: who left another communicator need not have left this one.
+    // The rank because of whom `rank` gave up, or because of whom that one did, and so on; `rank` itself if it was
+    // nobody's fault, or the fault of somebody who does well here: who left another communicator need not have left
+    // this one.
     uint32_t first(uint32_t rank) const {
         std::vector<uint32_t> path{rank};
         while (true) {
@@ -59,18 +60,20 @@ class Blame {
             if (std::find(path.begin(), path.end(), next) != path.end()) break;
             path.push_back(next);
         }
-        // They gave up because of each other, here and in another communicator: who is no more here has done more than that.
-        auto absent = std::find_if(path.begin(), path.end(), [&](uint32_t one) {
-            return standing(one) == Standing::left || !is_alive(one);
-        });
+        // They gave up because of each other, here and in another communicator: who is no more here has done more than
+        // that.
+        auto absent = std::find_if(path.begin(), path.end(),
+                                   [&](uint32_t one) { return standing(one) == Standing::left || !is_alive(one); });
         return absent == path.end() ? rank : *absent;
     }
 
-    // What befell these ranks: "rank 3 (process 4711) is gone: killed by signal 9 (Killed); rank 1 gave up because of it".
+    // What befell these ranks: "rank 3 (process 4711) is gone: killed by signal 9 (Killed); rank 1 gave up because of
+    // it".
     std::string sentence(const std::vector<uint32_t>& ranks) const {
         std::vector<uint32_t> firsts, followers;
         for (uint32_t rank : ranks)
-            if (uint32_t one = first(rank); std::find(firsts.begin(), firsts.end(), one) == firsts.end()) firsts.push_back(one);
+            if (uint32_t one = first(rank); std::find(firsts.begin(), firsts.end(), one) == firsts.end())
+                firsts.push_back(one);
         for (uint32_t rank : ranks)
             if (std::find(firsts.begin(), firsts.end(), rank) == firsts.end()) followers.push_back(rank);
         std::string text;
@@ -87,7 +90,8 @@ class Blame {
         std::string name = "rank " + std::to_string(rank), how;
         if (standing(rank) == Standing::left) {
             uint64_t calls = posts_[rank]->last_call.load(std::memory_order_relaxed);
-            return name + " has left: it closed its communicator" + (calls ? " after call " + std::to_string(calls) : "");
+            return name + " has left: it closed its communicator" +
+                   (calls ? " after call " + std::to_string(calls) : "");
         }
         if (life_of(process_of(*arenas_[rank]), &how) == Life::dead) return named(rank) + " is gone" + how;
         if (standing(rank) == Standing::mismatch) return name + " gave up: the ranks came with different calls";

@@ -1,4 +1,5 @@
-// The first pages of every arena: what lies in it, for peers that ask and for `allfold doctor`, which looks from outside.
+// The first pages of every arena: what lies in it, for peers that ask and for `allfold doctor`, which looks from
+// outside.
 #pragma once
 
 #include <cstring>
@@ -12,7 +13,7 @@ inline constexpr size_t answer_bytes = 16 << 10;
 
 // One communicator that the arena's owner is a rank of.
 struct Entry {
-    std::atomic<uint64_t> post;  // its offset; 0: the entry is free. Written last, with release.
+    std::atomic<uint64_t> post;   // its offset; 0: the entry is free. Written last, with release.
     std::atomic<uint64_t> group;  // the same number on all ranks of the group, and on no other group
     std::atomic<uint32_t> rank, size;
     std::atomic<char> label[104];

@@ -1,5 +1,6 @@
-// Processes that were forked off a rank. A child has the parent's memory but not its threads, and shares the parent's place
-// among the ranks without being one: it must neither touch what the ranks share nor end what its parent goes on using.
+// Processes that were forked off a rank. A child has the parent's memory but not its threads, and shares the parent's
+// place among the ranks without being one: it must neither touch what the ranks share nor end what its parent goes on
+// using.
 #pragma once
 
 #include <atomic>

@@ -8,8 +8,9 @@
 
 namespace allfold {
 
-// What two builds must have in common to read each other's arenas: a hash of where everything lies and what it means. Ranks
-// compare it before they map anything (src/allfold/engines/shared_memory/rendezvous.py), and every arena begins with it.
+// What two builds must have in common to read each other's arenas: a hash of where everything lies and what it means.
+// Ranks compare it before they map anything (src/allfold/engines/shared_memory/rendezvous.py), and every arena begins
+// with it.
 extern const uint64_t layout_hash;  // layout_hash.cpp
 
 // A line pair, not a line: processors fetch neighbouring lines together, and a busy neighbour would be dragged along.
@@ -23,20 +24,22 @@ struct Counter {
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
 };
 
-// How peers get at the arrays that a rank came with: not at all, in its arena, or by having the kernel read its memory. One
-// with arrays in its arena also says whether it could fetch those of others.
+// How peers get at the arrays that a rank came with: not at all, in its arena, or by having the kernel read its memory.
+// One with arrays in its arena also says whether it could fetch those of others.
 enum class Reach : uint8_t { none, arena, arena_and_fetches, address };
 
 // What a rank came with to a call: for its peers to compare, to find its arrays, and to name in an error.
 struct CallRecord {
     uint64_t call = 0;
     uint64_t elements = 0;
-    uint64_t schedule = 0;  // the first bytes of its digest: two schedules may have one name
+    uint64_t schedule = 0;            // the first bytes of its digest: two schedules may have one name
     int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
     int32_t root = 0;
     uint8_t collective = 0, dtype = 0, op = 0;
     Reach reach = Reach::none;
     char algorithm[40] = {};
+    char op_name[16] = {};          // of an operation of the user's own, as far as it fits
+    uint64_t op_digest = 0;         // of its name and its code
     uint64_t begun = 0, ended = 0;  // in ticks; not ended: 0
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
@@ -50,11 +53,12 @@ inline void fence() {
 #endif
 }
 
-// A record in shared memory, which its owner overwrites while others may look: a sequence lock. The version is 2·call + 1
-// while the record of a call is being written, and 2·call + 2 once it is there.
+// A record in shared memory, which its owner overwrites while others may look: a sequence lock. The version is 2·call +
+// 1 while the record of a call is being written, and 2·call + 2 once it is there.
 //
-// Writing: the fence orders the odd version before every word. Reading: the fence orders every word before the second look
-// at the version. So whoever saw a word of a later record also sees, at its second look, a version that is not what it was.
+// Writing: the fence orders the odd version before every word. Reading: the fence orders every word before the second
+// look at the version. So whoever saw a word of a later record also sees, at its second look, a version that is not
+// what it was.
 struct SharedRecord {
     std::atomic<uint64_t> version;
     std::atomic<uint64_t> words[record_words];
@@ -67,7 +71,8 @@ struct SharedRecord {
         for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
         version.store(2 * record.call + 2, std::memory_order_release);
     }
-    // The call is over: the last word, see CallRecord. One word cannot be torn, and belongs to the version that is there.
+    // The call is over: the last word, see CallRecord. One word cannot be torn, and belongs to the version that is
+    // there.
     void end(uint64_t ticks) { words[record_words - 1].store(ticks, std::memory_order_relaxed); }
     // The record of that call; false if it is not there any more, or not yet.
     bool load(uint64_t call, CallRecord& record) const {
@@ -85,8 +90,8 @@ struct SharedRecord {
 // communicator, or gave up because somebody did not come.
 enum class Standing : uint32_t { open, mismatch, aborted, left, late };
 
-// A rank leaves its record and chain before it waits for those who are two calls behind (Communicator::enter), so what a
-// peer still compares can be two calls old. The other records are for people: the flight recorder.
+// A rank leaves its record and chain before it waits for those who are two calls behind (Communicator::enter), so what
+// a peer still compares can be two calls old. The other records are for people: the flight recorder.
 inline constexpr size_t records_kept = 256;
 inline constexpr size_t most_ranks = 1024;  // of one communicator
 inline constexpr size_t chains_kept = 4;
@@ -99,16 +104,17 @@ struct Post {
     // travels in the same line and costs no miss of its own.
     alignas(line_bytes) std::atomic<uint64_t> progress;
     std::atomic<uint64_t> chain[chains_kept];
-    // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss together.
+    // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss
+    // together.
     char inline_work[2][inline_bytes];
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
     alignas(line_bytes) std::atomic<uint32_t> standing;
-    std::atomic<uint64_t> last_call;  // the call that the rank has come to
-    std::atomic<uint64_t> last_done;  // the call that it has done its part of
+    std::atomic<uint64_t> last_call;       // the call that the rank has come to
+    std::atomic<uint64_t> last_done;       // the call that it has done its part of
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
     // A number, and where it lies in the process's own memory: whoever can fetch it from there can fetch arrays.
-    std::atomic<uint64_t> witness, witness_address;
-    std::atomic<uint32_t> waiting_for;  // the rank that it waits for, plus one, once that takes long
+    std::atomic<uint64_t> probe_word, probe_address;
+    std::atomic<uint32_t> waiting_for;              // the rank that it waits for, plus one, once that takes long
     std::atomic<uint64_t> start_ticks, start_time;  // both clocks at the same moment; the time in ns since 1970
     // How those who go on without lost ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];

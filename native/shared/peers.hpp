@@ -16,8 +16,8 @@ namespace allfold {
 
 enum class Life { alive, dead };
 
-// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie. How it
-// ended, /proc says of zombies alone; `how` stays empty where that is over.
+// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie. How
+// it ended, /proc says of zombies alone; `how` stays empty where that is over.
 inline Life life_of(int32_t process, std::string* how = nullptr) {
     if (process <= 0 || process == getpid()) return Life::alive;
     char path[32], text[1024];

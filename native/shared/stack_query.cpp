@@ -25,7 +25,8 @@ std::string ask(Directory& directory, Clock::duration at_most) {
         if (left <= Clock::duration::zero()) return "";
         sleep_on(directory.answer.value, answered, left);
     }
-    // Whoever asks at the same time may have it written anew while we read: then this is a mixture, of text all the same.
+    // Whoever asks at the same time may have it written anew while we read: then this is a mixture, of text all the
+    // same.
     size_t length = std::min<size_t>(directory.answered_bytes.load(std::memory_order_relaxed), answer_bytes);
     std::string text(length, ' ');
     for (size_t i = 0; i < length; ++i) text[i] = directory.text[i].load(std::memory_order_relaxed);
@@ -55,7 +56,8 @@ void give_answer(Directory& directory, uint64_t question, const std::string& tex
 
 void end_questions(Directory& directory) {
     directory.question.value.fetch_or(no_more, std::memory_order_acq_rel);
-    // The kernel compares the low half of the number, which the mark does not change: one more, so that nobody sleeps on.
+    // The kernel compares the low half of the number, which the mark does not change: one more, so that nobody sleeps
+    // on.
     directory.question.value.fetch_add(1, std::memory_order_acq_rel);
     wake_all(directory.question.value);
 }

@@ -8,8 +8,8 @@
 
 namespace allfold {
 
-// What the process says, or nothing if it does not answer in time: it is stopped, or holds its interpreter's lock, or has
-// nobody to answer.
+// What the process says, or nothing if it does not answer in time: it is stopped, or holds its interpreter's lock, or
+// has nobody to answer.
 std::string ask(Directory& directory, Clock::duration at_most);
 
 // For the process itself: the number of the next question after `seen`, or 0 when there will be none.

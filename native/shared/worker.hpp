@@ -1,9 +1,12 @@
 // Calls that go on in the background, one after the other, in the order in which they were made.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -11,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include "shared/fork.hpp"
 #include "shared/wait.hpp"
 
 namespace allfold {
@@ -44,7 +48,7 @@ class Worker {
     ~Worker() {
         {
             std::lock_guard lock(mutex_);
-            ending_ = true;
+            ends_ = true;
         }
         changed_.notify_all();
         thread_.join();
@@ -74,7 +78,7 @@ class Worker {
     void loop() {
         std::unique_lock lock(mutex_);
         while (true) {
-            changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+            changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
             if (jobs_.empty()) return;  // what was submitted before the end is still done
             auto [job, ticket] = std::move(jobs_.front());
             jobs_.pop_front();
@@ -86,6 +90,8 @@ class Worker {
             } catch (...) {
                 error = std::current_exception();
             }
+            // A child that was forked off inside the job has no other thread, and nothing to go back to.
+            if (forks() != forks_) _exit(EXIT_FAILURE);
             job = nullptr;
             // Not busy any more by the time somebody hears that it is done: the next call need not go through here.
             lock.lock();
@@ -100,7 +106,8 @@ class Worker {
     std::condition_variable changed_;
     std::deque<std::pair<std::function<void()>, std::shared_ptr<Ticket>>> jobs_;
     bool working_ = false;
-    bool ending_ = false;
+    bool ends_ = false;
+    uint32_t forks_ = forks();
     std::thread thread_;
 };
 

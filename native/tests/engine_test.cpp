@@ -1,5 +1,6 @@
-// What the engine stands on, without Python: shared memory that is given out and taken back, and numbers that are waited
-// for. Exit status 0 if all is well, 1 if not. Under ThreadSanitizer the data that is handed over is what it watches.
+// What the engine stands on, without Python: shared memory that is given out and taken back, and numbers that are
+// waited for. Exit status 0 if all is well, 1 if not. Under ThreadSanitizer the data that is handed over is what it
+// watches.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,8 +52,8 @@ void arena_gives_and_takes_back() {
     }
 }
 
-// Two threads hand a plain number to and fro, with the patience to spin, to yield, or to sleep at once. A wake-up that is
-// lost would cost a second each time, and the rounds would not fit the time.
+// Two threads hand a plain number to and fro, with the patience to spin, to yield, or to sleep at once. A wake-up that
+// is lost would cost a second each time, and the rounds would not fit the time.
 void numbers_are_handed_over(Patience patience, int rounds) {
     Counter ping{}, pong{};
     uint64_t plain = 0;
@@ -88,14 +89,16 @@ void all_meet(uint32_t ranks, int rounds) {
             plain[rank * 16] = round;
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round - 1);
             for (uint32_t peer = 0; peer < ranks; ++peer) {
-                await(counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience, [] {},
-                      [] { return Clock::duration(std::chrono::seconds(1)); });
+                await(
+                    counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience, [] {},
+                    [] { return Clock::duration(std::chrono::seconds(1)); });
                 expect(plain[peer * 16] == uint64_t(round), "all see all");
             }
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round);
             for (uint32_t peer = 0; peer < ranks; ++peer)
-                await(counters[peer]->value, counters[peer]->sleepers, 2 * round, patience, [] {},
-                      [] { return Clock::duration(std::chrono::seconds(1)); });
+                await(
+                    counters[peer]->value, counters[peer]->sleepers, 2 * round, patience, [] {},
+                    [] { return Clock::duration(std::chrono::seconds(1)); });
         }
     };
     std::vector<std::thread> threads;
@@ -103,8 +106,8 @@ void all_meet(uint32_t ranks, int rounds) {
     for (auto& thread : threads) thread.join();
 }
 
-// One thread writes the records of call after call into the same place, others look: whatever they get is one record, not
-// parts of two.
+// One thread writes the records of call after call into the same place, others look: whatever they get is one record,
+// not parts of two.
 void records_are_never_torn(uint64_t calls) {
     auto made_for = [](uint64_t call) {
         CallRecord record;
@@ -141,7 +144,8 @@ void records_are_never_torn(uint64_t calls) {
     }
     for (auto& reader : readers) reader.join();
     CallRecord came;
-    expect(shared->load(calls, came) && !shared->load(calls - 1, came) && !shared->load(calls + 1, came), "the last one is there");
+    expect(shared->load(calls, came) && !shared->load(calls - 1, came) && !shared->load(calls + 1, came),
+           "the last one is there");
     expect(seen.load() > 0, "somebody saw a record");
 }
 
@@ -161,7 +165,7 @@ void a_forked_child_is_not_the_rank() {
         } catch (const EngineError& error) {
             good &= error.fault == Fault::usage;
         }
-        arena->release(kept);  // of no effect
+        arena->release(kept);     // of no effect
         arena->at(lent)[17] = 6;  // it is shared memory
         arena.reset();
         _exit(good ? 0 : 1);

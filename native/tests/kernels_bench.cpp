@@ -101,8 +101,10 @@ int main(int argument_count, char** arguments) {
     std::printf("\n%-24s", "memcpy");
     for (const Arrays& array : arrays) {
         const size_t calls = std::max<size_t>(1, (64 << 20) / array.bytes / 4);
-        const double seconds = best_seconds(
-            calls, [&] { std::memcpy(array.destinations[0], array.sources[0], array.bytes); asm volatile("" ::: "memory"); });
+        const double seconds = best_seconds(calls, [&] {
+            std::memcpy(array.destinations[0], array.sources[0], array.bytes);
+            asm volatile("" ::: "memory");
+        });
         std::printf("%11.1f %8s", 2e-9 * static_cast<double>(array.bytes) / seconds, "");
     }
     std::printf("\n%-24s", "copy");

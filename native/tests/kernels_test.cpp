@@ -1,5 +1,5 @@
-// Every fold kernel of every instruction set this machine has, bit for bit against a scalar fold written here independently.
-// Exit status 0 if all agree, 1 if not.
+// Every fold kernel of every instruction set this machine has, bit for bit against a scalar fold written here
+// independently. Exit status 0 if all agree, 1 if not.
 #include "kernels/kernels.hpp"
 
 #include <algorithm>
@@ -39,10 +39,14 @@ struct Half {
         const int exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1);
         const int fraction = bits & ((1 << fraction_bits) - 1);
         double magnitude;
-        if ((bits & 0x7fff) > infinity) magnitude = std::nan("");
-        else if ((bits & 0x7fff) == infinity) magnitude = INFINITY;
-        else if (exponent == 0) magnitude = std::ldexp(fraction, least_exponent - fraction_bits);
-        else magnitude = std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + least_exponent - fraction_bits);
+        if ((bits & 0x7fff) > infinity)
+            magnitude = std::nan("");
+        else if ((bits & 0x7fff) == infinity)
+            magnitude = INFINITY;
+        else if (exponent == 0)
+            magnitude = std::ldexp(fraction, least_exponent - fraction_bits);
+        else
+            magnitude = std::ldexp(fraction + (1 << fraction_bits), exponent - 1 + least_exponent - fraction_bits);
         return static_cast<float>(bits & 0x8000 ? -magnitude : magnitude);
     }
 
@@ -133,16 +137,22 @@ T combine(Op op, T a, T b) {
 
 template <class T>
 auto widen(T value) {
-    if constexpr (std::is_same_v<T, Boolean>) return value.byte != 0;
-    else if constexpr (is_half<T>) return static_cast<float>(value);
-    else return value;
+    if constexpr (std::is_same_v<T, Boolean>)
+        return value.byte != 0;
+    else if constexpr (is_half<T>)
+        return static_cast<float>(value);
+    else
+        return value;
 }
 
 template <class T, class Wide>
 T narrow(Wide value) {
-    if constexpr (std::is_same_v<T, Boolean>) return {static_cast<uint8_t>(value)};
-    else if constexpr (is_half<T>) return T::round(value);
-    else return value;
+    if constexpr (std::is_same_v<T, Boolean>)
+        return {static_cast<uint8_t>(value)};
+    else if constexpr (is_half<T>)
+        return T::round(value);
+    else
+        return value;
 }
 
 template <class Wide>
@@ -218,8 +228,10 @@ bool same(const uint8_t* a, const uint8_t* b, size_t parts) {
 bool same(DType dtype, const uint8_t* a, const uint8_t* b, size_t elements) {
     bool equal = false;
     with_type(dtype, [&]<class T>(T) {
-        if constexpr (is_complex_type<T>) equal = same<typename T::value_type>(a, b, 2 * elements);
-        else equal = same<T>(a, b, elements);
+        if constexpr (is_complex_type<T>)
+            equal = same<typename T::value_type>(a, b, 2 * elements);
+        else
+            equal = same<T>(a, b, elements);
     });
     return equal;
 }
@@ -242,8 +254,14 @@ T random_value() {
         return T::round(static_cast<float>(random_value<double>()));
     } else if constexpr (std::is_floating_point_v<T>) {
         using Limits = std::numeric_limits<T>;
-        constexpr T special[] = {T(0), T(-0.0), Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN(),
-                                 Limits::denorm_min(), -Limits::min(), Limits::max()};
+        constexpr T special[] = {T(0),
+                                 T(-0.0),
+                                 Limits::infinity(),
+                                 -Limits::infinity(),
+                                 Limits::quiet_NaN(),
+                                 Limits::denorm_min(),
+                                 -Limits::min(),
+                                 Limits::max()};
         if (bits % 16 == 0) return special[(bits >> 8) % 8];
         if (bits % 16 < 4) return element<T>(reinterpret_cast<const uint8_t*>(&bits), 0);
         return static_cast<T>(static_cast<int64_t>(bits >> 48) - 32768) / static_cast<T>(1 << (bits >> 8) % 16);
@@ -345,7 +363,8 @@ void check_grid(Op op, DType dtype) {
                         for (const bool from_memory : {false, true}) {
                             check_call(setting, sources, elements, destination_count, nothing, from_memory, expected);
                             for (size_t aliased = 0; aliased < source_count; ++aliased)
-                                check_call(setting, sources, elements, destination_count, aliased, from_memory, expected);
+                                check_call(setting, sources, elements, destination_count, aliased, from_memory,
+                                           expected);
                         }
                 }
             }
@@ -367,8 +386,8 @@ void check_copy() {
                     find_copy(isa)(source.data(), to.data(), to.size(), bytes, from_memory);
                     for (Destination& array : arrays)
                         if (!array.guards_intact() || !same(DType::uint8, array.data(), source.data(), bytes))
-                            fail("%s copy: %zu bytes to %zu, from memory %d: wrong", name_of(isa), bytes, destination_count,
-                                 from_memory);
+                            fail("%s copy: %zu bytes to %zu, from memory %d: wrong", name_of(isa), bytes,
+                                 destination_count, from_memory);
                 }
     }
 }
@@ -388,7 +407,8 @@ void check_fold(Op op, DType dtype, const std::vector<T>& operands, T expected, 
         void* destination = result.data();
         find_fold(op, dtype, isa)(sources.data(), sources.size(), &destination, 1, repeats, divisor, nullptr);
         for (const T& value : result)
-            if (!same(dtype, reinterpret_cast<const uint8_t*>(&value), reinterpret_cast<const uint8_t*>(&expected), 1)) {
+            if (!same(dtype, reinterpret_cast<const uint8_t*>(&value), reinterpret_cast<const uint8_t*>(&expected),
+                      1)) {
                 fail("%s %s %s: not the value that is defined (case with divisor %u)", name_of(isa), name_of(op),
                      name_of(dtype), divisor);
                 break;
@@ -435,15 +455,15 @@ void check_definitions() {
     check_fold<Float16>(Op::sum, DType::float16, {{0x7bff}, {0x4bff}}, {0x7bff});            // 65504 + 15.99 → 65504
     check_fold<Float16>(Op::sum, DType::float16, {{0xfbff}, {0xfbff}, {0x7bff}}, {0xfbff});  // overflow only at the end
     check_fold<Float16>(Op::product, DType::float16, {{0x0001}, {0x3800}}, {0x0000});        // half the smallest → 0
-    check_fold<Float16>(Op::product, DType::float16, {{0x8003}, {0x3800}}, {0x8002});        // −1.5 of the smallest → −2
-    check_fold<Float16>(Op::sum, DType::float16, {{0x03ff}, {0x0001}}, {0x0400});            // subnormal → normal
-    check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x4380}, {0x3f80}}, {0x4380});            // 256 + 1 → 256
-    check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x4381}, {0x3f80}}, {0x4382});            // 258 + 1 → 260
+    check_fold<Float16>(Op::product, DType::float16, {{0x8003}, {0x3800}}, {0x8002});  // −1.5 of the smallest → −2
+    check_fold<Float16>(Op::sum, DType::float16, {{0x03ff}, {0x0001}}, {0x0400});      // subnormal → normal
+    check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x4380}, {0x3f80}}, {0x4380});    // 256 + 1 → 256
+    check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x4381}, {0x3f80}}, {0x4382});    // 258 + 1 → 260
     check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x4380}, {0x3f80}, {0x3f80}}, {0x4381});  // 256 + 1 + 1 → 258
     check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x7f7f}, {0x7f7f}}, {0x7f80});            // overflow
     check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x7f7f}, {0x7b00}}, {0x7f80});            // a tie that overflows
     check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x0001}, {0x0001}}, {0x0002});            // subnormal
-    check_fold<BFloat16>(Op::product, DType::bfloat16, {{0x0003}, {0x3f00}}, {0x0002});        // 1.5 of the smallest → 2
+    check_fold<BFloat16>(Op::product, DType::bfloat16, {{0x0003}, {0x3f00}}, {0x0002});  // 1.5 of the smallest → 2
 
     // Minus zero added changes no number: both conversions, for every number there is.
     for (const DType dtype : {DType::float16, DType::bfloat16})
@@ -469,8 +489,10 @@ int main() {
         for (size_t o = 0; o < op_count; ++o) {
             const auto op = static_cast<Op>(o);
             const auto dtype = static_cast<DType>(d);
-            if (supports(op, dtype)) check_grid(op, dtype);
-            else if (find_fold(op, dtype)) fail("%s %s: a kernel where none is defined", name_of(op), name_of(dtype));
+            if (supports(op, dtype))
+                check_grid(op, dtype);
+            else if (find_fold(op, dtype))
+                fail("%s %s: a kernel where none is defined", name_of(op), name_of(dtype));
         }
     std::printf("kernels: ");
     for (const Isa isa : all_isas)

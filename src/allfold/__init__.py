@@ -3,8 +3,9 @@
 # The packages `algorithms` and modules `schedule` and `verify` share their names with the functions that users call. A
 # module binds its name here when it is first loaded, so load them before the functions take the names.
 from . import algorithms as _algorithms  # noqa: F401
-from .communicator.messages import ANY_TAG, Message
-from .engines.reference import Replay, replay
+from .communicator.messages import Message
+from .engines.engine import ANY_TAG
+from .engines.reference.replay import Replay, replay
 from .errors import (
     AllfoldError,
     CollectiveTimeout,

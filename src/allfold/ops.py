@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from types import CodeType
 
 import numpy as np
 
@@ -46,6 +49,13 @@ class Op:
     @property
     def averages(self) -> bool:
         return self.is_builtin and self.name == "avg"
+
+    @cached_property
+    def digest(self) -> int:
+        """A number by which ranks compare operations: of the name and, where it is written in Python, of the code."""
+        code = getattr(self.function, "__code__", None)
+        facts = (self.name, self.commutative, None if code is None else _code_facts(code))
+        return int.from_bytes(blake2b(repr(facts).encode(), digest_size=8).digest(), "little")
 
     def fold(self, operands: Sequence[Array], dtype: Dtype, divisor: int = 1) -> Array:
         """The fold of `operands`, first to last, as a new array. `divisor` matters to avg alone, when above 1."""
@@ -81,6 +91,13 @@ class Op:
             wanted = describe(left.dtype, left.shape)
             raise UsageError(f"{self.name}: the operation must make one {wanted} out of two, but gave {came}")
         return result
+
+
+def _code_facts(code: CodeType) -> tuple[object, ...]:
+    """What is the same for the same code in every process; not where it stands, nor what it has closed over."""
+    plain = (int, float, complex, str, bytes, tuple, type(None))
+    constants = [_code_facts(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return code.co_code, code.co_names, [one for one in constants if isinstance(one, plain)]
 
 
 def op(function: Function, *, commutative: bool, name: str | None = None) -> Op:

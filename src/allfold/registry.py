@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .collectives import COLLECTIVES, find_collective, suggest
 from .errors import ScheduleError, UsageError
-from .schedule import Move, Schedule, build
+from .schedule import MOST_RANKS, Move, Schedule, build
 
 Steps = Iterable[Iterable[Move]]
 Generator = TypeVar("Generator", bound=Callable[..., Steps])
@@ -109,7 +109,7 @@ def schedule(
     (`schedule("all_reduce", "hierarchical", 8, groups=[[0, 1, 2], [3, 4, 5, 6, 7]])`).
     """
     promise = find_collective(collective)
-    ranks = _whole("ranks", ranks, 1, None)
+    ranks = _whole("ranks", ranks, 1, MOST_RANKS)
     if promise.rooted:
         root = _whole("root", 0 if root is None else root, 0, ranks - 1)
     elif root is not None:
@@ -118,11 +118,11 @@ def schedule(
     arguments = (ranks, root) if promise.rooted else (ranks,)
     try:
         inspect.signature(chosen.function).bind(*arguments, **parameters)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: it has no signature
         wanted = "(ranks, root)" if promise.rooted else "(ranks)"
         raise UsageError(f"{chosen.name} cannot be called for {collective} with {wanted}: {error}") from None
-    chunks = chosen.chunks(ranks, **parameters) if callable(chosen.chunks) else chosen.chunks
-    if chunks is not None and (chunks < 1 or chunks % promise.slices(ranks)):
+    chunks = _declared_chunks(chosen, ranks, parameters)
+    if chunks is not None and chunks % promise.slices(ranks):
         raise UsageError(f"{chosen.name} declares {chunks} chunks for {collective} with {ranks} ranks")
     try:
         steps = chosen.function(*arguments, **parameters)
@@ -132,6 +132,16 @@ def schedule(
         title = f"{chosen.name}(ranks={ranks})"
         raise ScheduleError(f"{title}: raised {type(error).__name__} before its first step: {error}") from error
     return build(collective, chosen.name, ranks, root, steps, chunks)
+
+
+def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) -> int | None:
+    if not callable(chosen.chunks):
+        return None if chosen.chunks is None else _whole(f"{chosen.name}: chunks", chosen.chunks, 1, None)
+    try:
+        chunks = chosen.chunks(ranks, **parameters)
+    except Exception as error:
+        raise UsageError(f"{chosen.name}: chunks(ranks={ranks}) raised {type(error).__name__}: {error}") from None
+    return _whole(f"{chosen.name}: chunks", chunks, 1, None)
 
 
 def algorithm_of(collective: str, algorithm: str | Callable[..., Steps] | Algorithm) -> Algorithm:
@@ -154,6 +164,6 @@ def _whole(what: str, value: object, least: int, most: int | None) -> int:
         raise UsageError(f"{what} must be a whole number, not {value!r}")
     number = int(value.__index__())
     if number < least or (most is not None and number > most):
-        limits = f"at least {least}" if most is None else f"between {least} and {most}"
+        limits = f"at least {least}" if most is None else f"between {least} and {most:,}"
         raise UsageError(f"{what} must be {limits}, not {number}")
     return number

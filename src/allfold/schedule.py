@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, count, islice
 from os.path import basename
 from types import CodeType
 from typing import Any, NamedTuple
@@ -32,6 +32,10 @@ from .documents import is_exactly
 from .errors import AllfoldError, ScheduleError, UsageError
 
 Column = NDArray[np.int32]
+
+MOST_RANKS = 2**20
+_MOST_STEPS = 2**20  # of an algorithm, empty ones included: what yields more will hardly come to an end
+_MOST_MOVES = 2**27
 
 COLUMNS = ("reduces", "chunk", "source", "destination", "into", "site")
 
@@ -301,7 +305,11 @@ def build(
     flat: list[NDArray[np.int64]] = []
     starts = [0]
     iterator = _iterate(steps, title)
-    while True:
+    for yielded in count():
+        if yielded > _MOST_STEPS or starts[-1] > _MOST_MOVES:
+            raise ScheduleError(
+                f"{title}: yields more than {_MOST_STEPS:,} steps or {_MOST_MOVES:,} moves; does it come to an end?"
+            )
         try:
             step = next(iterator)
         except StopIteration:
@@ -349,7 +357,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
         raise ScheduleError(f"{title}: step {number} is a single move {step}; yield a list of moves", step=number)
     if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
         raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
-    moves = list(step)
+    moves = list(islice(step, _MOST_MOVES + 1))
     if not {*map(type, moves)} <= {Move}:
         stranger = next(move for move in moves if type(move) is not Move)
         message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
@@ -361,7 +369,11 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
         except OverflowError:
             pass  # a number beyond 64 bits, named below
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
-    message = f"{title}: step {number} holds the move {wrong} ({wrong.where}); ranks and chunks are whole numbers"
+    chunk, source, destination, into = wrong[1:5]
+    word = describe(wrong.reduces, *(repr(one) for one in (chunk, source, destination, into)))  # type: ignore[arg-type]
+    message = (
+        f"{title}: step {number} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
+    )
     raise ScheduleError(message, step=number, site=wrong.where)
 
 

@@ -423,7 +423,7 @@ def test_exit_with_work_pending_ends_at_once() -> None:
         timeout=60,
     )
     assert "exited with status 3" in done.stderr  # as it said, and not by a signal
-    assert "rank 0 ends while a call is under way that was not waited for" in done.stderr
+    assert "rank 0 ends while a call of the world is under way that nobody waits for" in done.stderr
     assert done.stdout.strip() in ("MismatchError", "RankLost")
     assert time.monotonic() - began < 30
 
@@ -447,3 +447,240 @@ def drops_everything(comm: Communicator) -> float:
 
 def test_arrays_may_be_dropped_while_they_are_used() -> None:
     assert af.spawn(drops_everything, 2) == [2.0, 2.0]
+
+
+# What strangers tried -------------------------------------------------------------------------------------------------
+
+
+def waits_twice(comm: Communicator) -> list[str]:
+    def fails(left: Any, right: Any) -> Any:
+        raise KeyError("mine")
+
+    handle = comm.all_reduce(np.ones(3), op=af.op(fails, commutative=True), async_op=True)
+    said: list[str] = []
+
+    def waits() -> None:
+        try:
+            handle.wait()  # type: ignore[union-attr]
+        except (KeyError, af.RankLost) as error:
+            said.append(type(error).__name__)
+
+    threads = [threading.Thread(target=waits) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    waits()
+    return said
+
+
+def test_everybody_who_waits_for_a_call_hears_how_it_ended() -> None:
+    for said in af.spawn(waits_twice, 2):
+        assert len(said) == 4 and len(set(said)) == 1
+
+
+DAEMON = """
+import sys, threading, time
+import numpy as np
+import allfold as af
+comm = af.init()
+comm.barrier()
+def forever():
+    while True:
+        comm.all_reduce(np.ones(100)) if sys.argv[1] == "calls" else comm.recv(np.ones(3), source=1 - comm.rank)
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize("what", ["calls", "recv"])
+def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(what: str, tmp_path: Any) -> None:
+    script = tmp_path / "daemon.py"
+    script.write_text(DAEMON)
+    command = [sys.executable, "-m", "allfold", "run", "-n", "2", str(script), what]
+    for _ in range(3):
+        came = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert came.returncode == 0, came.stderr
+
+
+def leaves_an_operation_in_a_child(comm: Communicator, background: bool) -> tuple[int, float]:
+    children: list[int] = []
+
+    def forks(left: Any, right: Any) -> Any:
+        process = os.fork()
+        if process:
+            children.append(process)
+        return left + right
+
+    array = np.ones(3)
+    try:
+        handle = comm.all_reduce(array, op=af.op(forks, commutative=True), async_op=background)
+        if handle is not None:
+            handle.wait()
+    except af.UsageError as error:
+        os._exit(3 if "was forked off" in str(error) else 4)
+    return os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]), float(array[0])
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_child_that_is_forked_in_an_operation_cannot_go_on_with_the_call(background: bool) -> None:
+    assert af.spawn(leaves_an_operation_in_a_child, 2, args=(background,)) == [(1 if background else 3, 2.0)] * 2
+
+
+def forks_while_programs_are_made(comm: Communicator) -> list[int]:
+    def makes() -> None:
+        for name in ("ring", "swing", "recursive_doubling", "tree"):
+            comm.all_reduce(np.ones(5), algorithm=name)
+
+    def calls() -> None:
+        try:
+            comm.barrier(timeout=1)
+        except af.UsageError:
+            os._exit(0)
+
+    thread = threading.Thread(target=makes)
+    thread.start()
+    statuses = []
+    while thread.is_alive():
+        statuses.append(in_child(calls))
+    thread.join()
+    return statuses
+
+
+def test_a_child_that_was_forked_while_programs_were_made_does_not_hang() -> None:
+    assert all(
+        status == 0 for statuses in af.spawn(forks_while_programs_are_made, 2, timeout=120) for status in statuses
+    )
+
+
+def different_operations(comm: Communicator, which: str) -> str:
+    if which == "code":
+        op = af.op((lambda a, b: a * b) if comm.rank else (lambda a, b: a + b), commutative=True)
+    else:
+        op = af.op(np.multiply, commutative=True, name=f"mine{comm.rank}")
+    with pytest.raises(af.MismatchError) as caught:
+        comm.all_reduce(np.full(3, 2.0), op=op)
+    return str(caught.value)
+
+
+def test_operations_that_differ_are_told_apart() -> None:
+    for message in af.spawn(different_operations, 2, args=("name",)):
+        assert (
+            "rank 0 came with float64[3] custom operation mine0, rank 1 with float64[3] custom operation mine1"
+            in message
+        )
+    for message in af.spawn(different_operations, 2, args=("code",)):
+        assert message.count("custom operation <lambda> (operation ") == 2
+
+
+def given_wrong_arguments(comm: Communicator) -> list[str]:
+    half, x = np.ones(4, np.float16), np.ones(4)
+    tries: list[Callable[[], Any]] = [
+        lambda: comm.all_reduce(half, dtype="bfloat16"),
+        lambda: comm.all_reduce(x, dtype="int64"),
+        lambda: comm.all_reduce(x, dtype=np.float64),  # type: ignore[arg-type]
+        lambda: comm.send(x, 0, dtype=3),  # type: ignore[arg-type]
+        lambda: comm.send(None, 0),
+        lambda: comm.all_reduce(x, op=None),  # type: ignore[arg-type]
+        lambda: comm.all_reduce(x, timeout=10**400),
+        lambda: comm.broadcast(x, root=10**30),
+        lambda: comm.broadcast(x, root=7),
+        lambda: comm.group([0, 1.5]),  # type: ignore[list-item]
+        lambda: comm.group("01"),  # type: ignore[arg-type]
+        lambda: comm.group([True]),
+        lambda: comm.empty(1.5),  # type: ignore[arg-type]
+        lambda: comm.empty((2**32, 2**32)),
+        lambda: comm.empty((2**63, 0)),
+        lambda: comm.empty([[2]]),  # type: ignore[list-item]
+        lambda: comm.scatter(x, x if comm.rank else None),
+        lambda: comm.all_reduce(np.lib.stride_tricks.as_strided(x, (4, 3), (8, 0))),
+        lambda: comm.all_reduce(x, algorithm=dict),  # type: ignore[arg-type]
+    ]
+    said = []
+    for one in tries:
+        with pytest.raises((af.UsageError, af.SharedMemoryError)) as caught:
+            one()
+        said.append(str(caught.value))
+    handle = comm.all_reduce(x, async_op=True)
+    for wrong in (-1, float("nan"), "x", 10**400):
+        with pytest.raises(af.UsageError):
+            handle.wait(wrong)  # type: ignore[union-attr,arg-type]
+    handle.wait()  # type: ignore[union-attr]
+    comm.broadcast(x, root=np.int64(1))  # nothing was lost
+    return said
+
+
+def test_wrong_arguments_get_a_sentence() -> None:
+    said = af.spawn(given_wrong_arguments, np.int64(2))[0]  # type: ignore[arg-type]
+    for message, part in zip(
+        said,
+        [
+            "the array is float16, not bfloat16",
+            "the array is float64, not int64",
+            "dtype is the name of a type",
+            "dtype is the name of a type, not 3",
+            "got NoneType",
+            "an operation is needed, not None",
+            "the timeout is a number of seconds",
+            "root must be a rank, a whole number, not 1000000000000000000000000000000",
+            "root must be a rank from 0 to 1, not 7",
+            "expected different ranks from 0 to 1, not [0, 1.5]",
+            "expected different ranks from 0 to 1, not '01'",
+            "not [True]",
+            "not 1.5",
+            "more than a process has addresses for",
+            "more than a process has addresses for",
+            "not [[2]]",
+            "the root gives an array, and no other rank does",
+            "several elements in one place",
+            "dict cannot be called for all_reduce",
+        ],
+        strict=True,
+    ):
+        assert part in message
+
+
+def gives_up_early(comm: Communicator) -> str:
+    if comm.rank == 1:
+        with pytest.raises(af.CollectiveTimeout):
+            comm.all_reduce(np.ones(100_000), timeout=0.05)
+        time.sleep(3)  # alive, and done with it
+        return ""
+    time.sleep(1)
+    with pytest.raises(af.CollectiveTimeout) as caught:
+        comm.all_reduce(np.ones(100_000), timeout=20)
+    return str(caught.value)
+
+
+def test_who_comes_after_another_gave_up_hears_just_that() -> None:
+    message = af.spawn(gives_up_early, 2)[0]
+    assert message.startswith("all_reduce: rank 1 gave up: it had waited for too long")
+
+
+def test_an_algorithm_that_never_ends_is_stopped() -> None:
+    def endless(ranks: int) -> Any:
+        while True:
+            yield []
+
+    with pytest.raises(af.ScheduleError, match="does it come to an end"):
+        af.schedule("all_reduce", endless, 2)
+
+
+@pytest.mark.parametrize("chunks", ["2", lambda ranks: "x", True, lambda: 1, 1.5])
+def test_chunks_that_are_no_number_are_refused(chunks: Any) -> None:
+    @af.algorithm("all_reduce", f"chunky {chunks}", chunks=chunks)
+    def chunky(ranks: int) -> Any:
+        yield []
+
+    with pytest.raises(af.UsageError, match="chunks"):
+        af.schedule("all_reduce", chunky, 2)
+
+
+def shrinks_often(comm: Communicator) -> str:
+    for _ in range(3):
+        comm = comm.shrink()
+    return repr(comm)
+
+
+def test_the_label_does_not_grow_with_every_shrink() -> None:
+    assert af.spawn(shrinks_often, 2)[0] == "<Communicator rank 0 of 2, what is left of the world: ranks 0, 1>"

@@ -22,7 +22,7 @@ from allfold import _native
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.dtypes import DTYPES, find_dtype, narrow
-from allfold.engines.reference import replay
+from allfold.engines.reference.replay import replay
 from allfold.engines.shared_memory.choice import ALWAYS, choices
 from allfold.ops import OPS, check_supported
 from allfold.schedule import Move
@@ -180,7 +180,7 @@ def perform(comm: Communicator, case: Case) -> Array | None:
 def fetch_all(comm: Communicator) -> None:
     """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
     for code, name in enumerate(_native.COLLECTIVES):
-        comm._engine.choose(code, [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")], 0, ALWAYS)
+        comm._engine.native.choose(code, [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")], 0, ALWAYS)
 
 
 # What must come out --------------------------------------------------------------------------------------------------

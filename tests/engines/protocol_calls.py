@@ -18,8 +18,9 @@ from typing import Any
 
 from protocol import Broken, explore
 
-from allfold.engines.shared_memory.programs import facts, programs_of
+from allfold.engines.shared_memory.programs import facts
 from allfold.programs.compile import INPUT, OUTPUT, WORK, Programs
+from allfold.proved import programs_of
 
 Place = tuple[Hashable, ...]
 _USER = -1  # the writer of what lies in an array before the call

@@ -127,12 +127,12 @@ def test_calls_that_make_no_sense() -> None:
 
 def test_arrays_in_shared_memory_stay_there_as_slices_and_views_and_are_given_back() -> None:
     def work(comm: Communicator) -> None:
-        arena = comm._members[comm.rank][0]
+        arena = comm._engine.members[comm.rank][0]
         before = arena.in_use
         array = comm.empty((10, 100), np.float64)
         held = arena.in_use
         assert held >= before + 8000
-        here = comm._engine.in_shared_memory
+        here = comm._engine.native.in_shared_memory
         for view in (
             array,
             array[3:5],

@@ -91,8 +91,8 @@ def test_tensors_in_shared_memory() -> None:
         array = comm.empty(1000)
         array[:] = comm.rank + 1
         for tensor in (torch.from_numpy(array), torch.from_dlpack(array)):
-            assert comm._engine.in_shared_memory(tensor) and comm._engine.in_shared_memory(tensor[10:20])
-            assert not comm._engine.in_shared_memory(tensor.clone())
+            assert comm._engine.native.in_shared_memory(tensor) and comm._engine.native.in_shared_memory(tensor[10:20])
+            assert not comm._engine.native.in_shared_memory(tensor.clone())
         with comm.trace() as trace:
             comm.all_reduce(tensor[100:200], algorithm="ring")
         assert {event.memory for event in trace.events} == {"shared"}

@@ -16,7 +16,7 @@ import allfold
 from allfold.collectives import COLLECTIVES
 from allfold.division import chunk_bounds
 from allfold.dtypes import DTYPES, Dtype, narrow, widen
-from allfold.engines.reference import Replay, replay
+from allfold.engines.reference.replay import Replay, replay
 from allfold.errors import ScheduleError, UsageError
 from allfold.ops import OPS, Op, op
 from allfold.registry import Algorithm

@@ -18,11 +18,12 @@ import allfold as af
 from allfold import _native, registry
 from allfold.communicator.communicator import Communicator
 from allfold.dtypes import find_dtype
-from allfold.engines.shared_memory.programs import facts, programs_of
+from allfold.engines.shared_memory.programs import facts
 from allfold.errors import ScheduleError, UsageError
 from allfold.programs.check import check
 from allfold.programs.compile import compile
 from allfold.programs.rows import Lists
+from allfold.proved import programs_of
 from allfold.registry import Algorithm
 from allfold.schedule import Move, copy, reduce
 from allfold.symbolic import State

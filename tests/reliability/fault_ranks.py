@@ -57,7 +57,7 @@ def take_part(plan: Plan, rank: int, key: str, report: int, control: int) -> int
             _prepare_blow(plan)
         world = connect(rank, plan.ranks, key, plan.timeout)
         communicators.append(world)
-        facts = os.fstat(world._members[rank][0].descriptor)
+        facts = os.fstat(world._engine.members[rank][0].descriptor)
         say(event="met", memory=[facts.st_dev, facts.st_ino])
         _make_calls(plan, rank, communicators, say)
         say(event="closes")

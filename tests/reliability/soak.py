@@ -198,7 +198,7 @@ def _sample(comm: Communicator, began: float) -> Sample:
     return Sample(
         seconds=time.monotonic() - began,
         resident=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
-        arena=comm._members[comm.rank][0].in_use,
+        arena=comm._engine.members[comm.rank][0].in_use,
         descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
     )

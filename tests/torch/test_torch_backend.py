@@ -111,7 +111,7 @@ def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
 
 
 def all_reduce_of_tensors_in_shared_memory(rank: int, size: int) -> None:
-    engine = dist.group.WORLD.communicator._engine  # type: ignore[union-attr]
+    engine = dist.group.WORLD.communicator._engine.native  # type: ignore[union-attr]
     for shape, dtype in (((), None), ((3,), torch.bfloat16), ((2, 0), torch.int8), ((50, 400), torch.float64)):
         tensor = allfold.torch.empty(shape, dtype=dtype).fill_(1)
         assert tensor.shape == shape and tensor.dtype == (dtype or torch.get_default_dtype())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..communicator.communicator import Communicator
-from ..engines.reference import replay
+from ..engines.reference.replay import replay
 from ..errors import ScheduleError
 from ..launch.spawn import spawn
 from ..registry import algorithms, schedule

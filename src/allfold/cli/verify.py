@@ -139,7 +139,7 @@ def _tasks(choice: Choice, ranks_asked: str | None, roots: str) -> Iterator[_Tas
     if choice.file is not None and ranks_asked is None:
         yield _Task(choice, choice.file.ranks, (choice.file.root,))
         return
-    counts = rank_counts(ranks_asked or "1-16")
+    counts = rank_counts("1-16" if ranks_asked is None else ranks_asked)
     if not find_collective(choice.collective).rooted:
         yield from (_Task(choice, ranks, (None,)) for ranks in counts)
         return

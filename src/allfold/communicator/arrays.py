@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 
+from .. import _native
 from ..errors import UsageError
 
 
@@ -26,11 +29,28 @@ def copied(array: Any) -> Any:
     return array.clone() if hasattr(array, "detach") and hasattr(array, "clone") else np.array(array)
 
 
-def is_writable(array: Any) -> bool:
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two contiguous arrays have memory in common."""
+    return _native.overlap(one, other)
+
+
+def check_writable(call: str, array: Any) -> None:
+    """Refuse an array that a result cannot be put into: a read-only one, or one with several elements in one place."""
     flags = getattr(array, "flags", None)
-    if isinstance(array, (memoryview, bytes)):
-        return isinstance(array, memoryview) and not array.readonly
-    return bool(getattr(flags, "writeable", True))
+    if isinstance(array, bytes) or getattr(array, "readonly", not getattr(flags, "writeable", True)):
+        raise UsageError(f"{call}: the array for the result is read-only")
+    strides = array.stride() if callable(getattr(array, "stride", None)) else getattr(array, "strides", None) or ()
+    lengths = getattr(array, "shape", ())
+    if any(stride == 0 and length > 1 for stride, length in zip(strides, lengths, strict=False)):
+        raise UsageError(f"{call}: the array for the result has several elements in one place (expanded, or broadcast)")
+
+
+def whole_numbers(values: Iterable[Any]) -> list[int] | None:
+    """Them as integers; None if one of them is no whole number."""
+    given = list(values)
+    if any(isinstance(value, bool) or not isinstance(value, SupportsIndex) for value in given):
+        return None
+    return [index(value) for value in given]
 
 
 def put_back(target: Any, result: Any) -> None:

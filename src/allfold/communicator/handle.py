@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..engines.shared_memory.flight import FAILURES
+from ..engines.engine import FAILURES, Engine, Ticket
 from ..errors import CollectiveTimeout
+from .timeouts import check_timeout
 
 
 class Handle:
     """A call that goes on in the background. The arrays belong to it until it is done."""
 
-    def __init__(
-        self, engine: Any, ticket: Any, arrays: tuple[Any, ...], failed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, engine: Engine, ticket: Ticket, arrays: tuple[Any, ...]) -> None:
         self._engine = engine
         self._ticket = ticket
         self._arrays: tuple[Any, ...] | None = arrays
-        self._failed = failed
         self._afterwards: Callable[[], None] | None = None
 
     def done(self) -> bool:
         """Whether the call has ended, well or not; `wait` then returns, or raises, at once."""
-        return bool(self._ticket.done())
+        return self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the call has ended, and raise what it raised; `CollectiveTimeout` if it takes longer than told."""
+        check_timeout("wait", timeout)
         try:
-            done = self._engine.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout))
+            done = self._engine.wait(self._ticket, timeout)
         except FAILURES as error:
-            self._failed(error)
+            self._engine.failed(error)
             raise
         if not done:
             raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it goes on")

@@ -12,16 +12,11 @@ yet, so wait for what was sent before leaving.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import _native
-from ..engines.shared_memory.flight import FAILURES
+from ..engines.engine import FAILURES, Engine
 from ..errors import AllfoldError, UsageError
-from .arrays import contiguous, is_writable, put_back
-
-ANY_TAG: int = _native.ANY_TAG
+from .arrays import check_writable, contiguous, put_back
 
 
 class Message(NamedTuple):
@@ -35,22 +30,15 @@ class Message(NamedTuple):
 class Pending:
     """A message on its way. Its array belongs to it until it is done."""
 
-    def __init__(
-        self,
-        channel: _native.Channel,
-        operation: _native.Operation,
-        timeout: float | None,
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._channel = channel
+    def __init__(self, engine: Engine, operation: Any, timeout: float | None) -> None:
+        self._engine = engine
         self._operation = operation
         self._timeout = timeout
-        self._failed = failed
         self._scattered: tuple[Any, Any] | None = None  # the array that was given, and the contiguous copy of it
 
     def done(self) -> bool:
         """Whether it has ended, well or not; `wait` then returns, or raises, at once."""
-        return self._channel.done(self._operation)
+        return self._engine.messages.done(self._operation)
 
     def wait(self, timeout: float | None = None) -> Message | None:
         """Return when it has ended, what came for a receive, and raise what went wrong.
@@ -58,9 +46,9 @@ class Pending:
         Without a timeout, the one that was given to `isend` or `irecv` counts, or else the communicator's.
         """
         try:
-            came = self._channel.wait(self._operation, self._timeout if timeout is None else timeout)
+            came = self._engine.messages.wait(self._operation, self._timeout if timeout is None else timeout)
         except FAILURES as error:
-            self._failed(error)
+            self._engine.failed(error)
             raise
         if self._scattered is not None:
             put_back(*self._scattered)
@@ -68,23 +56,19 @@ class Pending:
         return None if came is None else Message._make(came)
 
 
-class PointToPoint(ABC):
+class PointToPoint:
     """The part of a communicator that sends and receives."""
 
-    _channel: _native.Channel
-
-    @abstractmethod
-    def _failed(self, error: BaseException) -> None:
-        """An error is about to leave a call."""
+    _engine: Engine
 
     def send(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
     ) -> None:
         """Send an array. Returns when it may be changed again."""
         try:
-            self._channel.send(array, destination, tag, timeout, dtype)
+            self._engine.messages.send(array, destination, tag, timeout, dtype)
         except FAILURES as error:
-            self._failed(error)
+            self._engine.failed(error)
             raise
         except BufferError as error:
             self.send(_copied("send", array, error), destination, tag, timeout, dtype)
@@ -101,9 +85,9 @@ class PointToPoint(ABC):
     ) -> Message:
         """Receive into an array: from a rank or, without a source, from any; with a tag or `allfold.ANY_TAG`."""
         try:
-            return Message._make(self._channel.receive(array, source, tag, timeout, dtype))
+            return Message._make(self._engine.messages.receive(array, source, tag, timeout, dtype))
         except FAILURES as error:
-            self._failed(error)
+            self._engine.failed(error)
             raise
         except BufferError as error:
             plain = _copied("recv", array, error, written=True)
@@ -118,8 +102,8 @@ class PointToPoint(ABC):
     ) -> Pending:
         """Send an array in the background; it must not be changed before that is done."""
         try:
-            operation = self._channel.start(True, array, destination, tag, dtype)
-            return Pending(self._channel, operation, timeout, self._failed)
+            operation = self._engine.messages.start(True, array, destination, tag, dtype)
+            return Pending(self._engine, operation, timeout)
         except BufferError as error:
             return self.isend(_copied("isend", array, error), destination, tag, timeout, dtype)
         except (TypeError, ValueError) as error:
@@ -138,8 +122,8 @@ class PointToPoint(ABC):
         An array that is not contiguous is filled by `wait`.
         """
         try:
-            operation = self._channel.start(False, array, source, tag, dtype)
-            return Pending(self._channel, operation, timeout, self._failed)
+            operation = self._engine.messages.start(False, array, source, tag, dtype)
+            return Pending(self._engine, operation, timeout)
         except BufferError as error:
             plain = _copied("irecv", array, error, written=True)
             pending = self.irecv(plain, source, tag, timeout, dtype)
@@ -151,8 +135,8 @@ class PointToPoint(ABC):
 
 def _copied(name: str, array: Any, error: BufferError, written: bool = False) -> Any:
     """A contiguous copy of an array that the engine refused as it is."""
-    if written and not is_writable(array):
-        raise UsageError(f"{name}: the array for the message is read-only") from None
+    if written:
+        check_writable(name, array)
     plain = contiguous(name, array)
     if plain is array:  # contiguous already: what it was refused for is something else
         raise UsageError(f"{name}: {error}") from None

@@ -10,5 +10,9 @@ from ..errors import UsageError
 def check_timeout(call: str, timeout: object) -> None:
     if timeout is None:
         return
-    if isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) >= 0:
-        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!r}")
+    try:
+        good = isinstance(timeout, Real) and not isinstance(timeout, bool) and float(timeout) >= 0
+    except OverflowError:
+        good = False
+    if not good:
+        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!s:.40}")

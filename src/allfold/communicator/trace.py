@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engines.shared_memory.programs import programs_of
+from ..engines.engine import Event
 from ..files import write_whole
 
 if TYPE_CHECKING:
     from .communicator import Communicator
-
-
-@dataclass(frozen=True)
-class Event:
-    """One instruction on one rank. Times are nanoseconds of the machine's monotonic clock, the same for all ranks."""
-
-    rank: int
-    call: int
-    collective: str
-    algorithm: str
-    memory: str
-    step: int
-    segment: int
-    instruction: int
-    what: str
-    peers: list[int]
-    bytes: int
-    start: int
-    waited: int
-    worked: int
 
 
 class Trace:
@@ -43,10 +23,10 @@ class Trace:
         self._communicator = communicator
         self.events: list[Event] = []
 
-    def collect(self, raw: list[tuple[Any, ...]]) -> None:
-        """Turn this rank's raw events into readable ones, and share them with all ranks."""
+    def collect(self, events: list[Event]) -> None:
+        """Share this rank's events with all ranks."""
         communicator = self._communicator
-        own = json.dumps([asdict(_readable(communicator, event)) for event in raw]).encode()
+        own = json.dumps([asdict(event) for event in events]).encode()
         lengths = np.zeros(communicator.size, np.int64)
         communicator.all_gather(np.array([len(own)], np.int64), lengths)
         longest = int(lengths.max())
@@ -62,7 +42,7 @@ class Trace:
         return {"format": "allfold-trace", "version": 1, "events": [asdict(event) for event in self.events]}
 
     def to_chrome(self) -> dict[str, Any]:
-        """For chrome://tracing and Perfetto: a track a rank, waiting and working as slices on it."""
+        """For chrome://tracing and Perfetto: a track per rank, waiting and working as slices on it."""
         begin = min((event.start for event in self.events), default=0)
         rows: list[dict[str, Any]] = []
         for rank in range(self._communicator.size):
@@ -78,31 +58,3 @@ class Trace:
 
     def save(self, path: str | PathLike[str], chrome: bool = False) -> None:
         write_whole(path, json.dumps(self.to_chrome() if chrome else self.to_json()))
-
-
-def _readable(communicator: Communicator, raw: tuple[Any, ...]) -> Event:
-    call, name, segment, instruction, start, ready, end, size = raw
-    collective, algorithm, root, memory = name.split("/")
-    chosen = communicator.algorithm_named(collective, algorithm)
-    programs = programs_of(collective, chosen, communicator.size, None if root == "None" else int(root), memory)
-    row = int(programs.starts[communicator.rank]) + instruction
-    sources = programs.sources.of(row)
-    peers = sorted({peer for peer, _ in sources + programs.destinations.of(row)} - {communicator.rank})
-    verb = "copy" if len(sources) == 1 else f"reduce {len(sources)}"
-    what = f"{verb}, chunk {int(programs.length_of[row])}"
-    return Event(
-        rank=communicator.rank,
-        call=call,
-        collective=collective,
-        algorithm=algorithm,
-        memory=memory,
-        step=int(programs.step[row]),
-        segment=segment,
-        instruction=instruction,
-        what=what,
-        peers=peers,
-        bytes=size,
-        start=start,
-        waited=ready - start,
-        worked=end - ready,
-    )

@@ -15,12 +15,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 
 from allfold import _native
 from allfold.communicator.timeouts import check_timeout
+from allfold.engines.engine import DEFAULT_TIMEOUT
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
 from allfold.launch.environment import Place, launched_place, place_from_environment
 from allfold.launch.supervise import Child, Supervisor
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 Handle = TypeVar("Handle")
 Result = TypeVar("Result")
 
-DEFAULT_TIMEOUT = 300.0  # of a communicator's calls, in seconds
 TIMED_OUT = 124  # the exit status that timeout(1) gives
 
 
@@ -183,7 +183,7 @@ def launch(
 
 
 def _check_ranks(ranks: int) -> None:
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or ranks.__index__() < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     if ranks > _native.MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one machine are too many; the most is {_native.MOST_RANKS}")

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from .. import _native
 from ..collectives import find_collective
 from ..engines.shared_memory.choice import fetched
-from ..engines.shared_memory.programs import programs_of
 from ..programs.compile import WORK, Memory, Programs
+from ..proved import programs_of
 from .caches import PLACES, Floats, Setting, Touches
 from .walk import Course
 

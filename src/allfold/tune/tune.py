@@ -21,10 +21,11 @@ from ..bench.peers import start_ours
 from ..bench.sizes import format_size
 from ..collectives import COLLECTIVES
 from ..engines.shared_memory.choice import ALWAYS, Choice, choices, folds_from_left
-from ..engines.shared_memory.programs import MEMORIES, programs_of
+from ..engines.shared_memory.programs import MEMORIES
 from ..engines.shared_memory.tuning import machine
 from ..launch.spawn import spawn
 from ..price.topology.this_machine import read_machine
+from ..proved import programs_of
 from ..registry import algorithms
 from .caches import Floats, Setting
 from .file import Run

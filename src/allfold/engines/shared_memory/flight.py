@@ -142,7 +142,13 @@ def _group(value: Any, error: str | None) -> dict[str, Any]:
     if len({member["rank"] for member in members}) < len(members):
         raise ValueError("a rank is in it twice")
     label = _text(group, "label")
-    return {"label": label, "group": group.get("group", 0), "size": size, "members": members, "error": error}
+    return {
+        "label": label,
+        "group": _number({"group": 0, **group}, "group"),
+        "size": size,
+        "members": members,
+        "error": error,
+    }
 
 
 def _member(value: Any, size: int) -> dict[str, Any]:

@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ... import _native
 from ...collectives import NOTHING
-from ...programs.check import check
-from ...programs.compile import Memory, Programs, compile
+from ...programs.compile import Memory, Programs
 from ...programs.rows import Ints, Lists
-from ...programs.versions import Versions
-from ...registry import Algorithm, Steps, algorithm_of, on_replacement, schedule
+from ...registry import on_replacement
 from ...schedule import Schedule
-from ...verify import check_promise, verify
 
 MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
 """In the order of the extension's numbers."""
 
 
 on_replacement.append(_native.forget_programs)
-
-# Ranks that are threads of one process want the same programs at the same time: one of them makes them.
-_proving = threading.RLock()
-
-
-def programs_of(
-    collective: str, algorithm: str | Callable[..., Steps] | Algorithm, ranks: int, root: int | None, memory: Memory
-) -> Programs:
-    """The programs of an algorithm, proved: whoever wrote it, these very programs are checked before any rank runs them."""
-    with _proving:
-        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
-
-
-@lru_cache(maxsize=256)
-def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
-    versions = _proved_versions(algorithm, ranks, root)
-    programs = compile(versions.schedule, memory, versions)
-    check(programs, versions.state)
-    return programs
-
-
-@lru_cache(maxsize=8)  # large, and wanted for one kind of memory after the other, at one time
-def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Versions:
-    versions = Versions(_built(algorithm, ranks, root))
-    check_promise(versions.state)
-    return versions
-
-
-@lru_cache(maxsize=256)
-def _built(algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
-    # Once: a generator that gives something else each time must not give each kind of memory another schedule.
-    return schedule(algorithm.collective, algorithm, ranks, root)
-
-
-def keeps_rank_order(
-    collective: str, algorithm: str | Callable[..., Steps] | Algorithm, ranks: int, root: int | None
-) -> bool:
-    """Whether an operation that is not commutative may run on this schedule."""
-    return _keeps_rank_order(algorithm_of(collective, algorithm), ranks, root)
-
-
-@lru_cache(maxsize=256)
-def _keeps_rank_order(algorithm: Algorithm, ranks: int, root: int | None) -> bool:
-    return verify(_built(algorithm, ranks, root), programs=False).rank_order is not False
 
 
 def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 It is the oracle of every test and what a picture replays, so it is as plain as it can be: what is folded, and in which
 order, comes from the symbolic execution of the schedule (`allfold.symbolic`); what a fold is, from `allfold.ops`; how a
-buffer divides, from `allfold.run.division`.
+buffer divides, from `allfold.division`.
 
 Arrays may have any shape. Where a collective has slices, the whole array is the slices one after the other along the
 first axis; slices without axes make a whole array with one.
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..collectives import NOTHING
-from ..division import chunk_bounds
-from ..dtypes import Array, Dtype, describe, find_dtype, narrow
-from ..errors import ScheduleError, UsageError
-from ..ops import Function, Op, check_supported, find_op
-from ..schedule import Schedule
-from ..symbolic import Folds, State, name_ranks
+from ...collectives import NOTHING
+from ...division import chunk_bounds
+from ...dtypes import Array, Dtype, describe, find_dtype, narrow
+from ...errors import ScheduleError, UsageError
+from ...ops import Function, Op, check_supported, find_op
+from ...schedule import Schedule
+from ...symbolic import Folds, State, name_ranks
 
 Inputs = Iterable[ArrayLike | None] | None
 Shape = tuple[int, ...]
@@ -48,6 +48,10 @@ class Replay:
     def __init__(
         self, schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
     ) -> None:
+        if not isinstance(schedule, Schedule):
+            raise UsageError(f"replay: expected a schedule, made by allfold.schedule(...), not {schedule!r}")
+        if inputs is not None and not isinstance(inputs, Iterable):
+            raise UsageError(f"replay: expected one input per rank, not {inputs!r}")
         self.schedule = schedule
         self.op = find_op(op)
         self._state = State(schedule)

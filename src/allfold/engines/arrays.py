@@ -1,0 +1,67 @@
+"""The arrays of a call for engines that are written in Python: as NumPy sees them, and how long they must be."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..collectives import Collective
+from ..dtypes import Dtype, find_dtype
+from ..errors import UsageError
+from .engine import UnfitArray
+
+Flat = np.ndarray[Any, np.dtype[Any]]
+
+
+def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:
+    """An array's type, and its memory as a flat array; `dtype` is what the elements are where the array does not say it."""
+    named = str(getattr(array, "dtype", ""))
+    if named.startswith("torch."):  # NumPy has no bfloat16
+        named = named.removeprefix("torch.")
+        detached = array.detach()
+        if not detached.is_contiguous():
+            raise UnfitArray("the tensor is not contiguous")
+        kind = find_dtype(named)
+        seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
+    else:
+        try:
+            seen = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
+        except TypeError:
+            raise UsageError(
+                f"{what}: expected an array that speaks the buffer protocol, got {type(array).__name__}"
+            ) from None
+        kind = find_dtype(seen.dtype)
+    if dtype is not None and (wanted := find_dtype(dtype)) != kind:
+        if wanted.carrier != kind.carrier:
+            raise UsageError(f"{what}: the array is {kind}, not {wanted}")
+        kind = wanted
+    if written and not seen.flags.writeable:
+        raise UsageError(f"{what}: the array for the result is read-only")
+    if not seen.flags.c_contiguous:
+        raise UnfitArray("the array is not contiguous")
+    return kind, seen.reshape(-1).view(kind.carrier)
+
+
+def whole_elements(promise: Collective, ranks: int, input: Flat | None, output: Flat | None) -> int:
+    """The elements of the whole buffer: the longer of the two arrays, checked against the shorter one."""
+    ins, outs = 0 if input is None else input.size, 0 if output is None else output.size
+
+    def need(good: bool, what: str) -> None:
+        if not good:
+            raise UsageError(f"{promise.name}: {what}, got {ins} and {outs}")
+
+    lacks_input = input is None and not promise.in_place and promise.name != "scatter"
+    lacks_output = output is None and promise.name not in ("gather", "barrier")
+    if lacks_input or lacks_output:
+        raise UsageError(f"{promise.name}: expected an array that speaks the buffer protocol or DLPack, got None")
+    if promise.name in ("gather", "all_gather"):
+        need(output is None or outs == ins * ranks, "the output must hold one input of every rank")
+        return ins * ranks
+    if promise.name in ("scatter", "reduce_scatter"):
+        need(input is None or ins == outs * ranks, "the input must hold one output for every rank")
+        return outs * ranks
+    if promise.name == "all_to_all":
+        need(ins == outs and ins % ranks == 0, "input and output must be equally long, a multiple of the ranks")
+    return outs

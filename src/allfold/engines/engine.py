@@ -1,0 +1,180 @@
+"""What a communicator asks of an engine. An engine is one rank's end of a group of ranks; it runs collectives between them.
+
+Memory: the arrays of a call belong to the caller, who keeps them alive and leaves them alone until the call is done; the
+engine reads the input, writes the output, and keeps neither. What `empty` gives stays valid as long as it is held.
+
+Blocking: `run` of a call that is not async, `wait`, `group`, `shrink` and `close` may block, each no longer than its
+timeout and without the interpreter's lock. Nothing else does. `run` may be called from any thread; the calls of a rank
+happen in the order in which `run` was entered, and every rank of the group makes the same ones.
+
+Errors: a wrong argument is `UsageError`, before anything is sent, and leaves the engine usable. Ranks that came with
+different calls get `MismatchError`, a rank that is gone is `RankLost`, time that is up `CollectiveTimeout`; these name
+the ranks, and after one of them the engine is good for `shrink` and `close` only. `failed` is told of each before it
+leaves a call. An array that cannot be taken as it lies is `UnfitArray`: the communicator comes again with a copy.
+
+What an engine may leave out stands below, with what happens then.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
+from ..ops import Op
+from ..registry import Algorithm, Steps
+
+Array = Any
+AnyAlgorithm = str | Callable[..., Steps] | Algorithm
+Entry = Callable[..., Any]
+"""One call as a communicator makes it: collective (its number in `COLLECTIVES`), input, output, op, root, algorithm,
+async_op, timeout, dtype."""
+
+DEFAULT_TIMEOUT = 300.0
+FAILURES = (MismatchError, RankLost, CollectiveTimeout)
+ANY_TAG = -1
+
+
+class Call(NamedTuple):
+    """One collective, its arguments checked. In-place collectives have their array as the output, and no input."""
+
+    collective: str
+    input: Array | None
+    output: Array | None
+    op: Op | None
+    root: int
+    algorithm: AnyAlgorithm | None  # None: the engine's choice, the same on every rank
+    timeout: float | None  # None: the engine's
+    dtype: str | None  # of the elements, where the arrays do not say it (bfloat16 in uint16)
+
+
+class UnfitArray(Exception):
+    """An array is not contiguous, or the input and the output overlap."""
+
+
+class Ticket(Protocol):
+    """A call that goes on in the background."""
+
+    def done(self) -> bool: ...
+
+
+class Messages(Protocol):
+    """Messages between the ranks of a group. `BufferError` says that an array is not contiguous."""
+
+    def send(self, array: Array, destination: int, tag: int, timeout: float | None, dtype: str | None) -> None: ...
+    def receive(
+        self, array: Array, source: int | None, tag: int, timeout: float | None, dtype: str | None
+    ) -> tuple[int, int, int]:
+        """Source, tag and number of elements of what came."""
+        ...
+
+    def start(self, sends: bool, array: Array, peer: int | None, tag: int, dtype: str | None) -> Any:
+        """Begin a send or a receive in the background; what is returned goes to `done` and `wait`."""
+        ...
+
+    def done(self, operation: Any, /) -> bool: ...
+    def wait(self, operation: Any, timeout: float | None) -> tuple[int, int, int] | None: ...
+
+
+@dataclass(frozen=True)
+class Event:
+    """One instruction on one rank. Times are nanoseconds of the machine's monotonic clock, the same for all ranks."""
+
+    rank: int
+    call: int
+    collective: str
+    algorithm: str
+    memory: str
+    step: int
+    segment: int
+    instruction: int
+    what: str
+    peers: list[int]
+    bytes: int
+    start: int
+    waited: int
+    worked: int
+
+
+class Engine(ABC):
+    """See above."""
+
+    rank: int
+    size: int
+    label: str  # how errors name the group: "the world"
+    timeout: float  # of calls that bring none
+    messages: Messages
+
+    @abstractmethod
+    def run(self, call: Call, async_op: bool) -> Ticket | None:
+        """Run a call to its end; or begin it and return what to `wait` for."""
+
+    @abstractmethod
+    def wait(self, ticket: Any, timeout: float | None) -> bool:
+        """Wait for a call, for ever without a timeout; whether it is done. Raises what the call raised."""
+
+    @abstractmethod
+    def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
+        """An engine for some of the ranks, in this order; None outside. Every rank calls it with ranks that exist."""
+
+    @abstractmethod
+    def close(self, compares: bool) -> None:
+        """Leave; `compares`: raise `MismatchError` if another rank came with something else to the last call."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End all calls, here and on the other ranks, from any thread; they raise `RankLost`."""
+
+    @abstractmethod
+    def calls(self) -> int:
+        """How many calls were begun."""
+
+    # What an engine may leave out ------------------------------------------------------------------------------------
+
+    def entry(self, run: Entry, vouched: bool = False) -> Entry:
+        """A shorter way to run a call, which takes those that it cannot run itself to `run`, a method; else `run`.
+
+        `vouched`: the caller has looked that tensors are neither to be conjugated nor to be negated first.
+        """
+        return run
+
+    def empty(self, bytes: int) -> np.ndarray[Any, Any]:
+        """Memory that calls need not copy from and to; ordinary memory where there is none such."""
+        return np.empty(bytes, np.uint8)
+
+    def failed(self, error: BaseException) -> None:  # noqa: B027 - nothing is the default
+        """An error is about to leave a call: what is known about it may be added to it."""
+
+    def flight(self) -> dict[str, Any]:
+        """The last calls of this rank, and its standing."""
+        raise self._without("flight")
+
+    def start_trace(self) -> None:
+        raise self._without("trace")
+
+    def stop_trace(self) -> list[Event]:
+        """What this rank did since `start_trace`."""
+        raise self._without("trace")
+
+    def shrink(self, timeout: float | None) -> Engine:
+        """After an error: an engine of those ranks that are left. Every one of them calls it."""
+        raise self._without("shrink")
+
+    def _without(self, what: str) -> UsageError:
+        return UsageError(f"{what}: the engine of {self.label} ({type(self).__name__}) cannot do that")
+
+
+def check_groups(named: Sequence[Sequence[int]]) -> None:
+    """What the ranks gave to `group`, by rank: everyone in a group must have named it alike."""
+    for rank, group in enumerate(named):
+        for other in group:
+            if named[other] != group:
+                raise MismatchError(f"group: rank {rank} came with {group}, rank {other} with {named[other]}")
+
+
+def name_group(number: int, ranks: Sequence[int], label: str) -> str:
+    return f"group {number} of {label}: ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,157 @@
+"""The reference engine: ranks that are threads of this process meet, and NumPy does what the schedule says, step by step.
+
+It is slow, and the oracle: what runs on it must give the same results on every other engine, bit for bit. The last rank
+to come to a call replays the schedule for all of them. It has no flight recorder, no trace, no shrink, no shared arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...collectives import COLLECTIVES
+from ...dtypes import Dtype, describe, find_dtype
+from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...ops import check_supported
+from ...proved import check_rank_order, schedule_of
+from ...schedule import Schedule
+from ...symbolic import name_ranks
+from ..arrays import Flat, flat, whole_elements
+from ..engine import Call, Engine, UnfitArray, check_groups, name_group
+from .meeting import Mailbox, Meeting, wait
+from .replay import replay
+
+
+def in_threads(ranks: int, timeout: float) -> list[Engine]:
+    meeting = Meeting(ranks, "the world")
+    return [Reference(rank, meeting, timeout) for rank in range(ranks)]
+
+
+class Reference(Engine):
+    """One rank's end of a group."""
+
+    def __init__(self, rank: int, meeting: Meeting, timeout: float) -> None:
+        self.rank = rank
+        self.size = meeting.size
+        self.label = meeting.label
+        self.timeout = timeout
+        self.messages = Mailbox(rank, meeting, timeout)
+        self._meeting = meeting
+        self._calls = 0
+        self._groups = 0
+
+    def run(self, call: Call, async_op: bool) -> Future[None] | None:
+        came = _Came.with_call(call, self.size)
+        self._calls += 1
+        ticket = self._meeting.come(self.rank, self._calls, came, _perform)
+        if async_op:
+            return ticket
+        self._finish(call.collective, ticket, call.timeout)
+        return None
+
+    def wait(self, ticket: Future[Any], timeout: float | None) -> bool:
+        return wait(ticket, timeout)
+
+    def group(self, ranks: Sequence[int], timeout: float | None) -> Reference | None:
+        chosen = list(ranks)
+        self._calls += 1
+        self._groups += 1
+
+        def divide(named: list[list[int]]) -> dict[tuple[int, ...], Meeting]:
+            check_groups(named)
+            groups = {tuple(one) for rank, one in enumerate(named) if rank in one}
+            return {group: Meeting(len(group), name_group(self._groups, group, self.label)) for group in groups}
+
+        ticket = self._meeting.come(self.rank, self._calls, chosen, divide)
+        self._finish("group", ticket, timeout)
+        if self.rank not in chosen:
+            return None
+        return Reference(chosen.index(self.rank), ticket.result()[tuple(chosen)], self.timeout)
+
+    def close(self, compares: bool) -> None:
+        self._meeting.leave(self.rank)
+
+    def abort(self) -> None:
+        self._meeting.end(RankLost(f"rank {self.rank} has aborted {self.label}"))
+
+    def calls(self) -> int:
+        return self._calls
+
+    def _finish(self, name: str, ticket: Future[Any], timeout: float | None) -> None:
+        limit = self.timeout if timeout is None else timeout
+        if wait(ticket, limit):
+            return
+        missing = name_ranks(self._meeting.missing(self._calls))
+        call = f"call {self._calls} of {self.label}"
+        self._meeting.end(
+            RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {missing} did not come ({call})")
+        )
+        raise CollectiveTimeout(f"{name}: {missing} did not come within {limit:g} s ({call})")
+
+
+class _Came(NamedTuple):
+    """What one rank came with to a call."""
+
+    call: Call
+    schedule: Schedule
+    dtype: Dtype
+    elements: int
+    input: Flat | None
+    output: Flat | None
+
+    @classmethod
+    def with_call(cls, call: Call, ranks: int) -> _Came:
+        promise = COLLECTIVES[call.collective]
+        arrays = [
+            None if array is None else flat(call.collective, array, call.dtype, written)
+            for array, written in ((call.input, False), (call.output, True))
+        ]
+        kinds = [array[0] for array in arrays if array is not None]
+        if len(set(kinds)) > 1:
+            raise UsageError(f"{call.collective}: the input is {kinds[0]}, the output {kinds[1]}")
+        dtype = kinds[0] if kinds else find_dtype("uint8")
+        input, output = (None if array is None else array[1] for array in arrays)
+        if input is not None and output is not None and np.shares_memory(input, output):
+            raise UnfitArray("the input and the output overlap")
+        elements = whole_elements(promise, ranks, input, output)
+        root = call.root if promise.rooted else None
+        # What folds from rank 0 up, as `algorithm=None` does everywhere.
+        algorithm = call.algorithm or ("driver" if promise.rooted else "direct")
+        if call.op is not None:
+            check_supported(call.op, dtype)
+            check_rank_order(call.collective, algorithm, ranks, root, call.op)
+        return cls(call, schedule_of(call.collective, algorithm, ranks, root), dtype, elements, input, output)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        op = self.call.op.name if self.call.op is not None else None
+        return self.schedule.collective, self.dtype, self.elements, op, self.schedule.root, self.schedule.digest
+
+    def __str__(self) -> str:
+        facts = [self.schedule.collective]
+        if self.schedule.promise.carries_data:
+            facts.append(describe(self.dtype, (self.elements,)))
+        if self.call.op is not None:
+            facts.append(self.call.op.name)
+        if self.schedule.root is not None:
+            facts.append(f"root {self.schedule.root}")
+        return " ".join([*facts, f"by {self.schedule.algorithm}"])
+
+
+def _perform(came: list[_Came]) -> None:
+    first, *others = came
+    for rank, other in enumerate(others, 1):
+        if other.signature != first.signature:
+            raise MismatchError(f"{first.schedule.collective}: rank 0 came with {first}, rank {rank} with {other}")
+    promise = first.schedule.promise
+    if not promise.carries_data:
+        return
+    inputs = [one.output if promise.in_place else one.input for one in came]
+    op = first.call.op
+    results = replay(first.schedule, inputs, "sum" if op is None else op, first.dtype.name)
+    for one, result in zip(came, results, strict=True):
+        if result is not None and one.output is not None:
+            one.output[...] = result

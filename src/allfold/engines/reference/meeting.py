@@ -1,0 +1,213 @@
+"""Where ranks that are threads of one process come together: for calls, and with messages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from ...dtypes import Dtype, describe
+from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...symbolic import name_ranks
+from ..arrays import Flat, flat
+from ..engine import ANY_TAG, UnfitArray
+
+_HIGHEST_TAG = 2**31 - 1
+
+
+class Meeting:
+    """One group: for each call what everybody came with and what became of it, and the messages on their way."""
+
+    def __init__(self, size: int, label: str) -> None:
+        self.size = size
+        self.label = label
+        self.lock = threading.RLock()
+        self.sent: list[list[Sent]] = [[] for _ in range(size)]  # by destination: what nobody has asked for yet
+        self.wanted: list[list[Wanted]] = [[] for _ in range(size)]  # by destination: what has not come yet
+        self._calls: dict[int, tuple[dict[int, Any], Future[Any]]] = {}  # those that are not over, by number
+        self._left: set[int] = set()
+        self._ended: AllfoldError | None = None
+
+    def come(self, rank: int, number: int, came: Any, perform: Callable[[list[Any]], Any]) -> Future[Any]:
+        """Come to a call. The last to come performs it, with what all ranks came with; the result is everybody's."""
+        with self.lock:
+            self.check_open(rank)
+            arrived, result = self._calls.setdefault(number, ({}, Future()))
+            arrived[rank] = came
+            if len(arrived) == self.size:
+                del self._calls[number]
+                try:
+                    result.set_result(perform([arrived[rank] for rank in range(self.size)]))
+                except Exception as error:
+                    result.set_exception(error)
+                    if isinstance(error, MismatchError):
+                        self.end(error)
+            else:
+                self._fail_what_cannot_be()
+            return result
+
+    def missing(self, number: int) -> list[int]:
+        """The ranks that have not come to a call yet."""
+        with self.lock:
+            arrived, _ = self._calls.get(number, (range(self.size), None))
+            return [rank for rank in range(self.size) if rank not in arrived]
+
+    def check_open(self, rank: int) -> None:
+        if rank in self._left:
+            raise UsageError(f"this communicator is closed ({self.label})")
+        if self._ended is not None:
+            raise type(self._ended)(str(self._ended))
+
+    def leave(self, rank: int) -> None:
+        with self.lock:
+            self._left.add(rank)
+            self._fail_what_cannot_be()
+
+    def end(self, error: AllfoldError) -> None:
+        """Let all calls and messages fail, those that are under way and those that come."""
+        with self.lock:
+            self._ended = self._ended or error
+            self._fail_what_cannot_be()
+
+    def _fail_what_cannot_be(self) -> None:
+        for number, (arrived, result) in list(self._calls.items()):
+            if lost := self.lost(rank for rank in range(self.size) if rank not in arrived):
+                del self._calls[number]
+                result.set_exception(lost)
+        for rank, wanted in enumerate(self.wanted):
+            for one in list(wanted):
+                sources = {one.source} if one.source is not None else set(range(self.size)) - {rank}
+                if lost := (None if sources - self._left and self._ended is None else self.lost(sources)):
+                    wanted.remove(one)
+                    one.result.set_exception(lost)
+
+    def lost(self, needed: Any) -> AllfoldError | None:
+        if self._ended is not None:
+            return self._ended
+        gone = sorted(self._left.intersection(needed))
+        have = "have" if len(gone) > 1 else "has"
+        return RankLost(f"{name_ranks(gone)} {have} left {self.label}") if gone else None
+
+
+def wait(result: Future[Any], timeout: float | None) -> bool:
+    """Whether it was over in time; raises what went wrong, as an error of the waiting rank's own."""
+    try:
+        error = result.exception(timeout)
+    except TimeoutError:
+        return False
+    if error is not None:
+        raise type(error)(*error.args) from error
+    return True
+
+
+class Sent(NamedTuple):
+    source: int
+    tag: int
+    dtype: Dtype
+    data: Flat
+
+
+class Wanted(NamedTuple):
+    source: int | None
+    tag: int
+    dtype: Dtype
+    array: Flat
+    result: Future[tuple[int, int, int] | None]
+
+    def takes(self, message: Sent) -> bool:
+        return self.source in (None, message.source) and self.tag in (ANY_TAG, message.tag)
+
+    def take(self, message: Sent) -> None:
+        if message.dtype != self.dtype or message.data.size > self.array.size:
+            sent, room = (
+                describe(one.dtype, (many.size,)) for one, many in ((message, message.data), (self, self.array))
+            )
+            self.result.set_exception(
+                MismatchError(f"recv: rank {message.source} sent {sent} with tag {message.tag}, the array is {room}")
+            )
+        else:
+            self.array[: message.data.size] = message.data
+            self.result.set_result((message.source, message.tag, message.data.size))
+
+
+class Mailbox:
+    """One rank's end of the messages. A send is done at once: the message is copied."""
+
+    def __init__(self, rank: int, meeting: Meeting, timeout: float) -> None:
+        self._rank = rank
+        self._meeting = meeting
+        self._timeout = timeout
+
+    def send(self, array: Any, destination: int, tag: int, timeout: float | None, dtype: str | None) -> None:
+        self.start(True, array, destination, tag, dtype)
+
+    def receive(
+        self, array: Any, source: int | None, tag: int, timeout: float | None, dtype: str | None
+    ) -> tuple[int, int, int]:
+        wanted = self.start(False, array, source, tag, dtype)
+        try:
+            came = self.wait(wanted, timeout)
+        finally:
+            with self._meeting.lock:  # one that nobody waits for any more must not take a message
+                box = self._meeting.wanted[self._rank]
+                box[:] = [one for one in box if one.result is not wanted]
+        assert came is not None
+        return came
+
+    def start(
+        self, sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None
+    ) -> Future[tuple[int, int, int] | None]:
+        meeting, name = self._meeting, "send" if sends else "recv"
+        if isinstance(peer, bool) or not (
+            (isinstance(peer, int) and 0 <= peer < meeting.size) or (peer is None and not sends)
+        ):
+            what, none = ("destination", "") if sends else ("source", " or None")
+            raise UsageError(f"{name}: {what} must be a rank from 0 to {meeting.size - 1}{none}, not {peer}")
+        if not 0 <= tag <= _HIGHEST_TAG and (sends or tag != ANY_TAG):
+            any = "" if sends else " or ANY_TAG"
+            raise UsageError(f"{name}: tag must be from 0 to {_HIGHEST_TAG}{any}, not {tag}")
+        try:
+            kind, data = flat(name, array, dtype, written=not sends)
+        except UnfitArray as error:
+            raise BufferError(str(error)) from None
+        result: Future[tuple[int, int, int] | None] = Future()
+        with meeting.lock:
+            meeting.check_open(self._rank)
+            if sends:
+                assert peer is not None
+                if lost := meeting.lost([peer]):
+                    raise type(lost)(str(lost))
+                message = Sent(self._rank, tag, kind, data.copy())
+                first = next((one for one in meeting.wanted[peer] if one.takes(message)), None)
+                if first is None:
+                    meeting.sent[peer].append(message)
+                else:
+                    _remove(meeting.wanted[peer], first)
+                    first.take(message)
+                result.set_result(None)
+            else:
+                wanted = Wanted(peer, tag, kind, data, result)
+                found = next((one for one in meeting.sent[self._rank] if wanted.takes(one)), None)
+                if found is None:
+                    meeting.wanted[self._rank].append(wanted)
+                    meeting._fail_what_cannot_be()
+                else:
+                    _remove(meeting.sent[self._rank], found)
+                    wanted.take(found)
+        return result
+
+    def done(self, operation: Future[Any], /) -> bool:
+        return operation.done()
+
+    def wait(self, operation: Future[Any], timeout: float | None) -> tuple[int, int, int] | None:
+        limit = self._timeout if timeout is None else timeout
+        if not wait(operation, limit):
+            raise CollectiveTimeout(
+                f"recv: rank {self._rank} got no message within {limit:g} s ({self._meeting.label})"
+            )
+        return operation.result()  # type: ignore[no-any-return]
+
+
+def _remove(items: list[Any], item: Any) -> None:
+    items[:] = [one for one in items if one is not item]  # arrays do not compare

@@ -1,0 +1,338 @@
+"""The shared-memory engine: ranks of one machine, as processes or threads, that read and write each other's arenas.
+
+The work is done by the extension (`native/collectives`, `native/messages`). Here is what it asks Python for (programs,
+when one is first wanted), which algorithm it takes for which size, and how groups come to be and end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import struct
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...collectives import COLLECTIVES
+from ...dtypes import find_dtype
+from ...errors import AllfoldError, UsageError
+from ...ops import WHY_NOT, Op
+from ...proved import check_rank_order, programs_of
+from ...registry import Algorithm, algorithm_of
+from ..engine import FAILURES, AnyAlgorithm, Call, Engine, Entry, Event, UnfitArray, check_groups, name_group
+from .choice import choices, fetched
+from .flight import keep
+from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
+from .programs import MEMORIES, facts
+from .rendezvous import exchange
+from .shrink import agree_on_survivors, offsets_of, was_shrunk
+from .stacks import answer_questions
+from .trace import readable
+from .tuning import Tuning, find_tuning
+
+_log = logging.getLogger("allfold")
+
+_NAMES = tuple(COLLECTIVES)  # in the order of the extension's numbers
+_CODES = {name: code for code, name in enumerate(_NAMES)}
+_OPS = {name: number for number, name in enumerate(_native.OPS)}
+_SECONDS_TO_COME_OUT = 5.0  # of threads that are in calls when the interpreter ends
+_DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
+_MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
+
+_all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """What is still under way when the interpreter ends is given up: it would need the interpreter to come to its end."""
+    for engine in list(_all):
+        engine.messages.close()
+        if engine.native.end():
+            _log.warning(
+                "rank %d ends while a call of %s is under way that nobody waits for; it was given up",
+                engine.rank,
+                engine.label,
+            )
+    _native.await_threads(_SECONDS_TO_COME_OUT)
+
+
+def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> SharedMemory:
+    """Meet the other ranks of this machine that come with the same key. `room`: see `new_member`."""
+    own = new_member(size, room or ADDRESS_SPACE)
+    # What was tuned is rank 0's to say: files may differ from rank to rank, choices must not.
+    tuned = find_tuning().pack(size) if rank == 0 else b""
+    payload = _MEETING.pack(*own[1:], own.arena.size) + tuned
+    others = exchange(rank, size, key, payload, [own.arena.descriptor], timeout)
+    tuning = Tuning.unpack(others[0][0][_MEETING.size :])
+    members = []
+    for peer, (payload, descriptors) in enumerate(others):
+        *parts, bytes = _MEETING.unpack_from(payload)
+        if peer == rank:
+            os.close(descriptors[0])
+            members.append(own)
+        else:
+            members.append(Member(_native.Arena(descriptors[0], bytes), *parts))
+    engine = SharedMemory(rank, members, timeout, "the world", number_of(key), tuning)
+    answer_questions(own.arena, engine)
+    return engine
+
+
+def in_threads(ranks: int, timeout: float) -> list[Engine]:
+    """Every arena is mapped once, so that all ranks touch it at the same addresses: what a sanitizer needs to see them."""
+    members = [new_member(ranks) for _ in range(ranks)]
+    number = secrets.randbits(64)
+    return [SharedMemory(rank, members, timeout, "the world", number) for rank in range(ranks)]
+
+
+class SharedMemory(Engine):
+    """One rank's end of a group in shared memory."""
+
+    messages: _native.Channel
+
+    def __init__(
+        self,
+        rank: int,
+        members: Sequence[Member],
+        timeout: float,
+        label: str,
+        number: int,
+        tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self.rank = rank
+        self.size = len(members)
+        self.label = label
+        self.timeout = timeout
+        self.members = list(members)
+        self._number = number  # see number_of
+        self._tuning = tuning
+        self._functions: dict[tuple[str, str], Algorithm] = {}  # the users' own, by collective and name
+        self._names: dict[tuple[str, int], str] = {}  # theirs, by collective and identity
+        self._namesakes: Counter[str] = Counter()
+        self._groups = 0
+        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and what of the arena it has
+        self._dropped: list[int] = []  # groups that nobody holds any more on this rank
+        self._flight_is_kept = False
+        # Where this one came from lives as long as it does: its life is that of the thread that answers for this rank.
+        self._parent: SharedMemory | None = None
+        self._whole = label, list(range(self.size))  # before it was shrunk: the label, and the numbers of these ranks
+        self._long_way: weakref.WeakMethod[Any] | None = None
+        # The extension calls back; weakly, so that the two do not keep each other alive.
+        me = weakref.ref(self)
+
+        def compile_program(code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
+            engine = me()
+            assert engine is not None  # it is making the call that this is for
+            return engine._compile(code, algorithm, root, memory)
+
+        def long_way(*call: Any) -> Any:
+            engine = me()
+            run = engine._long_way() if engine is not None and engine._long_way is not None else None
+            if run is None:  # the interpreter ends, and took it apart
+                raise UsageError("this communicator is gone")
+            return run(*call)
+
+        def failed(error: BaseException) -> None:
+            if (engine := me()) is not None:
+                engine.failed(error)
+
+        works = [(member.arena, member.post, member.work) for member in members]
+        inboxes = [(member.arena, member.post, member.inbox) for member in members]
+        first_error = _native.FirstError()
+        self.native = _native.Communicator(
+            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number, first_error
+        )
+        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error)
+        for name, code in _CODES.items():
+            chosen = tuning.of(name, self.size) or choices(name, self.size)
+            self.native.choose(code, chosen, *fetched(name, self.size))
+        _all.add(self)
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    def entry(self, run: Entry, vouched: bool = False) -> Entry:
+        self._long_way = weakref.WeakMethod(run)
+        return _native.caller_vouched(self.native) if vouched else _native.caller(self.native)
+
+    def run(self, call: Call, async_op: bool) -> _native.Ticket | None:
+        collective, input, output, op, root, algorithm, timeout, dtype = call
+        number: Any = None
+        if op is not None:
+            number = _OPS[op.name] if op.is_builtin else (_folding(op), op.name, op.digest)
+            if not op.commutative:
+                algorithm = self._in_rank_order(call, op)
+        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
+        try:
+            return self.native.run(_CODES[collective], input, output, number, root, name, timeout, dtype, async_op)
+        except (BufferError, TypeError, ValueError) as error:
+            # What comes from deeper than the extension was raised by the user's own operation or algorithm: it stays.
+            deeper = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            if isinstance(error, AllfoldError) or deeper:
+                raise
+            if isinstance(error, BufferError):
+                raise UnfitArray(str(error)) from None
+            name = op.name if op is not None else ""
+            why = f": {WHY_NOT[name]}" if str(error).startswith(f"{name} is not defined for ") else ""
+            raise UsageError(f"{collective}: {error}{why}") from None
+
+    def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
+        return self.native.wait(ticket, -1.0 if timeout is None else max(0.0, timeout))
+
+    def calls(self) -> int:
+        return self.native.calls()
+
+    def close(self, compares: bool) -> None:
+        self.messages.close()
+        try:
+            self.native.close(compares)
+        except FAILURES as error:
+            self.failed(error)
+            raise
+
+    def abort(self) -> None:
+        self.native.abort()
+
+    def failed(self, error: BaseException) -> None:
+        """What the flight recorders hold goes with an error, with the first one."""
+        if isinstance(error, FAILURES) and not self._flight_is_kept:
+            self._flight_is_kept = True
+            keep(error, self.rank, self.label, self._number, self.members)
+
+    # Memory and groups -----------------------------------------------------------------------------------------------
+
+    def empty(self, bytes: int) -> np.ndarray[Any, Any]:
+        memory: np.ndarray[Any, Any] = _native.empty(self.members[self.rank].arena, max(1, bytes))
+        return memory[:bytes]
+
+    def group(self, ranks: Sequence[int], timeout: float | None) -> SharedMemory | None:
+        chosen = list(ranks)
+        arena = self.members[self.rank].arena
+        inside = self.rank in chosen
+        parts = allocate_parts(arena, len(chosen)) if inside else (0, 0, 0)
+        # A row: the ranks, where the parts of the new group lie, and which earlier groups are no more on this rank.
+        own = np.full(self.size + len(parts) + _DROPPED_AT_ONCE, -1, np.int64)
+        own[: len(chosen)] = chosen
+        places, dropped = slice(self.size, self.size + len(parts)), slice(self.size + len(parts), None)
+        own[places] = parts
+        gone = list(self._dropped)[:_DROPPED_AT_ONCE]
+        own[dropped][: len(gone)] = gone
+        table = np.empty((self.size, len(own)), np.int64)
+        self._gather(own, table, timeout)
+        self._groups += 1
+        self._release({rank: set(table[rank, dropped].tolist()) for rank in range(self.size)})
+        check_groups([[rank for rank in row if rank >= 0] for row in table[:, : self.size].tolist()])
+        if not inside:
+            return None
+        members = [Member(self.members[rank].arena, *table[rank, places].tolist()) for rank in chosen]
+        made = self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
+        self._lent[self._groups] = (chosen, list(parts))
+        weakref.finalize(made, self._dropped.append, self._groups).atexit = False
+        return made
+
+    def shrink(self, timeout: float | None) -> SharedMemory:
+        if was_shrunk(self.members, self.rank):
+            raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
+        if self.flight()["standing"] == "left":
+            raise UsageError("shrink: this communicator is closed")
+        self.abort()
+        parts = allocate_parts(self.members[self.rank].arena, self.size)
+        left = agree_on_survivors(self.members, self.rank, parts, self.timeout if timeout is None else timeout)
+        members = [Member(self.members[rank].arena, *offsets_of(self.members, rank)) for rank in left]
+        label, ranks = self._whole
+        remaining = [ranks[rank] for rank in left]
+        made = self._smaller(
+            left, members, f"what is left of {label}: ranks {', '.join(map(str, remaining))}", "shrink"
+        )
+        made._whole = label, remaining
+        return made
+
+    def _smaller(self, ranks: list[int], members: list[Member], label: str, what: int | str) -> SharedMemory:
+        number = number_of(self._number, what, ranks)
+        made = SharedMemory(ranks.index(self.rank), members, self.timeout, label, number, self._tuning)
+        made._parent = self
+        return made
+
+    def _gather(self, own: Any, table: Any, timeout: float | None) -> None:
+        try:
+            self.run(Call("all_gather", own, table, None, 0, None, timeout, None), False)
+        except FAILURES as error:
+            self.failed(error)
+            raise
+
+    def _release(self, dropped: dict[int, set[int]]) -> None:
+        """Give back the memory of groups that are no more on any of their ranks: until then peers may look at it."""
+        for number in sorted(dropped[self.rank] & self._lent.keys()):
+            ranks, offsets = self._lent[number]
+            if all(number in dropped[rank] for rank in ranks):
+                for offset in offsets:
+                    self.members[self.rank].arena.release(offset)
+                del self._lent[number]
+                self._dropped.remove(number)
+
+    # What happened ---------------------------------------------------------------------------------------------------
+
+    def flight(self) -> dict[str, Any]:
+        own = self.members[self.rank]
+        record: dict[str, Any] = _native.flight(own.arena, own.post)
+        return {"rank": self.rank, "size": self.size, "label": self.label, **record}
+
+    def start_trace(self) -> None:
+        self.native.start_trace()
+
+    def stop_trace(self) -> list[Event]:
+        return [readable(event, self.rank, self.size, self._algorithm_named) for event in self.native.stop_trace()]
+
+    # Algorithms ------------------------------------------------------------------------------------------------------
+
+    def _compile(self, code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
+        promise = COLLECTIVES[_NAMES[code]]
+        chosen = self._algorithm_named(promise.name, algorithm)
+        programs = programs_of(promise.name, chosen, self.size, root if promise.rooted else None, MEMORIES[memory])
+        return facts(programs, self.rank, algorithm)
+
+    def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
+        """What the extension's name for an algorithm stands for: a registered one's own name, or a user's function."""
+        return self._functions.get((collective, name), name)
+
+    def _named(self, collective: str, algorithm: AnyAlgorithm) -> str:
+        """A name for a user's own generator function. That ranks mean the same by it is seen from the schedules."""
+        key = (collective, id(algorithm))  # which stays its own: it is kept below
+        if key not in self._names:
+            chosen = algorithm_of(collective, algorithm)
+            # Functions of the same name are counted, in the order of their first use.
+            self._namesakes[chosen.name] += 1
+            count = self._namesakes[chosen.name]
+            self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
+            self._functions[collective, self._names[key]] = chosen
+        return self._names[key]
+
+    def _in_rank_order(self, call: Call, op: Op) -> AnyAlgorithm | None:
+        """The algorithm of a call, where it keeps rank order; what is chosen by the rule does, what was tuned may not."""
+        by_rule = choices(call.collective, self.size)[-1][1]
+        root = call.root if call.collective == "reduce" else None
+        check_rank_order(call.collective, call.algorithm or by_rule, self.size, root, op)
+        is_tuned = self._tuning.of(call.collective, self.size) is not None
+        return by_rule if call.algorithm is None and is_tuned else call.algorithm
+
+
+def _folding(op: Op) -> Any:
+    """What the extension calls for an operation that is not one of its own."""
+
+    def fold(operands: list[bytes], name: str) -> np.ndarray[Any, Any]:
+        dtype = find_dtype(name)
+        return op.fold([np.frombuffer(operand, dtype.carrier) for operand in operands], dtype)
+
+    return fold
+
+
+def _fetches() -> bool:
+    """Whether large ordinary arrays may be read out of the memory of other ranks, where the system allows it."""
+    text = os.environ.get("ALLFOLD_FETCH", "1")
+    if text not in ("0", "1"):
+        raise UsageError(f"ALLFOLD_FETCH is {text!r}; expected 1 (read large arrays across processes) or 0 (never)")
+    return text == "1"

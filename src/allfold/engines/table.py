@@ -1,0 +1,37 @@
+"""The engines there are, and which one a group of ranks gets. A new engine is a folder beside this file and a line here.
+
+Imported when first asked for: an engine may need what is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from ..collectives import suggest
+from ..errors import UsageError
+from .engine import Engine
+
+ENGINES = {
+    "shared_memory": ".shared_memory.engine",
+    "reference": ".reference.engine",
+}
+"""By name the module, which has `in_threads(ranks, timeout)`: an engine per rank, for ranks that are threads here."""
+
+
+def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> Engine:
+    """The engine of a rank that is a process of its own, with all that come with the same key.
+
+    `room`: how much of this process's address space the engine may take.
+    """
+    from .shared_memory.engine import meet
+
+    return meet(rank, size, key, timeout, room)
+
+
+def in_threads(name: str, ranks: int, timeout: float) -> list[Engine]:
+    """An engine per rank, for ranks that are threads of this process."""
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}; {suggest(name, ENGINES)}")
+    make: Callable[[int, float], list[Engine]] = import_module(ENGINES[name], __package__).in_threads
+    return make(ranks, timeout)

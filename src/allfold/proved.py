@@ -1,0 +1,81 @@
+"""Programs that are proved: whoever wrote the algorithm, what the ranks execute was checked before, down to each wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+
+from .errors import UsageError
+from .ops import Op
+from .programs.check import check
+from .programs.compile import Memory, Programs, compile
+from .programs.versions import Versions
+from .registry import Algorithm, Steps, algorithm_of, schedule
+from .schedule import Schedule
+from .verify import check_promise, verify
+
+AnyAlgorithm = str | Callable[..., Steps] | Algorithm
+
+# Ranks that are threads of one process want the same programs at the same time: one of them makes them. A forked child
+# has the lock, and not the thread that may have held it.
+_proving = threading.RLock()
+
+
+def _forked() -> None:
+    global _proving
+    _proving = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
+    """The programs of an algorithm: these very ones were checked."""
+    with _proving:
+        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
+
+
+def schedule_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Schedule:
+    """The schedule of an algorithm, which keeps the promise of its collective."""
+    with _proving:
+        return _proved_versions(algorithm_of(collective, algorithm), ranks, root).schedule
+
+
+def check_rank_order(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None, op: Op) -> None:
+    """Refuse an operation that is not commutative where the algorithm does not keep the order of the ranks."""
+    if op.commutative:
+        return
+    chosen = algorithm_of(collective, algorithm)
+    if not _keeps_rank_order(chosen, ranks, root):
+        raise UsageError(
+            f"{collective}: {op.name} is not commutative, and {chosen.name} with {ranks} ranks does not keep rank "
+            f"order; `allfold verify {chosen.name} --ranks {ranks}` shows it, `algorithm=None` takes one that does"
+        )
+
+
+@lru_cache(maxsize=256)
+def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
+    versions = _proved_versions(algorithm, ranks, root)
+    programs = compile(versions.schedule, memory, versions)
+    check(programs, versions.state)
+    return programs
+
+
+@lru_cache(maxsize=8)  # large, and wanted for one kind of memory after the other, at one time
+def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Versions:
+    versions = Versions(_built(algorithm, ranks, root))
+    check_promise(versions.state)
+    return versions
+
+
+@lru_cache(maxsize=256)
+def _built(algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
+    # Once: a generator that gives something else each time must not give each kind of memory another schedule.
+    return schedule(algorithm.collective, algorithm, ranks, root)
+
+
+@lru_cache(maxsize=256)
+def _keeps_rank_order(algorithm: Algorithm, ranks: int, root: int | None) -> bool:
+    return verify(_built(algorithm, ranks, root), programs=False).rank_order is not False

@@ -1,0 +1,244 @@
+"""The engine boundary: the same program on every engine of the table gives the same results, bit for bit, and errors of
+the same kinds; an engine that leaves something out says so."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.engines.engine import Engine
+from allfold.engines.table import ENGINES
+from allfold.launch.threads import run_threads
+
+LENGTHS = (0, 1, 5, 1000, 4097)
+
+
+def collectives(comm: Communicator) -> list[Any]:
+    random = np.random.default_rng(comm.rank)
+    results: list[Any] = []
+    for length in LENGTHS:
+        for dtype in ("float32", "float16", "int64", "complex64"):
+            own = (random.standard_normal(length) * 10).astype(dtype)
+            whole = np.concatenate([own + rank for rank in range(comm.size)]).astype(dtype)
+            for op in ("sum", "product") if dtype in ("int64", "complex64") else ("sum", "max", "avg"):
+                array = own.copy()
+                comm.all_reduce(array, op)
+                results.append(array)
+            array = own.copy()
+            comm.reduce(array, root=1)
+            results.append(array if comm.rank == 1 else None)
+            array = own.copy()
+            handle = comm.broadcast(array, root=comm.size - 1, async_op=True)
+            handle.wait()  # type: ignore[union-attr]
+            results.append(array)
+            gathered = np.empty(length * comm.size, dtype)
+            comm.all_gather(own, gathered, algorithm="ring")
+            results.append(gathered.copy())
+            comm.gather(own, gathered if comm.rank == 0 else None)
+            part = np.empty(length, dtype)
+            comm.reduce_scatter(whole, part)
+            results.append(part.copy())
+            comm.scatter(part, whole if comm.rank == 0 else None)
+            results.append(part.copy())
+            exchanged = np.empty_like(whole)
+            comm.all_to_all(whole, exchanged, algorithm="pairwise")
+            results += [exchanged, gathered]
+    comm.barrier()
+    return results
+
+
+def odd_arrays(comm: Communicator) -> list[Any]:
+    strided = np.arange(24.0).reshape(4, 6)[:, ::2] * (comm.rank + 1)
+    comm.all_reduce(strided, op=af.op(lambda a, b: a * b + 1, commutative=False))
+    carried = np.full(7, 0x3F80 + comm.rank, np.uint16)
+    comm.all_reduce(carried, dtype="bfloat16")
+    buffer = np.arange(4.0 * comm.size) + comm.rank
+    comm.all_to_all(buffer, buffer)
+    shared = comm.empty((3, 2), np.int32)
+    shared[...] = comm.rank
+    comm.all_reduce(shared, "max")
+    return [strided, carried, buffer, shared]
+
+
+def messages(comm: Communicator) -> list[Any]:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    first, second, any_one = np.empty(3), np.empty(2, np.int32), np.empty(4)
+    pending = [comm.irecv(first, left, tag=1), comm.irecv(second, left, tag=2)]
+    comm.send(np.full(2, comm.rank, np.int32), right, tag=2)
+    comm.isend(np.full(3, 1.5 * comm.rank), right, tag=1).wait()
+    came = [one.wait() for one in pending]
+    comm.send(np.full(2, 7.0), comm.rank, tag=3)
+    mine = comm.recv(any_one, tag=af.ANY_TAG)
+    return [first, second, any_one[:2], came, mine]
+
+
+def groups(comm: Communicator) -> list[Any]:
+    odd = [rank for rank in range(comm.size) if rank % 2]
+    even = [rank for rank in range(comm.size) if not rank % 2]
+    group = comm.group(odd if comm.rank % 2 else even[::-1])
+    assert group is not None
+    array = np.full(3, float(comm.rank))
+    group.all_reduce(array)
+    outside = comm.group([0])
+    return [array, group.rank, repr(group), outside is None]
+
+
+@pytest.mark.parametrize("work", [collectives, odd_arrays, messages, groups])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_all_engines_give_the_same(work: Callable[[Communicator], list[Any]], ranks: int) -> None:
+    if work is collectives and ranks == 1:
+        ranks = 5  # it has a root 1
+    reference = run_threads(work, ranks, engine="reference")
+    for engine in ENGINES:
+        for found, expected in zip(run_threads(work, ranks, engine=engine), reference, strict=True):
+            for one, other in zip(found, expected, strict=True):
+                if isinstance(other, np.ndarray):
+                    assert one.dtype == other.dtype and one.tobytes() == other.tobytes()
+                else:
+                    assert one == other
+
+
+def different_lengths(comm: Communicator) -> None:
+    comm.all_reduce(np.ones(3 + (comm.rank == 1)))
+
+
+def late(comm: Communicator) -> None:
+    if comm.rank == 1:
+        time.sleep(1.5)
+    comm.all_reduce(np.ones(3), timeout=0.2)
+
+
+def left(comm: Communicator) -> None:
+    if comm.rank != 1:
+        comm.recv(np.ones(3), source=1)
+
+
+def left_a_call(comm: Communicator) -> None:
+    if comm.rank != 1:
+        comm.barrier()
+
+
+def aborted(comm: Communicator) -> None:
+    if comm.rank == 1:
+        comm.abort()
+    comm.barrier()
+
+
+def wrong_message(comm: Communicator) -> None:
+    if comm.rank == 1:
+        comm.send(np.ones(3), 0)
+    if comm.rank == 0:
+        comm.recv(np.ones(2), 1)
+
+
+def other_group(comm: Communicator) -> None:
+    comm.group([0, 1] if comm.rank else [1, 0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("work", "kind", "says"),
+    [
+        (different_lengths, af.MismatchError, r"float64\[3\].*float64\[4\]"),
+        (late, af.CollectiveTimeout, "rank 1 did not come within 0.2 s"),
+        (left, af.RankLost, "rank 1 has left"),
+        (left_a_call, af.RankLost, "rank 1 has left"),
+        (aborted, af.RankLost, "abort|gave up"),
+        (wrong_message, af.MismatchError, r"rank 1 sent float64\[3\]"),
+        (other_group, af.MismatchError, r"group: rank 0 came with \[1, 0\], rank 1 with \[0, 1\]"),
+    ],
+)
+def test_errors_travel_alike(
+    engine: str, work: Callable[[Communicator], None], kind: type[Exception], says: str
+) -> None:
+    def raises(comm: Communicator) -> str:
+        try:
+            work(comm)
+        except af.AllfoldError as error:
+            if isinstance(error, kind):
+                return str(error)
+            assert isinstance(error, (af.RankLost, af.MismatchError, af.CollectiveTimeout)), error
+        return ""
+
+    said = [one for one in run_threads(raises, 2, engine=engine) if one]
+    assert any(re.search(says, one) for one in said), said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
+    def work(comm: Communicator) -> float:
+        for wrong in (
+            lambda: comm.all_reduce(np.ones(3, "datetime64[s]")),
+            lambda: comm.all_reduce(np.ones(3, bool), "avg"),
+            lambda: comm.all_reduce(np.ones(3), root=1),  # type: ignore[call-arg]
+            lambda: comm.all_gather(np.ones(3), np.ones(5)),
+            lambda: comm.all_gather(np.ones(3), np.ones(6, np.float32)),
+            lambda: comm.all_reduce(np.ones(3), algorithm="no such"),
+            lambda: comm.send(np.ones(3), 5),
+            lambda: comm.send(np.ones(3), 0, tag=-1),
+            lambda: comm.recv(np.ones(3), "x"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises((af.UsageError, TypeError)):
+                wrong()
+        array = np.ones(3)
+        comm.all_reduce(array)
+        return float(array[0])
+
+    assert run_threads(work, 2, engine=engine) == [2.0, 2.0]
+
+
+def test_what_an_engine_leaves_out_it_says() -> None:
+    def work(comm: Communicator) -> list[str]:
+        said = []
+        for missing in (comm.shrink, comm.flight, comm.trace().__enter__):
+            with pytest.raises(af.UsageError) as caught:
+                missing()  # type: ignore[operator]
+            said.append(str(caught.value))
+        return said
+
+    for said in run_threads(work, 2, engine="reference"):
+        assert said == [
+            f"{what}: the engine of the world (Reference) cannot do that" for what in ("shrink", "flight", "trace")
+        ]
+
+
+def test_the_communicator_knows_the_interface_only() -> None:
+    """What a communicator asks of its engine is in `Engine`."""
+
+    class Lazy(Engine):  # the least that an engine can be
+        rank, size, label, timeout = 0, 1, "the least", 1.0
+
+        def run(self, call: Any, async_op: bool) -> None:
+            return None
+
+        def wait(self, ticket: Any, timeout: float | None) -> bool:
+            return True
+
+        def group(self, ranks: Any, timeout: float | None) -> Engine | None:
+            return self
+
+        def close(self, compares: bool) -> None:
+            return None
+
+        def abort(self) -> None:
+            return None
+
+        def calls(self) -> int:
+            return 0
+
+    with Communicator(Lazy()) as comm:
+        comm.barrier()
+        assert comm.all_reduce(comm.empty(3)) is None
+        assert comm.group([0]) is not None
+
+
+def test_an_engine_that_does_not_exist() -> None:
+    with pytest.raises(af.UsageError, match="did you mean 'reference'"):
+        run_threads(groups, 2, engine="referenz")
