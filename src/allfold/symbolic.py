@@ -17,6 +17,7 @@ from .collectives import NOTHING
 from .division import longer_by
 from .errors import ScheduleError
 from .schedule import Schedule, describe
+from .wording import name_ranks
 
 Cells = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory has an end
@@ -293,15 +294,6 @@ class State:
             return f"chunk {chunk}"
         name = f"slice {chunk // self._part}" if self._part == 1 else f"chunk {chunk} (of slice {chunk // self._part})"
         return f"{name} of rank {rank}" if self.promise.name == "all_to_all" else name
-
-
-def name_ranks(ranks: list[int]) -> str:
-    """`rank 3`, `ranks 1 and 2`, `ranks 0, 1, 2 and 40 more`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 8:
-        return f"ranks {', '.join(map(str, ranks[:6]))} and {len(ranks) - 6} more"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:

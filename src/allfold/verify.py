@@ -20,7 +20,8 @@ from .programs.check import check
 from .programs.compile import compile
 from .programs.versions import Memory, Versions
 from .schedule import Counts, Schedule
-from .symbolic import Cells, State, name_ranks
+from .symbolic import Cells, State
+from .wording import name_ranks
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from live_ranks import live_ranks
 
 import allfold as af
 from allfold.cli import main
-from allfold.cli.doctor_flight import compare_calls
+from allfold.cli.doctor.flight import compare_calls
 from allfold.communicator.communicator import Communicator
 from allfold.engines.shared_memory.flight import FOLDER, read
 from allfold.errors import UsageError

@@ -127,7 +127,7 @@ def test_what_cannot_be_planned_is_refused(ranks: int) -> None:
 
 
 def test_figures_that_round_up_to_a_thousand_are_no_powers_of_ten() -> None:
-    from allfold.cli.doctor_flight import _seconds
+    from allfold.cli.doctor.flight import _seconds
     from allfold.cli.plan import _short
     from allfold.cli.tune import _round
 

@@ -12,7 +12,7 @@ import pytest
 
 import allfold as af
 from allfold.cli import main
-from allfold.cli.plan_map import map_as_svg
+from allfold.cli.plan.map import map_as_svg
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price.cost.sweep import sweep
 from allfold.price.simulate.simulate import simulate

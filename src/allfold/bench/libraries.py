@@ -41,7 +41,7 @@ class Allfold:
     """Ours. Its processes also copy memory, which is the floor: they are there, and have a barrier to start together."""
 
     def __init__(self, rank: int, size: int, key: str) -> None:
-        from .. import __version__
+        from ..version import __version__
         from ..communicator.communicator import connect
 
         self.rank = rank

@@ -105,7 +105,7 @@ def _drop_output() -> None:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    from .. import __version__
+    from ..version import __version__
 
     parser = _Parser(
         prog="allfold",

@@ -118,17 +118,6 @@ def rank_counts(text: str) -> list[int]:
     return sorted(counts)
 
 
-def ranges(numbers: list[int]) -> str:
-    """`1–33`, `2, 4, 8`, `1–4, 64`."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-
-
 def ranks_of(choice: Choice, text: str | None) -> int:
     """The number of ranks that was asked for; otherwise those of the file, or 4."""
     if text is not None:

@@ -18,10 +18,10 @@ from ..programs.compile import compile
 from ..schedule import Schedule
 from ..verify import verify
 from ..view.entry import schedule_up_to_error
-from ..view.film import play
 from ..view.page import TOPOLOGY, page_of
 from ..view.text import draw, draw_moves, title
 from .choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
+from .film import play
 from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\

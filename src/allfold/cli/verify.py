@@ -19,7 +19,8 @@ from rich.progress import Progress
 from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
 from ..verify import verify
-from .choose import Choice, add_with, choose, choose_all, ranges, rank_counts
+from ..wording import ranges
+from .choose import Choice, add_with, choose, choose_all, rank_counts
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\

@@ -27,6 +27,7 @@ import numpy as np
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..ops import Op
 from ..registry import Algorithm, Steps
+from ..wording import name_ranks
 
 Array = Any
 AnyAlgorithm = str | Callable[..., Steps] | Algorithm
@@ -177,4 +178,4 @@ def check_groups(named: Sequence[Sequence[int]]) -> None:
 
 
 def name_group(number: int, ranks: Sequence[int], label: str) -> str:
-    return f"group {number} of {label}: ranks {', '.join(map(str, ranks))}"
+    return f"group {number} of {label}: {name_ranks(ranks)}"

@@ -26,6 +26,7 @@ from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageErr
 from allfold.launch.environment import Place, launched_place, place_from_environment
 from allfold.launch.supervise import Child, Supervisor
 from allfold.registry import algorithms_of_script
+from allfold.wording import name_ranks
 
 if TYPE_CHECKING:
     from allfold.communicator.communicator import Communicator
@@ -313,8 +314,7 @@ def _failure(failed: Sequence[Child]) -> RankFailed:
 
 
 def _late(supervisor: Supervisor, ranks: int) -> str:
-    several = len(supervisor.late) > 1
-    return f"rank{'s' if several else ''} {', '.join(map(str, supervisor.late))} of {ranks} had not finished"
+    return f"{name_ranks(supervisor.late)} of {ranks} had not finished"
 
 
 def _say(sentence: str) -> None:

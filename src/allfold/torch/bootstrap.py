@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ..communicator.communicator import Communicator, connect
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
+from ..wording import name_ranks
 from .backend import Group
 from .work import GroupTimeout
 
@@ -90,7 +91,7 @@ def _apart(places: list[dict[str, Any]]) -> str:
             groups.setdefault(place[fact], []).append(rank)
         if len(groups) > 1:
             shown = "; ".join(
-                f"{_ranks(ranks)} on {places[ranks[0]]['host']}" + (f" as user {value}" if fact == "user" else "")
+                f"{name_ranks(ranks)} on {places[ranks[0]]['host']}" + (f" as user {value}" if fact == "user" else "")
                 for value, ranks in groups.items()
             )
             return (
@@ -107,11 +108,7 @@ def _missing(store: dist.Store, size: int, timeout: timedelta) -> str:
     missing = [rank for rank in range(size) if not store.check([_place_of(rank)])]
     if not missing:
         return f"init: rank 0 of {size} did not answer within {timeout.total_seconds():g} s"
-    return f"init: {_ranks(missing)} of {size} did not come within {timeout.total_seconds():g} s"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"init: {name_ranks(missing)} of {size} did not come within {timeout.total_seconds():g} s"
 
 
 def _place_of(rank: int) -> str:

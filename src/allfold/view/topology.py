@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil
 
-from ..cli.choose import ranges
 from ..price.topology.this_machine import Cache, Core, Machine, Node
+from ..wording import ranges
 from .svg_text import width_of
 
 _Tree = tuple[str, list["_Tree"]]

@@ -18,7 +18,7 @@ from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...ops import check_supported
 from ...proved import check_rank_order, schedule_of
 from ...schedule import Schedule
-from ...symbolic import name_ranks
+from ...wording import name_ranks
 from ..arrays import Flat, flat, whole_elements
 from ..engine import Call, Engine, UnfitArray, check_groups, name_group
 from .meeting import Mailbox, Meeting, wait

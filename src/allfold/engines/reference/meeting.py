@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...dtypes import Dtype, describe
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...symbolic import name_ranks
+from ...wording import name_ranks
 from ..arrays import Flat, flat
 from ..engine import ANY_TAG, UnfitArray
 

@@ -22,7 +22,8 @@ from ...dtypes import Array, Dtype, describe, find_dtype, narrow
 from ...errors import ScheduleError, UsageError
 from ...ops import Function, Op, check_supported, find_op
 from ...schedule import Schedule
-from ...symbolic import Folds, State, name_ranks
+from ...symbolic import Folds, State
+from ...wording import name_ranks
 
 Inputs = Iterable[ArrayLike | None] | None
 Shape = tuple[int, ...]

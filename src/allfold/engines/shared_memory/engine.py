@@ -25,6 +25,7 @@ from ...errors import AllfoldError, UsageError
 from ...ops import WHY_NOT, Op
 from ...proved import check_rank_order, programs_of
 from ...registry import Algorithm, algorithm_of
+from ...wording import name_ranks
 from ..engine import FAILURES, AnyAlgorithm, Call, Engine, Entry, Event, UnfitArray, check_groups, name_group
 from .choice import choices, fetched
 from .flight import keep
@@ -245,9 +246,7 @@ class SharedMemory(Engine):
         members = [Member(self.members[rank].arena, *offsets_of(self.members, rank)) for rank in left]
         label, ranks = self._whole
         remaining = [ranks[rank] for rank in left]
-        made = self._smaller(
-            left, members, f"what is left of {label}: ranks {', '.join(map(str, remaining))}", "shrink"
-        )
+        made = self._smaller(left, members, f"what is left of {label}: {name_ranks(remaining)}", "shrink")
         made._whole = label, remaining
         return made
 

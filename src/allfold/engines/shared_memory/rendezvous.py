@@ -33,6 +33,8 @@ from allfold import _native
 from allfold.errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from allfold.version import __version__
 
+from ...wording import name_ranks
+
 _MAGIC = b"allfold\0"
 _VERSION = 2
 _HELLO, _PIECE, _DESCRIPTORS, _ENTRY, _RECEIVED, _DONE, _FAILED, _GAVE_UP = range(8)
@@ -422,13 +424,13 @@ class _Host:
         size = self.meeting.size
         missing = [rank for rank in range(1, size) if rank not in self.ranks]
         if missing:
-            return self.meeting.sentence(f"{_ranks(missing)} of {size} did not come within {timeout:g} s")
+            return self.meeting.sentence(f"{name_ranks(missing)} of {size} did not come within {timeout:g} s")
         stuck = [
             rank
             for rank, visitor in sorted(self.ranks.items())
             if not (visitor.has_everything if self.answer else visitor.part.is_complete)
         ]
-        return self.meeting.sentence(f"{_ranks(stuck)} of {size} came but did not finish within {timeout:g} s")
+        return self.meeting.sentence(f"{name_ranks(stuck)} of {size} came but did not finish within {timeout:g} s")
 
     def _tell(self, error: AllfoldError) -> None:
         """Let everyone know, as far as they listen; a failure here must not hide the first one."""
@@ -604,7 +606,3 @@ def _close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

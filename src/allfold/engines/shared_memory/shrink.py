@@ -15,6 +15,7 @@ from typing import Any
 
 from ... import _native
 from ...errors import CollectiveTimeout
+from ...wording import name_ranks
 
 # The words of a post: where the rank's part of the new communicator lies, then two sets of ranks with a bit each.
 _POST, _WORK, _INBOX, _STATE = range(4)
@@ -56,7 +57,7 @@ def agree_on_survivors(members: list[Any], rank: int, own: tuple[int, int, int],
             return sorted(decision)
         if time.monotonic() > deadline:
             late = sorted(peer for peer in view - {rank} if not posts.state(peer))
-            who = f"{'ranks' if len(late) > 1 else 'rank'} {', '.join(map(str, late))}" if late else "the others"
+            who = name_ranks(late) if late else "the others"
             raise CollectiveTimeout(f"shrink: {who} did not come within {timeout:g} s, and {_are(late)} not gone")
         time.sleep(_PAUSE)
 

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-from ..bench.sizes import format_size, parse_size, parse_sizes
-from ..collectives import find_collective
-from ..errors import UsageError
-from ..files import write_whole
-from ..price.cost.plan import TWO_LEVELS, Plan, Planner, duration
-from ..price.cost.sweep import sweep
-from ..price.topology.parse import find_topology
-from ..price.topology.this_machine import read_machine, topology_of_this_machine
-from ..price.topology.topology import Topology
-from ..registry import algorithms, find_algorithm
-from .choose import one_rank_count, rank_counts
-from .plan_map import map_as_svg, map_as_text
-from .plan_measured import write_measured
-from .terminal import add_color, add_json, width, write_json, write_lines, write_table
+from ...bench.sizes import format_size, parse_size, parse_sizes
+from ...collectives import find_collective
+from ...errors import UsageError
+from ...files import write_whole
+from ...price.cost.plan import TWO_LEVELS, Plan, Planner, duration
+from ...price.cost.sweep import sweep
+from ...price.topology.parse import find_topology
+from ...price.topology.this_machine import read_machine, topology_of_this_machine
+from ...price.topology.topology import Topology
+from ...registry import algorithms, find_algorithm
+from ..choose import one_rank_count, rank_counts
+from ..terminal import add_color, add_json, width, write_json, write_lines, write_table
+from .map import map_as_svg, map_as_text
+from .measured import write_measured
 
 SUMMARY = """\
 Price every algorithm of a collective on a topology, the fastest first (of those within a per cent, the one with the least

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import write_whole
-from .terminal import write_lines, write_table
+from ...files import write_whole
+from ...wording import name_ranks, ranges
+from ..terminal import write_lines, write_table
 
 FORMATS = {"torch": "a folder of files for torchfrtrace, one a rank", "perfetto": "a Chrome trace, one track a rank"}
 
@@ -29,7 +30,7 @@ def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None)
 
 def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], list[str]]:
     """Rows of call, ranks, what they came with, when and how long; and sentences about calls in which they part."""
-    from .doctor import describe_call
+    from ..doctor import describe_call
 
     calls = {member["rank"]: {call["call"]: call for call in member["calls"]} for member in group["members"]}
     done = {member["rank"]: member["last_done"] for member in group["members"]}
@@ -54,29 +55,29 @@ def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], li
         for (what, ended), ranks in alike.items():
             begun = [calls[rank][number]["begun"] for rank in ranks]
             took = [_length(calls[rank][number]) for rank in ranks] if ended else []
-            rows.append([str(number), _ranks(ranks), what, _span(begun, begin), _span(took) if ended else "not ended"])
+            rows.append([str(number), ranges(ranks), what, _span(begun, begin), _span(took) if ended else "not ended"])
         absent = [rank for rank in calls if came[rank] < number]
         whats: dict[str, list[int]] = {}
         for (what, _), ranks in alike.items():
             whats.setdefault(what, []).extend(ranks)
         if absent:
-            rows.append([str(number), _ranks(absent), "did not come", "", ""])
+            rows.append([str(number), ranges(absent), "did not come", "", ""])
         if len(whats) > 1:
-            who = [f"{_who(ranks)} came with {what}" for what, ranks in whats.items()]
+            who = [f"{name_ranks(ranks)} came with {what}" for what, ranks in whats.items()]
             sentences.append(f"call {number}: {', '.join(who)}")
         stuck = [rank for (_, ended), ranks in alike.items() if not ended for rank in ranks]
         if absent and stuck:
-            sentences.append(f"call {number}: {_who(absent)} did not come, {_who(stuck)} waited")
+            sentences.append(f"call {number}: {name_ranks(absent)} did not come, {name_ranks(stuck)} waited")
         elif stuck and len(whats) == 1:
             through = sorted(set(calls) - set(stuck))
-            others = f", {_who(through)} did" if through else ""
-            sentences.append(f"call {number}: {_who(stuck)} did not come to its end{others}")
+            others = f", {name_ranks(through)} did" if through else ""
+            sentences.append(f"call {number}: {name_ranks(stuck)} did not come to its end{others}")
     return rows, sentences
 
 
 def export_calls(groups: list[dict[str, Any]], form: str, target: Path) -> str:
     """Write the groups' calls in another format; a sentence that says what was written."""
-    from ..export.flight import to_chrome, to_torch
+    from ...export.flight import to_chrome, to_torch
 
     if form == "perfetto":
         write_whole(target, json.dumps(to_chrome(groups), ensure_ascii=False))
@@ -104,18 +105,3 @@ def _seconds(value: float) -> str:
         if value * factor < 999.5:
             return f"{value * factor:.3g} {unit}"
     return f"{value:.4g} s" if value < 9999.5 else f"{value:.0f} s"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """`0–3, 5`"""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(ranks)}"

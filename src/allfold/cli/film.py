@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
-from ..cli.terminal import write_lines
 from ..schedule import Schedule
-from .text import draw
+from ..view.text import draw
+from .terminal import write_lines
 
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import _native
-from ..engines.shared_memory.flight import read
-from ..errors import UsageError
-from ..files import write_whole
-from .doctor_flight import FORMATS, export_calls, write_calls
-from .terminal import add_color, add_json, write_json, write_lines, write_table
+from ... import _native
+from ...engines.shared_memory.flight import read
+from ...errors import UsageError
+from ...files import write_whole
+from ..terminal import add_color, add_json, write_json, write_lines, write_table
+from .flight import FORMATS, export_calls, write_calls
 
 SUMMARY = """\
 What the ranks of a live run are doing, seen from outside: their groups, how many calls each has made, which call it is in,

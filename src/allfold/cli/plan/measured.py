@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..bench.sizes import format_size
-from ..errors import UsageError
-from ..price.cost.plan import duration
-from ..tune.measured import Comparison, measured
-from .choose import one_rank_count
-from .terminal import width, write_json, write_lines, write_table
+from ...bench.sizes import format_size
+from ...errors import UsageError
+from ...price.cost.plan import duration
+from ...tune.measured import Comparison, measured
+from ..choose import one_rank_count
+from ..terminal import width, write_json, write_lines, write_table
 
 
 def write_measured(

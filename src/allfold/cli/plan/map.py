@@ -9,10 +9,10 @@ from string import ascii_uppercase
 
 from rich.text import Text
 
-from ..bench.sizes import format_size
-from ..price.cost.plan import Plan, duration
-from ..price.cost.sweep import Sweep
-from ..view.svg_text import width_of
+from ...bench.sizes import format_size
+from ...price.cost.plan import Plan, duration
+from ...price.cost.sweep import Sweep
+from ...view.svg_text import width_of
 
 # Distinct also for most who see colours differently: Okabe and Ito's, and five more.
 _COLORS = (

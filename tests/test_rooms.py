@@ -1,0 +1,114 @@
+"""The house: imports go one way, down the floors, and no room grows too large to take in at a glance."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "allfold"
+
+# From the ground up. A room imports from those that come before it, and from itself. docs/architecture.md says why.
+ROOMS = [
+    "version",
+    "errors",
+    "_native",
+    "wording",
+    "documents",
+    "files",
+    "collectives",
+    "division",
+    "dtypes",
+    "ops",
+    "schedule",
+    "symbolic",
+    "registry",
+    "algorithms",
+    "programs",
+    "verify",
+    "proved",
+    "engines.engine",
+    "engines.arrays",
+    "engines.reference",
+    "engines.shared_memory",
+    "engines.table",
+    "communicator",
+    "launch",
+    "price.topology",
+    "price.cost",
+    "price.simulate",
+    "price",
+    "view",
+    "bench",
+    "tune",
+    "export",
+    "studio",
+    "torch",
+    "cli",
+    "",  # allfold itself, and `python -m allfold`
+]
+# What a schedule shows of itself, for those who hold one: imported when it is asked for.
+UPWARDS = {("schedule", "view")}
+MOST_FILES = 16
+ONE_PER_ALGORITHM = "algorithms"  # families, one per file: as many as there are
+
+
+def room_of(module: str) -> str:
+    """The longest name in ROOMS that a module lies under."""
+    path = module.removeprefix("allfold").strip(".")
+    if path == "__main__":
+        return ""
+    while path and path not in ROOMS:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for file in sorted(file for file in SOURCE.rglob("*.py") if file.stat().st_size):
+        parts = ("allfold", *file.relative_to(SOURCE).with_suffix("").parts)
+        yield ".".join(part for part in parts if part != "__init__"), file
+
+
+def imports(module: str, file: Path) -> Iterator[str]:
+    """The modules of allfold that a file imports, wherever in it, unless for types alone."""
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped.update(part for line in node.body for part in ast.walk(line))
+        if not isinstance(node, ast.ImportFrom) or node in skipped:
+            continue
+        base = [*package[: len(package) - node.level + 1]] if node.level else []
+        target = ".".join([*base, *([node.module] if node.module else [])])
+        if target.split(".")[0] == "allfold":
+            names = {name for name, _ in modules()} | {"allfold._native"}
+            for name in node.names:
+                yield f"{target}.{name.name}" if f"{target}.{name.name}" in names else target
+
+
+@pytest.mark.parametrize(("module", "file"), [pytest.param(*one, id=one[0]) for one in modules()])
+def test_imports_go_down(module: str, file: Path) -> None:
+    own = room_of(module)
+    wrong = [
+        target
+        for target in imports(module, file)
+        if ROOMS.index(room_of(target)) > ROOMS.index(own) and (own, room_of(target)) not in UPWARDS
+    ]
+    assert not wrong, f"{module} ({own or 'allfold'}) imports {', '.join(wrong)} from above"
+
+
+def test_every_module_has_a_room() -> None:
+    assert not [
+        module for module, _ in modules() if not room_of(module) and module not in ("allfold", "allfold.__main__")
+    ]
+
+
+@pytest.mark.parametrize("folder", ["src/allfold", "native", "tests"])
+def test_no_room_is_crowded(folder: str) -> None:
+    root = SOURCE.parents[1] / folder
+    for place in (root, *(each for each in root.rglob("*") if each.is_dir() and each.name != "__pycache__")):
+        files = [each for each in place.iterdir() if each.suffix in (".py", ".cpp", ".hpp") and "__" not in each.name]
+        if place.name != ONE_PER_ALGORITHM:
+            assert len(files) <= MOST_FILES, f"{place.relative_to(root.parent)} has {len(files)} files"
