@@ -15,11 +15,11 @@ import pytest
 import allfold as af
 from allfold import Schedule, registry
 from allfold.cli import choose, main
+from allfold.cli.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
 from allfold.price.simulate.simulate import simulate
 from allfold.view import html
-from allfold.cli.film import frames
 from allfold.view.page import document, entry, page_of, schedule_up_to_error, table, topologies
 from allfold.view.text import draw
 

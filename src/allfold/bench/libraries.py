@@ -41,8 +41,8 @@ class Allfold:
     """Ours. Its processes also copy memory, which is the floor: they are there, and have a barrier to start together."""
 
     def __init__(self, rank: int, size: int, key: str) -> None:
-        from ..version import __version__
         from ..communicator.communicator import connect
+        from ..version import __version__
 
         self.rank = rank
         self.version = f"allfold {__version__}"
