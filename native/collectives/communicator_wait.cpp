@@ -178,12 +178,23 @@ void Communicator::fail_mismatch(Running& running) {
     throw EngineError(Fault::mismatch, text + " " + where(call));
 }
 
-// Another rank has given up waiting. Whoever has waited for about as long says what it waits for; whoever came only now
-// has nothing to say but that.
+// Another rank has given up waiting. Whoever has waited for about as long says what it waits for itself; whoever came
+// only now cannot, but may see whom the other has waited for.
 void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
     if (running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
     retire(Standing::late);
-    throw EngineError(Fault::timeout, name_of(running) + ": " + blame_.sentence({late}) + " " + where(call_));
+    auto is_open = [&](uint32_t peer) {
+        return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
+    };
+    std::vector<uint32_t> absent;
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(peer);
+    std::string text = name_of(running) + ": ";
+    if (uint32_t peer = held_up_by(awaited); !absent.empty())
+        text += list_of(absent) + " did not come; ";
+    else if (is_open(peer))
+        text += "rank " + std::to_string(peer) + " came but did not do its part; ";
+    throw EngineError(Fault::timeout, text + blame_.fate(late) + " " + where(call_));
 }
 
 void Communicator::fail_timeout(Running& running, uint32_t peer) {

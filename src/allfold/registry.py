@@ -109,7 +109,9 @@ def schedule(
     (`schedule("all_reduce", "hierarchical", 8, groups=[[0, 1, 2], [3, 4, 5, 6, 7]])`).
     """
     promise = find_collective(collective)
-    ranks = _whole("ranks", ranks, 1, MOST_RANKS)
+    ranks = _whole("ranks", ranks, 1, None)
+    if ranks > MOST_RANKS:
+        raise UsageError(f"ranks must be at most {MOST_RANKS:,}, not {ranks}")
     if promise.rooted:
         root = _whole("root", 0 if root is None else root, 0, ranks - 1)
     elif root is not None:
@@ -164,6 +166,6 @@ def _whole(what: str, value: object, least: int, most: int | None) -> int:
         raise UsageError(f"{what} must be a whole number, not {value!r}")
     number = int(value.__index__())
     if number < least or (most is not None and number > most):
-        limits = f"at least {least}" if most is None else f"between {least} and {most:,}"
+        limits = f"at least {least}" if most is None else f"between {least} and {most}"
         raise UsageError(f"{what} must be {limits}, not {number}")
     return number

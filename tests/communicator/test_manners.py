@@ -683,4 +683,4 @@ def shrinks_often(comm: Communicator) -> str:
 
 
 def test_the_label_does_not_grow_with_every_shrink() -> None:
-    assert af.spawn(shrinks_often, 2)[0] == "<Communicator rank 0 of 2, what is left of the world: ranks 0, 1>"
+    assert af.spawn(shrinks_often, 2)[0] == "<Communicator rank 0 of 2, what is left of the world: ranks 0 and 1>"

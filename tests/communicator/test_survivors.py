@@ -247,7 +247,7 @@ def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.Capt
         assert last["ended"] is None and abs(last["begun"] - time.time()) < PATIENCE
         assert world[2]["calls"][-1]["ended"] >= world[2]["calls"][-1]["begun"]
         assert "<string>:8 in <module>" in world[2]["stacks"]["at"]
-        assert groups["group 1 of the world: ranks 0, 1"]["size"] == 2
+        assert groups["group 1 of the world: ranks 0 and 1"]["size"] == 2
         main(["doctor", str(processes[1].pid), "--no-color", "--stacks"])
         said = capsys.readouterr().out
         assert "the world: 3 ranks" in said and "all_reduce of float64[8] max" in said and "rank 2" in said

@@ -101,7 +101,7 @@ def test_people_see_where_ranks_part(flights: list[Path], capsys: pytest.Capture
         ["4", "2"],
     ]
     assert "all_gather of float64[12]" in lines[4] and "not ended" in lines[5] and "did not come" in lines[6]
-    assert "call 4: rank 2 did not come, ranks 0–1 waited" in lines
+    assert "call 4: rank 2 did not come, ranks 0 and 1 waited" in lines
     differ = "rank 0 came with all_reduce of float64[3] custom, rank 1 came with all_reduce of float64[5] custom"
     assert f"call 1: {differ}" in lines
     assert main([*words, "--last", "1"]) == 1

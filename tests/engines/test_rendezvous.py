@@ -119,7 +119,7 @@ def test_a_missing_rank_is_named_on_every_rank(key: str) -> None:
     for child in children:
         outcome = child.outcome()
         assert outcome.error == "CollectiveTimeout"
-        assert outcome.message == f"rendezvous: ranks 2, 4 of 5 did not come within 0.3 s (key {key})"
+        assert outcome.message == f"rendezvous: ranks 2 and 4 of 5 did not come within 0.3 s (key {key})"
         assert outcome.leaked == 0
 
 

@@ -345,7 +345,7 @@ def test_the_timeout_names_who_had_not_finished() -> None:
             signal.pause()
 
     # Long enough for rank 0 to finish on a busy machine: the interpreters take a tenth of this to start.
-    with pytest.raises(CollectiveTimeout, match=r"^spawn: ranks 1, 2 of 3 had not finished after 3 s"):
+    with pytest.raises(CollectiveTimeout, match=r"^spawn: ranks 1 and 2 of 3 had not finished after 3 s"):
         everywhere(work, 3, timeout=3)
 
 
@@ -471,7 +471,7 @@ def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
         (["-n", 2, "no-such-script.py"], 2, "there is no script 'no-such-script.py'"),
         (["-n", 2, "--", "no-such-command"], 2, "there is no command 'no-such-command' that can be run"),
         (["-n", 2, "--timeout", "-1", "--", "true"], 2, "--timeout -1: expected a number of seconds above 0"),
-        (["-n", 2, "--timeout", "0.2", "--", "sleep", "1000"], 124, "ranks 0, 1 of 2 had not finished after 0.2 s"),
+        (["-n", 2, "--timeout", "0.2", "--", "sleep", "1000"], 124, "ranks 0 and 1 of 2 had not finished after 0.2 s"),
     ],
 )
 def test_exit_statuses_and_the_last_line(arguments: list[object], expected: int, sentence: str | None) -> None:

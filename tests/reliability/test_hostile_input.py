@@ -30,7 +30,9 @@ from live_ranks import knock
 
 import allfold as af
 from allfold.cli import main
-from allfold.communicator.communicator import _arena_bytes, _fetches, connect
+from allfold.communicator.communicator import connect
+from allfold.engines.shared_memory.engine import _fetches
+from allfold.engines.shared_memory.members import _arena_bytes
 from allfold.engines.shared_memory.rendezvous import exchange
 from allfold.engines.shared_memory.tuning import find_tuning
 from allfold.export import perfetto

@@ -36,7 +36,7 @@ def come_alone(rank: int, store: str, size: int) -> str:
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
-    assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2, 3 of 4 did not come within 1 s"] * 2
+    assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2 and 3 of 4 did not come within 1 s"] * 2
 
 
 def test_ranks_on_different_machines_are_named() -> None:
@@ -44,7 +44,7 @@ def test_ranks_on_different_machines_are_named() -> None:
     for fact, what in (("machine", "2 machines"), ("network", "2 containers"), ("user", "2 users")):
         there = here | {fact: "b", "host": "right"}
         sentence = meeting._apart([here, there, here])
-        assert what in sentence and "ranks 0, 2 on left" in sentence and "rank 1 on right" in sentence
+        assert what in sentence and "ranks 0 and 2 on left" in sentence and "rank 1 on right" in sentence
         assert "gloo" in sentence
 
 
