@@ -23,7 +23,7 @@ def hops(ranks: int, root: int) -> tuple[Seats, Seats]:
     "chain",
     steps=lambda p: p - 1,
     port=lambda p: 1,
-    patterns=lambda p, root: [replace(reductions(*reversed(hops(p, root)), 1.0), apart=True)],
+    patterns=lambda p, root: [replace(reductions(*hops(p, root)[::-1], 1.0), apart=True)],
 )
 def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """The farthest rank hands its buffer to the next, which adds its own and hands it on, until the root has it.

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from ..patterns import Pattern, copies, reductions
+from ..patterns import Pattern, Seats, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 from .compose import together
@@ -58,20 +58,20 @@ def complement(ranks: int) -> list[int]:
     return plain[::-1] if ranks % 2 == 0 else plain[1:] + plain[:1]
 
 
-def tree_levels(seats: list[int]) -> list[Edges]:
-    """The edges of the tree, the root's first; node i is rank `seats[i]`."""
-    above = parents(len(seats))
+def tree_levels(ranks: int) -> list[Edges]:
+    """The edges between nodes of the tree, the root's first."""
+    above = parents(ranks)
     depth = depths(above)
     levels: list[Edges] = [[] for _ in range(max(depth))]
     for node, up in enumerate(above):
         if up is not None:
-            levels[depth[node] - 1].append((seats[node], seats[up]))
+            levels[depth[node] - 1].append((node, up))
     return levels
 
 
 def up_and_down(seats: list[int], chunk: int) -> Iterator[list[Move]]:
-    """Reduce one chunk up the tree and broadcast it down again."""
-    levels = tree_levels(seats)
+    """Reduce one chunk up the tree and broadcast it down again; node i of the tree is rank `seats[i]`."""
+    levels = [[(seats[node], seats[up]) for node, up in level] for level in tree_levels(len(seats))]
     for level in reversed(levels):
         yield [reduce(chunk=chunk, source=child, destination=parent) for child, parent in level]
     for level in levels:
@@ -79,17 +79,21 @@ def up_and_down(seats: list[int], chunk: int) -> Iterator[list[Move]]:
 
 
 def both_trees(ranks: int) -> Iterator[Pattern]:
-    found = []
-    for first, second in zip(tree_levels(list(range(ranks))), tree_levels(complement(ranks)), strict=True):
+    both: Seats = np.array([range(ranks), complement(ranks)], np.int64)
+    levels = []
+    for level in tree_levels(ranks):
+        child, parent = both[:, level].reshape(-1, 2).T
         # Where both trees use the same pair, its two halves are one message.
-        found.append(np.unique(np.array(first + second), axis=0, return_counts=True))
-    for edges, halves in reversed(found):
-        yield reductions(edges[:, 0], edges[:, 1], halves / 2)
-    for edges, halves in found:
-        yield copies(edges[:, 1], edges[:, 0], halves / 2)
+        levels.append(np.unique(child * ranks + parent, return_counts=True))
+    for pair, halves in reversed(levels):
+        yield reductions(pair // ranks, pair % ranks, halves / 2)
+    for pair, halves in levels:
+        yield copies(pair % ranks, pair // ranks, halves / 2)
 
 
-@algorithm("all_reduce", steps=lambda p: 2 * log_down(p), port=lambda p: min(2, Fraction(p, 2)), patterns=both_trees)
+@algorithm(
+    "all_reduce", steps=lambda p: 2 * log_down(p), port=lambda p: min(Fraction(2), Fraction(p, 2)), patterns=both_trees
+)
 def double_tree(ranks: int) -> Iterator[list[Move]]:
     """One half of the buffer goes up and down one binary tree, the other half through the complementary one.
 

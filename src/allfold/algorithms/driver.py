@@ -37,7 +37,7 @@ def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     "driver",
     steps=lambda p: 1,
     port=lambda p: p - 1,
-    patterns=lambda p, root: [copies(*reversed(spokes(p, root)), 1.0)],
+    patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1.0)],
 )
 def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends its buffer to everyone.
@@ -67,7 +67,7 @@ def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     "driver",
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
-    patterns=lambda p, root: [copies(*reversed(spokes(p, root)), 1 / p)],
+    patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1 / p)],
 )
 def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends everyone its slice.
@@ -82,7 +82,7 @@ def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     "driver",
     steps=lambda p: 2,
     port=lambda p: p - 1,
-    patterns=lambda p: [reductions(*spokes(p, 0), 1.0), copies(*reversed(spokes(p, 0)), 1.0)],
+    patterns=lambda p: [reductions(*spokes(p, 0), 1.0), copies(*spokes(p, 0)[::-1], 1.0)],
 )
 def driver_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Rank 0 collects and adds up all buffers, then sends the result back to everyone.

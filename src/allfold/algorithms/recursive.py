@@ -98,29 +98,6 @@ def doubling_patterns(ranks: int) -> Iterator[Pattern]:
     yield from fold_out(guests, 1.0)
 
 
-def halving_patterns(ranks: int) -> Iterator[Pattern]:
-    players, guests = seats(ranks)
-    yield from fold_in(guests, reductions, 1.0)
-    yield from exchanges(players, slices(players, guests), ranks, reductions)
-    yield from fold_out(guests, 1 / ranks)
-
-
-def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
-    players, guests = seats(ranks)
-    yield from fold_in(guests, copies, 1 / ranks)
-    yield from exchanges(players, slices(players, guests), ranks, copies)
-    yield from fold_out(guests, (ranks - 1) / ranks)
-
-
-def halving_doubling_patterns(ranks: int) -> Iterator[Pattern]:
-    players, guests = seats(ranks)
-    owned = [[chunk] for chunk in range(len(players))]
-    yield from fold_in(guests, reductions, 1.0)
-    yield from exchanges(players, owned, len(players), reductions)
-    yield from exchanges(players, owned, len(players), copies)
-    yield from fold_out(guests, 1.0)
-
-
 @algorithm(
     "all_reduce",
     steps=lambda p: log_down(p) + 2 * has_guests(p),
@@ -143,6 +120,13 @@ def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
         yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
 
 
+def halving_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    yield from fold_in(guests, reductions, 1.0)
+    yield from exchanges(players, slices(players, guests), ranks, reductions)
+    yield from fold_out(guests, 1 / ranks)
+
+
 @algorithm(
     "reduce_scatter",
     steps=lambda p: log_down(p) + 2 * has_guests(p),
@@ -161,6 +145,13 @@ def halving(ranks: int) -> Iterator[list[Move]]:
     yield from halve(players, owned)
     if guests:
         yield [copy(chunk=guest, source=host, destination=guest) for host, guest in guests]
+
+
+def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    yield from fold_in(guests, copies, 1 / ranks)
+    yield from exchanges(players, slices(players, guests), ranks, copies)
+    yield from fold_out(guests, (ranks - 1) / ranks)
 
 
 @algorithm(
@@ -184,6 +175,15 @@ def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
         yield [
             copy(chunk=c, source=host, destination=guest) for host, guest in guests for c in range(ranks) if c != guest
         ]
+
+
+def halving_doubling_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    owned = [[chunk] for chunk in range(len(players))]
+    yield from fold_in(guests, reductions, 1.0)
+    yield from exchanges(players, owned, len(players), reductions)
+    yield from exchanges(players, owned, len(players), copies)
+    yield from fold_out(guests, 1.0)
 
 
 @algorithm(

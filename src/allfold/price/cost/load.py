@@ -229,31 +229,24 @@ class _Count:
         np.maximum.at(longest, self.ranks + pattern.destination, alone)
         return np.maximum(longest, (share / self.topology.bandwidth)[self._ports])
 
-    @property
+    @cached_property
     def _ports(self) -> NDArray[np.int64]:
         """The links that are ports of our ranks, outgoing ones first."""
         return np.concatenate([np.arange(self.ranks), self.topology.ranks + np.arange(self.ranks)])
 
     def _add_apart(self, pattern: Pattern) -> None:
-        topology, many = self.topology, len(pattern.source)
+        topology = self.topology
         self._count_ports(pattern)
         routes = topology.routes(pattern.source, pattern.destination)
         np.add.at(self.link_share, routes.links, pattern.times * np.repeat(pattern.share, routes.lengths))
         slowest = np.minimum.reduceat(topology.bandwidth[routes.links], routes.offsets[:-1])
         for port in (pattern.source, self.ranks + pattern.destination):
             np.add.at(self.port_time, port, pattern.times * pattern.share / slowest)
-        self.rows.append(
-            (
-                np.full(many, pattern.times, np.int64),
-                (
-                    np.full(many, topology.overhead),
-                    np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1]),
-                    pattern.share / slowest,
-                    pattern.reduced / topology.reduction,
-                    np.zeros(many),
-                ),
-            )
-        )
+        latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+        hops = np.stack([latency, pattern.share / slowest, pattern.reduced / topology.reduction])
+        kinds, many = np.unique(hops, axis=1, return_counts=True)  # equal hops are one row, like equal steps
+        startup, local = np.full(len(many), topology.overhead), np.zeros(len(many))
+        self.rows.append((pattern.times * many, (startup, *kinds, local)))
 
     def _add_everybody(self, pattern: Everybody) -> None:
         alike = all_alike(self.topology)
