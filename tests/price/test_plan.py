@@ -84,7 +84,7 @@ def test_hosts_are_the_groups_of_two_levels() -> None:
 def test_more_ranks_than_can_be_counted() -> None:
     ranks = 2 * MOST_COUNTED + 1
     found = plan("all_reduce", find_topology("fat_tree", ranks), ranks, 2**20)
-    assert set(found.left_out) == {"swing", "two_level"}
+    assert {"swing", "two_level"} <= set(found.left_out)
     assert all("no closed form for 2,049 ranks" in reason for reason in found.left_out.values())
     by_name = {one.algorithm: one.source for one in found.costs}
     assert by_name["direct"] == "at least" and by_name["ring"] == "closed form"
