@@ -24,6 +24,7 @@ ROOMS = [
     "ops",
     "schedule",
     "symbolic",
+    "patterns",
     "registry",
     "algorithms",
     "programs",

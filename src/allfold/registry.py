@@ -5,24 +5,30 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from .collectives import COLLECTIVES, find_collective, suggest
 from .errors import ScheduleError, UsageError
+from .patterns import Patterns
 from .schedule import MOST_RANKS, Move, Schedule, build
 
 Steps = Iterable[Iterable[Move]]
 Generator = TypeVar("Generator", bound=Callable[..., Steps])
+Formula = Callable[[int], int | Fraction | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A generator function, and how many chunks it divides the buffer into."""
+    """A generator function, how many chunks it divides the buffer into, and what it is said to cost."""
 
     collective: str
     name: str
     function: Callable[..., Steps]
     chunks: int | Callable[..., int] | None
+    steps: Formula | None = None
+    port: Formula | None = None
+    patterns: Callable[..., Patterns | None] | None = None
 
     @property
     def summary(self) -> str:
@@ -33,6 +39,11 @@ class Algorithm:
     def source(self) -> str:
         return inspect.getsource(self.function)
 
+    @property
+    def takes_groups(self) -> bool:
+        """Whether it has two levels, and can be told which ranks sit together."""
+        return "groups" in inspect.signature(self.function).parameters
+
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 _REGISTERED_AS = "__allfold_algorithms__"  # on a function: by collective its name and chunks, which so travel with it
@@ -42,15 +53,28 @@ on_replacement: list[Callable[[], None]] = []
 
 
 def algorithm(
-    collective: str, name: str | None = None, *, chunks: int | Callable[..., int] | None = None
+    collective: str,
+    name: str | None = None,
+    *,
+    chunks: int | Callable[..., int] | None = None,
+    steps: Formula | None = None,
+    port: Formula | None = None,
+    patterns: Callable[..., Patterns | None] | None = None,
 ) -> Callable[[Generator], Generator]:
     """Register a generator function of the number of ranks (and the root, where there is one) as an algorithm.
 
     The function stays what it is: plain and importable. `name` is the function's own unless given. `chunks` says how
     many chunks the buffer has when that does not follow from the largest chunk named; chunks beyond are scratch.
     Processes that `allfold.spawn` starts know what a script or a notebook has registered.
+
+    What it costs can be counted from its schedule. Said here, it is known for any number of ranks: `steps` and `port`,
+    the bytes through its busiest port as a multiple of S, are functions of the number of ranks, `patterns` takes what the
+    generator takes. They are asked for two ranks or more, and give None where they do not know.
     """
     find_collective(collective)
+    for what, formula in (("steps", steps), ("port", port), ("patterns", patterns)):
+        if formula is not None and not callable(formula):
+            raise UsageError(f"{what} must be a function of the number of ranks, not {formula!r}")
 
     def register(function: Generator) -> Generator:
         key = name or getattr(function, "__name__", None)
@@ -65,7 +89,7 @@ def algorithm(
             setattr(function, _REGISTERED_AS, marks)
         except AttributeError:
             raise UsageError(f"@algorithm goes before a function of a module or a notebook, not {function!r}") from None
-        _registry[collective][key] = Algorithm(collective, key, function, chunks)
+        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns)
         if known is not None:
             for stale in on_replacement:
                 stale()

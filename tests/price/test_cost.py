@@ -13,15 +13,15 @@ import pytest
 
 import allfold as af
 from allfold.collectives import COLLECTIVES
+from allfold.patterns import Everybody, Pattern, fold
 from allfold.price import Topology, closed_form, find_topology, hosts, one_host
 from allfold.price.cost.bounds import least_latency, lower_bounds, must_cross
-from allfold.price.cost.closed_forms import uniform, uniform_cost
+from allfold.price.cost.closed_form import patterns_of
 from allfold.price.cost.cost import cost, price
-from allfold.price.cost.families import _FAMILIES, patterns_of
-from allfold.price.cost.formulas import _FORMULAS
-from allfold.price.cost.load import Load, fewest_segments
-from allfold.price.cost.patterns import Everybody, Patterns, fold
+from allfold.price.cost.load import Load, RoutesDiffer, fewest_segments
 from allfold.price.simulate.simulate import simulate
+from allfold.price.topology.routing import all_alike
+from allfold.registry import find_algorithm
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 MANY = [*range(1, 34), 64, 128]
@@ -47,7 +47,7 @@ def priced(collective: str, name: str, ranks: int, topology: Topology, size: int
 
 
 @cache
-def folded(collective: str, name: str, ranks: int, root: int | None) -> Patterns:
+def folded(collective: str, name: str, ranks: int, root: int | None) -> list[Pattern]:
     return fold(af.schedule(collective, name, ranks, root))
 
 
@@ -161,70 +161,33 @@ def test_json_holds_plain_numbers() -> None:
 # Closed forms --------------------------------------------------------------------------------------------------------
 
 
-def test_every_algorithm_has_patterns_and_all_but_one_a_formula() -> None:
-    shipped = {pair for pair in EVERY if af.registry.find_algorithm(*pair).function.__module__.startswith("allfold.")}
-    assert set(_FAMILIES) == shipped
-    # Both trees of the double tree may use the same pair in one step; how often is no formula, but a pattern.
-    assert set(_FORMULAS) == shipped - {("all_reduce", "double_tree")}
-
-
-def applies(collective: str, name: str, ranks: int) -> bool:
-    """Whether there is a formula for so many ranks."""
-    power, even = ranks & (ranks - 1) == 0, ranks % 2 == 0 or ranks == 1
-    if name in ("swing", "scatter_gather", "halving") or (collective, name) == ("all_gather", "recursive_doubling"):
-        return power
-    if name == "two_level":
-        size = int((ranks - 1) ** 0.5) + 1
-        return ranks % size == 0
-    return even if name == "neighbor_exchange" else True
-
-
-@pytest.mark.parametrize(("collective", "name"), sorted(_FORMULAS))
-def test_the_formulas_are_what_is_counted(collective: str, name: str) -> None:
+@pytest.mark.parametrize(("collective", "name"), EVERY)
+def test_the_closed_form_is_what_is_counted(collective: str, name: str) -> None:
     for ranks in MANY:
-        form = closed_form(collective, name, ranks)
-        assert (form is not None) == applies(collective, name, ranks), f"{ranks} ranks"
-        if form is None:
-            continue
-        schedule = af.schedule(collective, name, ranks)
-        counts = schedule.counts
-        assert (form.steps, form.rounds, form.messages) == (counts.steps, counts.rounds, counts.messages), (
-            f"{ranks} ranks"
-        )
-        assert form.bytes == counts.bytes and form.busiest_port_bytes == counts.busiest_port_bytes, f"{ranks} ranks"
-        assert form.busiest_port_messages == counts.busiest_port_messages, f"{ranks} ranks"
-        load = Load.of(fold(schedule), plain(ranks), ranks)
-        assert float(form.combined) == pytest.approx(load.combined.max(initial=0.0)), f"{ranks} ranks"
+        form, counts = closed_form(collective, name, ranks), af.schedule(collective, name, ranks).counts
+        for what in ("steps", "rounds", "messages", "bytes", "busiest_port_bytes", "busiest_port_messages"):
+            said = getattr(form, what, None)
+            assert said is None or float(said) == pytest.approx(float(getattr(counts, what))), f"{what}, {ranks} ranks"
 
 
-@pytest.mark.parametrize(("collective", "name"), sorted(_FORMULAS))
-def test_the_time_by_formula_is_the_time_counted(collective: str, name: str) -> None:
-    for ranks in (1, 2, 3, 4, 8, 9, 13, 16, 25):
-        for topology in (plain(ranks), one_host(ranks), hosts(ranks, 1, port=inf)):
-            if closed_form(collective, name, ranks) is None:
-                continue
-            load = Load.of(fold(af.schedule(collective, name, ranks)), topology, ranks)
-            for size, segments in ((1000, 1), (2**24, 1), (2**24, 7)):
-                quick = uniform_cost(collective, name, ranks, topology, size, segments)
-                assert quick is not None
-                assert quick.parts == pytest.approx(load.parts(size, segments)), (ranks, topology.name, size, segments)
-            best = uniform_cost(collective, name, ranks, topology, 2**24)
-            assert best is not None and best.segments == pytest.approx(load.best_segments(2**24), abs=1)
-
-
-@pytest.mark.parametrize(("collective", "name"), sorted(_FAMILIES))
+@pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_the_patterns_are_those_of_the_schedule(collective: str, name: str) -> None:
-    """On topologies where routes differ: every link, every port and every step."""
+    """Where routes differ and where they do not: every link, every port and every step."""
     for ranks in (1, 2, 3, 5, 6, 8, 9, 16, 22, 33):
         for root in (0, ranks // 2) if COLLECTIVES[collective].rooted else (None,):
-            patterns = patterns_of(collective, name, ranks, root)
+            patterns = patterns_of(find_algorithm(collective, name), ranks, root)
             if patterns is None:
-                assert ranks % 2 or name == "two_level"
                 continue
-            found = folded(collective, name, ranks, root)
-            for text in ("hosts:ranks_per_host=3,cards=2", "torus", "fat_tree:ranks_per_host=2,hosts_per_leaf=2"):
+            said, found = list(patterns), folded(collective, name, ranks, root)
+            for text in (
+                "hosts:ranks_per_host=3,cards=2",
+                "torus",
+                "fat_tree:ranks_per_host=2,hosts_per_leaf=2",
+                "hosts:ranks_per_host=1",
+                "one_host",
+            ):
                 topology = find_topology(text, ranks)
-                ours, theirs = Load.of(patterns, topology, ranks), Load.of(found, topology, ranks)
+                ours, theirs = Load.of(said, topology, ranks), Load.of(found, topology, ranks)
                 assert ours.steps == theirs.steps
                 assert ours.link_share == pytest.approx(theirs.link_share)
                 assert ours.port_starts.tolist() == theirs.port_starts.tolist()
@@ -232,12 +195,24 @@ def test_the_patterns_are_those_of_the_schedule(collective: str, name: str) -> N
                 assert ours.parts(10**6, 3) == pytest.approx(theirs.parts(10**6, 3)), (ranks, root, text)
 
 
+def test_for_which_ranks_there_are_patterns() -> None:
+    for collective, name in EVERY:
+        found = find_algorithm(collective, name)
+        said = {ranks for ranks in range(1, 17) if patterns_of(found, ranks) is not None}
+        if name in ("swing", "neighbor_exchange"):
+            assert said == {1, *range(2, 17, 2)}
+        elif name == "two_level":
+            assert said == {1, 2, 4, 6, 9, 12, 16}, "where all groups are alike"
+        elif found.function.__module__.startswith("allfold."):
+            assert 16 in said, name
+
+
 @pytest.mark.parametrize("name", ["hierarchical", "two_level"])
 def test_patterns_of_given_groups(name: str) -> None:
     for sizes in ([4, 4, 4], [5, 5, 3], [1, 1, 1], [6]):
         ends = np.cumsum(sizes).tolist()
         groups = [list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
-        patterns = patterns_of("all_reduce", name, ends[-1], groups=sizes)
+        patterns = patterns_of(find_algorithm("all_reduce", name), ends[-1], groups=groups)
         if patterns is None:
             assert name == "two_level" and len(set(sizes)) > 1
             continue
@@ -248,7 +223,19 @@ def test_patterns_of_given_groups(name: str) -> None:
         assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
 
 
-@pytest.mark.parametrize("text", ["hosts:ranks_per_host=8", "fat_tree", "dgx_h100", "torus", "dragonfly", "one_host"])
+def test_groups_need_not_be_neighbours() -> None:
+    apart, topology = [[0, 3, 6], [1, 4, 7], [2, 5, 8]], find_topology("torus", 9)
+    for name in ("hierarchical", "two_level"):
+        patterns = patterns_of(find_algorithm("all_reduce", name), 9, groups=apart)
+        assert patterns is not None
+        ours, theirs = (
+            Load.of(one, topology, 9) for one in (patterns, fold(af.schedule("all_reduce", name, 9, groups=apart)))
+        )
+        assert ours.link_share == pytest.approx(theirs.link_share)
+        assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
+
+
+@pytest.mark.parametrize("text", ["hosts:ranks_per_host=8", "fat_tree", "dgx_h100", "torus", "dragonfly"])
 def test_an_exchange_that_is_not_taken_apart_is_bounded_from_below(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = find_topology(text, 64)
     patterns = [Everybody(1 / 64, 1 / 64), Everybody(1 / 64, 0.0)]
@@ -261,24 +248,41 @@ def test_an_exchange_that_is_not_taken_apart_is_bounded_from_below(text: str, mo
         assert 0.2 * exact < below <= exact * (1 + 1e-9)
 
 
-def test_65_536_ranks_by_formula() -> None:
-    """The formulas do not depend on P in their effort, and at powers of two they are the textbook's."""
+def test_65_536_ranks() -> None:
+    """At powers of two, where all routes are alike, it is the textbook's formula."""
     ranks, size, alpha = 65_536, 2**30, 3e-6
     topology = plain(ranks)
     for name, steps in (("ring", 2 * (ranks - 1)), ("halving_doubling", 32), ("recursive_doubling", 16), ("tree", 32)):
-        found = uniform_cost("all_reduce", name, ranks, topology, size, 1)
-        assert found is not None and found.steps == steps
+        patterns = patterns_of(find_algorithm("all_reduce", name), ranks)
+        assert patterns is not None
+        found = price(Load.of(patterns, topology, ranks), "all_reduce", name, size, 1)
+        assert found.steps == steps
         assert found.parts["startup"] + found.parts["latency"] == pytest.approx(steps * alpha)
     form = closed_form("all_reduce", "ring", ranks)
     assert form is not None and form.messages == 2 * ranks * (ranks - 1)
     assert form.busiest_port_bytes == Fraction(2 * (ranks - 1), ranks)
 
 
-def test_which_topologies_are_uniform() -> None:
-    assert all(uniform(find_topology(text, 8)) for text in ("one_host", "laptop", "dgx_h100", "hosts:ranks_per_host=1"))
-    assert not any(
-        uniform(find_topology(text, 16)) for text in ("hosts", "torus", "fat_tree:ranks_per_host=1,hosts_per_leaf=4")
-    )
+@pytest.mark.parametrize("text", ["one_host", "hosts:ranks_per_host=1"])
+@pytest.mark.parametrize("ranks", [2, 5, 6, 9, 16])
+def test_where_routes_are_alike_it_does_not_matter_who_meets_whom(text: str, ranks: int) -> None:
+    """So a tournament of many ranks need not be written down round by round."""
+    topology, said = find_topology(text, ranks), Everybody(1 / ranks, 0.0, steps=ranks - 1 + ranks % 2)
+    ours = Load.of([said], topology, ranks)
+    theirs = Load.of(folded("all_to_all", "pairwise", ranks, None), topology, ranks)
+    assert ours.steps == theirs.steps and ours.port_starts.tolist() == theirs.port_starts.tolist()
+    assert ours.link_share == pytest.approx(theirs.link_share)
+    for size, segments in ((1000, 1), (2**24, 1), (2**24, 7)):
+        assert ours.parts(size, segments) == pytest.approx(theirs.parts(size, segments))
+    with pytest.raises(RoutesDiffer, match="does not say who meets whom"):
+        Load.of([Everybody(1 / 16, 0.0, steps=15)], find_topology("torus", 16), 16)
+
+
+def test_where_all_routes_are_alike() -> None:
+    alike = ("one_host", "laptop", "dgx_h100", "hosts:ranks_per_host=1")
+    assert all(all_alike(find_topology(text, 8)) for text in alike)
+    differ = ("hosts", "torus", "fat_tree:ranks_per_host=1,hosts_per_leaf=4")
+    assert not any(all_alike(find_topology(text, 16)) for text in differ)
 
 
 # Lower bounds --------------------------------------------------------------------------------------------------------

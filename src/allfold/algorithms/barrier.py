@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from ..patterns import Everybody, Pattern, reductions
 from ..registry import algorithm
 from ..schedule import Move, reduce
 from .naive import naive
-from .tree import doublings, tree_all_reduce
+from .tree import doublings, log_up, tree_all_reduce, up_and_down
 
 
-@algorithm("barrier")
+def signals(ranks: int) -> Iterator[Pattern]:
+    everyone = np.arange(ranks)
+    for distance in doublings(ranks):
+        yield reductions(everyone, (everyone + distance) % ranks, 0.0)
+
+
+@algorithm("barrier", steps=log_up, port=lambda p: 0, patterns=signals)
 def dissemination(ranks: int) -> Iterator[list[Move]]:
     """In step k everybody signals the rank 2^k to its right all that it knows; what is known doubles.
 
@@ -20,7 +29,7 @@ def dissemination(ranks: int) -> Iterator[list[Move]]:
         yield [reduce(chunk=0, source=r, destination=(r + distance) % ranks) for r in range(ranks)]
 
 
-@algorithm("barrier", "direct")
+@algorithm("barrier", "direct", steps=lambda p: 1, port=lambda p: 0, patterns=lambda p: [Everybody(0.0, 0.0)])
 def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     """Everybody signals everybody.
 
@@ -29,7 +38,13 @@ def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     yield from naive(ranks)
 
 
-@algorithm("barrier", "tree")
+@algorithm(
+    "barrier",
+    "tree",
+    steps=lambda p: 2 * log_up(p),
+    port=lambda p: 0,
+    patterns=lambda p: up_and_down(p, share=0.0),
+)
 def tree_barrier(ranks: int) -> Iterator[list[Move]]:
     """Signals go up a binomial tree to rank 0, and the word that all have come goes down again.
 

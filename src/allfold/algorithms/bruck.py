@@ -7,13 +7,23 @@ so all_gather needs no rotation, and all_to_all only the last one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Pattern, copies, local
 from ..registry import algorithm
 from ..schedule import Move, copy
-from .tree import doublings
+from .tree import doublings, log_up
 
 
-@algorithm("all_gather", "bruck")
+def fetches(ranks: int) -> Iterator[Pattern]:
+    everyone = np.arange(ranks)
+    for distance in doublings(ranks):
+        yield copies((everyone + distance) % ranks, everyone, min(distance, ranks - distance) / ranks)
+
+
+@algorithm("all_gather", "bruck", steps=log_up, port=lambda p: Fraction(p - 1, p), patterns=fetches)
 def bruck_all_gather(ranks: int) -> Iterator[list[Move]]:
     """In step k everybody fetches all that the rank 2^k to its right has: its own chunk and the ones that follow.
 
@@ -27,13 +37,27 @@ def bruck_all_gather(ranks: int) -> Iterator[list[Move]]:
         ]
 
 
-@algorithm("all_to_all", "bruck")
+def bundles(ranks: int) -> Iterator[Pattern]:
+    everyone = np.arange(ranks)
+    for distance in doublings(ranks):
+        yield copies(everyone, (everyone + distance) % ranks, np.count_nonzero(everyone & distance) / ranks)
+    if ranks > 2:
+        yield local(everyone, (ranks - 1 - (ranks % 2 == 0)) / ranks)
+
+
+@algorithm(
+    "all_to_all",
+    "bruck",
+    steps=lambda p: log_up(p) + (p > 2),
+    port=lambda p: Fraction(sum(d.bit_count() for d in range(p)), p),
+    patterns=bundles,
+)
 def bruck_all_to_all(ranks: int) -> Iterator[list[Move]]:
     """A slice that must go d ranks to the right travels along the binary digits of d; slices travel in bundles.
 
     While it travels, a slice with d to go in all lies in chunk r+d of the rank r that holds it; at last everybody
     sorts its chunks, since what came from rank r−d belongs into chunk r−d.
-    ⌈log₂P⌉+1 steps (the last one local), about ½·log₂P·S through the busiest port.
+    ⌈log₂P⌉+1 steps (the last one local, and 1 step for two ranks), about ½·log₂P·S through the busiest port.
     """
     for distance in doublings(ranks):
         yield [

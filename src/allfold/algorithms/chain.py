@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
+
+from ..patterns import Seats, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 
 
-@algorithm("reduce", "chain")
+def hops(ranks: int, root: int) -> tuple[Seats, Seats]:
+    """Everyone but the farthest rank, and beside each of them the next."""
+    near = (root + np.arange(ranks - 1)) % ranks
+    return near, (near + 1) % ranks
+
+
+@algorithm(
+    "reduce",
+    "chain",
+    steps=lambda p: p - 1,
+    port=lambda p: 1,
+    patterns=lambda p, root: [replace(reductions(*hops(p, root)[::-1], 1.0), apart=True)],
+)
 def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """The farthest rank hands its buffer to the next, which adds its own and hands it on, until the root has it.
 
@@ -18,7 +34,13 @@ def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
         yield [reduce(chunk=0, source=(root + r) % ranks, destination=(root + r - 1) % ranks)]
 
 
-@algorithm("broadcast", "chain")
+@algorithm(
+    "broadcast",
+    "chain",
+    steps=lambda p: p - 1,
+    port=lambda p: 1,
+    patterns=lambda p, root: [replace(copies(*hops(p, root), 1.0), apart=True)],
+)
 def chain_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root tells the next rank, which tells the next, and so on.
 

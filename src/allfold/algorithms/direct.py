@@ -7,13 +7,21 @@ shared memory, where there are no ports to crowd, this is the fastest way to mov
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+from ..patterns import Everybody, copies
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
-from .driver import driver_gather
+from .driver import driver_gather, spokes
 
 
-@algorithm("reduce_scatter", "direct")
+@algorithm(
+    "reduce_scatter",
+    "direct",
+    steps=lambda p: 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p: [Everybody(1 / p, 1 / p)],
+)
 def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends everyone the chunk that it owns; the owner adds up.
 
@@ -24,7 +32,13 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     ]
 
 
-@algorithm("reduce", "direct")
+@algorithm(
+    "reduce",
+    "direct",
+    steps=lambda p: 2,
+    port=lambda p: Fraction(2 * (p - 1), p),
+    patterns=lambda p, root: [Everybody(1 / p, 1 / p), copies(*spokes(p, root), 1 / p)],
+)
 def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everyone reduces its own chunk from all and hands it to the root.
 
@@ -34,7 +48,13 @@ def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     yield from driver_gather(ranks, root)
 
 
-@algorithm("all_gather", "direct")
+@algorithm(
+    "all_gather",
+    "direct",
+    steps=lambda p: 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p: [Everybody(1 / p, 0.0)],
+)
 def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends its chunk to everyone.
 
@@ -43,7 +63,13 @@ def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
     yield [copy(chunk=owner, source=owner, destination=r) for owner in range(ranks) for r in range(ranks) if r != owner]
 
 
-@algorithm("all_reduce", "direct")
+@algorithm(
+    "all_reduce",
+    "direct",
+    steps=lambda p: 2,
+    port=lambda p: Fraction(2 * (p - 1), p),
+    patterns=lambda p: [Everybody(1 / p, 1 / p), Everybody(1 / p, 0.0)],
+)
 def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Reduce your own chunk from all, hand it to all.
 
@@ -53,7 +79,13 @@ def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
     yield from direct_all_gather(ranks)
 
 
-@algorithm("all_to_all", "direct")
+@algorithm(
+    "all_to_all",
+    "direct",
+    steps=lambda p: 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p: [Everybody(1 / p, 0.0)],
+)
 def direct_all_to_all(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends every slice straight to where it belongs.
 

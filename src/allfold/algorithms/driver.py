@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Seats, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 
 
-@algorithm("reduce", "driver")
+def spokes(ranks: int, root: int) -> tuple[Seats, Seats]:
+    """Everyone but the root, and beside each of them the root."""
+    return np.delete(np.arange(ranks), root), np.full(ranks - 1, root)
+
+
+@algorithm(
+    "reduce",
+    "driver",
+    steps=lambda p: 1,
+    port=lambda p: p - 1,
+    patterns=lambda p, root: [reductions(*spokes(p, root), 1.0)],
+)
 def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everyone sends its buffer to the root, which adds them up.
 
@@ -17,7 +32,13 @@ def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     yield [reduce(chunk=0, source=r, destination=root) for r in range(ranks) if r != root]
 
 
-@algorithm("broadcast", "driver")
+@algorithm(
+    "broadcast",
+    "driver",
+    steps=lambda p: 1,
+    port=lambda p: p - 1,
+    patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1.0)],
+)
 def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends its buffer to everyone.
 
@@ -26,7 +47,13 @@ def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     yield [copy(chunk=0, source=root, destination=r) for r in range(ranks) if r != root]
 
 
-@algorithm("gather", "driver")
+@algorithm(
+    "gather",
+    "driver",
+    steps=lambda p: 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root: [copies(*spokes(p, root), 1 / p)],
+)
 def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everyone sends its slice to the root.
 
@@ -35,7 +62,13 @@ def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     yield [copy(chunk=r, source=r, destination=root) for r in range(ranks) if r != root]
 
 
-@algorithm("scatter", "driver")
+@algorithm(
+    "scatter",
+    "driver",
+    steps=lambda p: 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1 / p)],
+)
 def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends everyone its slice.
 
@@ -44,7 +77,13 @@ def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     yield [copy(chunk=r, source=root, destination=r) for r in range(ranks) if r != root]
 
 
-@algorithm("all_reduce", "driver")
+@algorithm(
+    "all_reduce",
+    "driver",
+    steps=lambda p: 2,
+    port=lambda p: p - 1,
+    patterns=lambda p: [reductions(*spokes(p, 0), 1.0), copies(*spokes(p, 0)[::-1], 1.0)],
+)
 def driver_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Rank 0 collects and adds up all buffers, then sends the result back to everyone.
 

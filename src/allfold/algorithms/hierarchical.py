@@ -6,19 +6,34 @@ Both forms here are built from any algorithms inside and across the groups. The 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import zip_longest
 from math import isqrt, lcm
 
+import numpy as np
+
 from ..errors import UsageError
+from ..patterns import Pattern, Seats, copies, reductions
 from ..registry import algorithm, schedule
 from ..schedule import Move, Schedule
 from .compose import parts_of, placed, together
+from .ring import around
+from .tree import doublings, edges, log_up
 
 Groups = Sequence[Sequence[int]]
 
 
+def group_size(ranks: int) -> int:
+    return isqrt(ranks - 1) + 1
+
+
+def group_count(ranks: int) -> int:
+    return -(-ranks // group_size(ranks))
+
+
 def near_square(ranks: int) -> list[list[int]]:
     """Consecutive groups of about √P ranks; the last one may be smaller."""
-    size = isqrt(ranks - 1) + 1
+    size = group_size(ranks)
     return [list(range(start, min(start + size, ranks))) for start in range(0, ranks, size)]
 
 
@@ -52,7 +67,37 @@ def leader_chunks(ranks: int, **parameters: str) -> int:
     return lcm(middle.chunks, *(part.chunks for part in reduces + broadcasts))
 
 
-@algorithm("all_reduce", chunks=leader_chunks)
+def tree_levels(groups: Groups, down: bool = False) -> Iterator[Seats]:
+    """Step by step, up the groups' trees or down: a row of parents, and a row of their children."""
+    trees = [
+        [
+            [(group[parent], group[child]) for parent, child in edges(len(group), 0, distance)]
+            for distance in sorted(doublings(len(group)), reverse=down)
+        ]
+        for group in groups
+    ]
+    for level in zip_longest(*trees, fillvalue=()):
+        yield np.array([edge for tree in level for edge in tree]).T
+
+
+def leader_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    groups = checked(ranks, groups)
+    leaders = np.array([group[0] for group in groups])
+    for parent, child in tree_levels(groups):
+        yield reductions(child, parent, 1.0)
+    for messages in (reductions, copies):
+        yield from around(leaders, messages, 1 / len(groups))
+    for parent, child in tree_levels(groups, down=True):
+        yield copies(parent, child, 1.0)
+
+
+@algorithm(
+    "all_reduce",
+    chunks=leader_chunks,
+    steps=lambda p: 2 * log_up(group_size(p)) + 2 * (group_count(p) - 1),
+    port=lambda p: log_up(group_size(p)) + Fraction(2 * (group_count(p) - 1), group_count(p)),
+    patterns=leader_patterns,
+)
 def hierarchical(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
 ) -> Iterator[list[Move]]:
@@ -90,7 +135,27 @@ def level_chunks(ranks: int, **parameters: str) -> int:
     return shares * middle.chunks
 
 
-@algorithm("all_reduce", chunks=level_chunks)
+def level_patterns(ranks: int, groups: Groups | None = None) -> list[Pattern] | None:
+    groups = checked(ranks, groups)
+    if len({len(group) for group in groups}) > 1:
+        return None
+    inside = np.array(groups)
+    across, size = inside.T, inside.shape[1]
+    return [
+        *around(inside, reductions, 1 / size),
+        *around(across, reductions, 1 / ranks),
+        *around(across, copies, 1 / ranks),
+        *around(inside, copies, 1 / size),
+    ]
+
+
+@algorithm(
+    "all_reduce",
+    chunks=level_chunks,
+    steps=lambda p: 2 * (group_size(p) - 1) + 2 * (group_count(p) - 1),
+    port=lambda p: 2 - Fraction(2, group_size(p) * group_count(p)),
+    patterns=level_patterns,
+)
 def two_level(
     ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring", gather: str = "ring"
 ) -> Iterator[list[Move]]:

@@ -7,12 +7,39 @@ Ethernet", 2005.)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Pattern, copies
 from ..registry import algorithm
 from ..schedule import Move, copy
 
 
-@algorithm("all_gather")
+def swaps(ranks: int) -> Iterator[Pattern]:
+    """For an even number of ranks."""
+    everyone = np.arange(ranks)
+    first, second = ((everyone + np.where((everyone + turn) % 2 == 0, 1, -1)) % ranks for turn in (0, 1))
+    yield copies(everyone, first, 1 / ranks)
+    later = ranks // 2 - 1
+    for partner, times in ((second, later - later // 2), (first, later // 2)):
+        if times:
+            yield replace(copies(everyone, partner, 2 / ranks, times), consecutive=times < 2)
+
+
+def busiest_port(ranks: int) -> Fraction:
+    if ranks % 2 == 0:
+        return Fraction(ranks - 1, ranks)
+    return Fraction(4, 3) if ranks == 3 else 2 - Fraction(1, ranks)
+
+
+@algorithm(
+    "all_gather",
+    steps=lambda p: p // 2 + 2 * (p % 2),
+    port=busiest_port,
+    patterns=lambda p: swaps(p) if p % 2 == 0 else None,
+)
 def neighbor_exchange(ranks: int) -> Iterator[list[Move]]:
     """Neighbours swap chunks; then everybody swaps, with its left and its right neighbour in turn, what came last.
 

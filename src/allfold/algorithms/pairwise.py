@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Everybody, Pattern, Patterns, copies
 from ..registry import algorithm
 from ..schedule import Move, copy
 
+MOST_PAIRED = 2048  # ranks; a tournament has a different pairing in every step, P² messages in all
 
-@algorithm("all_to_all")
+
+def rounds(ranks: int) -> Iterator[Pattern]:
+    fixed = ranks - 1 + ranks % 2
+    everyone = np.arange(fixed)
+    for step in range(fixed):
+        other = (step - everyone) % fixed
+        other = np.where(other == everyone, fixed, other)
+        here, there = everyone[other < ranks], other[other < ranks]
+        alone = there == fixed  # it is nobody's `here`
+        yield copies(np.append(here, there[alone]), np.append(there, here[alone]), 1 / ranks)
+
+
+def tournament(ranks: int) -> Patterns:
+    return rounds(ranks) if ranks <= MOST_PAIRED else [Everybody(1 / ranks, 0.0, steps=ranks - 1 + ranks % 2)]
+
+
+@algorithm("all_to_all", steps=lambda p: p - 1 + p % 2, port=lambda p: Fraction(p - 1, p), patterns=tournament)
 def pairwise(ranks: int) -> Iterator[list[Move]]:
     """Everybody swaps slices with one partner a step, by the circle method of tournaments.
 
-    P−1 steps for an even number of ranks, P for an odd one (somebody sits out), (P−1)/P·S through the busiest port.
+    P−1 steps for an even number of ranks, P steps for an odd one (somebody sits out), (P−1)/P·S through the busiest port.
     """
     players = ranks + ranks % 2  # an odd number of ranks gets a dummy: whoever meets it sits out
     fixed = players - 1

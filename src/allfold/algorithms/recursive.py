@@ -9,14 +9,23 @@ pairs exchange with their nearest neighbours first: both together keep rank orde
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Messages, Pattern, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
+from .tree import doublings, log_down
+
+
+def has_guests(ranks: int) -> bool:
+    return ranks > 1 << log_down(ranks)
 
 
 def seats(ranks: int) -> tuple[list[int], list[tuple[int, int]]]:
     """The players' ranks, and the pairs (host, guest)."""
-    surplus = ranks - (1 << (ranks.bit_length() - 1))
+    surplus = ranks - (1 << log_down(ranks))
     hosts = [2 * i for i in range(surplus)]
     return hosts + list(range(2 * surplus, ranks)), [(host, host + 1) for host in hosts]
 
@@ -57,7 +66,44 @@ def double(players: list[int], owned: list[list[int]]) -> Iterator[list[Move]]:
         distance //= 2
 
 
-@algorithm("all_reduce")
+def exchanges(players: list[int], owned: list[list[int]], chunks: int, messages: Messages) -> Iterator[Pattern]:
+    """The patterns of `halve` or `double`, by whether messages are reductions or copies."""
+    ranks, number, halving = np.array(players), np.arange(len(players)), messages is reductions
+    weight = np.array([len(own) for own in owned]) / chunks
+    for distance in sorted(doublings(len(players)), reverse=not halving):
+        # Of the chunks of all players equal modulo 2d: its partner's when it halves, its own when it doubles.
+        cared = np.bincount(number % (2 * distance), weights=weight)
+        partner = number ^ distance
+        yield messages(ranks, ranks[partner], cared[(partner if halving else number) % (2 * distance)])
+
+
+def fold_in(guests: list[tuple[int, int]], messages: Messages, share: float) -> Iterator[Pattern]:
+    if guests:
+        host, guest = np.array(guests).T
+        yield messages(guest, host, share)
+
+
+def fold_out(guests: list[tuple[int, int]], share: float) -> Iterator[Pattern]:
+    if guests:
+        host, guest = np.array(guests).T
+        yield copies(host, guest, share)
+
+
+def doubling_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    everyone = np.array(players)
+    yield from fold_in(guests, reductions, 1.0)
+    for distance in doublings(len(players)):
+        yield reductions(everyone, everyone[np.arange(len(players)) ^ distance], 1.0)
+    yield from fold_out(guests, 1.0)
+
+
+@algorithm(
+    "all_reduce",
+    steps=lambda p: log_down(p) + 2 * has_guests(p),
+    port=lambda p: log_down(p) + has_guests(p),
+    patterns=doubling_patterns,
+)
 def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange whole buffers and both add up; then pairs of pairs, until everyone has everything.
 
@@ -74,7 +120,19 @@ def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
         yield [copy(chunk=0, source=host, destination=guest) for host, guest in guests]
 
 
-@algorithm("reduce_scatter")
+def halving_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    yield from fold_in(guests, reductions, 1.0)
+    yield from exchanges(players, slices(players, guests), ranks, reductions)
+    yield from fold_out(guests, 1 / ranks)
+
+
+@algorithm(
+    "reduce_scatter",
+    steps=lambda p: log_down(p) + 2 * has_guests(p),
+    port=lambda p: None if has_guests(p) else Fraction(p - 1, p),
+    patterns=halving_patterns,
+)
 def halving(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange the halves that the other one cares for; each then goes on with half of the buffer.
 
@@ -89,7 +147,20 @@ def halving(ranks: int) -> Iterator[list[Move]]:
         yield [copy(chunk=guest, source=host, destination=guest) for host, guest in guests]
 
 
-@algorithm("all_gather", "recursive_doubling")
+def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    yield from fold_in(guests, copies, 1 / ranks)
+    yield from exchanges(players, slices(players, guests), ranks, copies)
+    yield from fold_out(guests, (ranks - 1) / ranks)
+
+
+@algorithm(
+    "all_gather",
+    "recursive_doubling",
+    steps=lambda p: log_down(p) + 2 * has_guests(p),
+    port=lambda p: None if has_guests(p) else Fraction(p - 1, p),
+    patterns=doubling_all_gather_patterns,
+)
 def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange all they have, with ever nearer partners, and so what everyone has doubles.
 
@@ -106,7 +177,21 @@ def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
         ]
 
 
-@algorithm("all_reduce")
+def halving_doubling_patterns(ranks: int) -> Iterator[Pattern]:
+    players, guests = seats(ranks)
+    owned = [[chunk] for chunk in range(len(players))]
+    yield from fold_in(guests, reductions, 1.0)
+    yield from exchanges(players, owned, len(players), reductions)
+    yield from exchanges(players, owned, len(players), copies)
+    yield from fold_out(guests, 1.0)
+
+
+@algorithm(
+    "all_reduce",
+    steps=lambda p: 2 * log_down(p) + 2 * has_guests(p),
+    port=lambda p: 2 - Fraction(2, 1 << log_down(p)) + has_guests(p),
+    patterns=halving_doubling_patterns,
+)
 def halving_doubling(ranks: int) -> Iterator[list[Move]]:
     """Rabenseifner's: a reduce_scatter by halving, then an all_gather by doubling, along the same exchanges.
 

@@ -12,12 +12,29 @@ steps: 2(P−1), which is why a tree is faster for small buffers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 
 
-@algorithm("reduce_scatter", "ring")
+def around(seats: Seats, messages: Messages, share: float) -> Iterator[Pattern]:
+    """Once around, one step like the other: everybody sends to its right neighbour. Every row of `seats` is a ring."""
+    times = seats.shape[-1] - 1
+    if times:
+        yield messages(seats.ravel(), np.roll(seats, -1, axis=-1).ravel(), share, times)
+
+
+@algorithm(
+    "reduce_scatter",
+    "ring",
+    steps=lambda p: p - 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p: around(np.arange(p), reductions, 1 / p),
+)
 def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     """Everybody adds its own part to the chunk that came from the left, and hands it on to the right.
 
@@ -27,7 +44,13 @@ def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
         yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
 
 
-@algorithm("all_gather", "ring")
+@algorithm(
+    "all_gather",
+    "ring",
+    steps=lambda p: p - 1,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p: around(np.arange(p), copies, 1 / p),
+)
 def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Everybody hands on to the right what came from the left last time, its own chunk first.
 
@@ -37,7 +60,13 @@ def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
         yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
 
 
-@algorithm("all_reduce", "ring")
+@algorithm(
+    "all_reduce",
+    "ring",
+    steps=lambda p: 2 * (p - 1),
+    port=lambda p: Fraction(2 * (p - 1), p),
+    patterns=lambda p: [*around(np.arange(p), reductions, 1 / p), *around(np.arange(p), copies, 1 / p)],
+)
 def ring_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Chunks travel around the ring twice: once to be added up, once to be handed out.
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
+
+from ..patterns import Pattern, copies, local
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 
 OWN, PASSING = 0, 1  # the buffer, and the scratch chunk that holds the buffer passing through
 
 
-@algorithm("all_reduce", chunks=1)
+def rotations(ranks: int) -> Iterator[Pattern]:
+    everyone = np.arange(ranks)
+    passing, adding = copies(everyone, (everyone + 1) % ranks, 1.0), local(everyone, 1.0)
+    yield passing
+    if ranks > 2:
+        yield replace(passing, times=ranks - 2, local_rank=adding.local_rank, local_share=adding.local_share)
+    yield adding
+
+
+@algorithm("all_reduce", chunks=1, steps=lambda p: p, port=lambda p: p - 1, patterns=rotations)
 def rotate(ranks: int) -> Iterator[list[Move]]:
     """Every buffer travels once around the ring, whole; everybody adds up the buffers that pass.
 

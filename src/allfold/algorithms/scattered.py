@@ -6,15 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Pattern, copies
 from ..registry import algorithm
 from ..schedule import Move
-from .recursive import halving
-from .ring import ring_all_gather
-from .tree import tree_gather, tree_scatter
+from .recursive import halving, halving_patterns, has_guests
+from .ring import around, ring_all_gather
+from .tree import levels, log_down, log_up, tree_gather, tree_scatter
 
 
-@algorithm("broadcast")
+def scatter_all_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
+    for parent, child, slices in levels(ranks, root, down=True):
+        yield copies(parent, child, slices)
+    yield from around(np.arange(ranks), copies, 1 / ranks)
+
+
+@algorithm(
+    "broadcast",
+    steps=lambda p: log_up(p) + p - 1,
+    port=lambda p: Fraction(2 * (p - 1), p),
+    patterns=scatter_all_gather_patterns,
+)
 def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root scatters its buffer along a tree, then all gather the slices around a ring.
 
@@ -24,7 +39,18 @@ def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     yield from ring_all_gather(ranks)
 
 
-@algorithm("reduce")
+def scatter_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
+    yield from halving_patterns(ranks)
+    for parent, child, slices in levels(ranks, root):
+        yield copies(child, parent, slices)
+
+
+@algorithm(
+    "reduce",
+    steps=lambda p: log_down(p) + log_up(p) + 2 * has_guests(p),
+    port=lambda p: None if has_guests(p) else Fraction(2 * (p - 1), p),
+    patterns=scatter_gather_patterns,
+)
 def scatter_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """A reduce_scatter by halving, then the root gathers the slices along a tree.
 

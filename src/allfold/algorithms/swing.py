@@ -9,17 +9,26 @@ on a ring its messages cross fewer links. Even ranks swing one way and odd ranks
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Pattern, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 from .compose import together
+from .tree import log_up
 
 Edge = tuple[int, int, int]  # (chunk, the rank nearer to the chunk's owner, the rank farther from it)
 
 
+def distance(step: int) -> int:
+    """1, −1, 3, −5, 11, …"""
+    return (1 - int((-2) ** (step + 1))) // 3
+
+
 def partner(rank: int, step: int, players: int) -> int:
-    swing = (1 - int((-2) ** (step + 1))) // 3  # 1, −1, 3, −5, 11, …
-    return (rank + swing if rank % 2 == 0 else rank - swing) % players
+    return (rank + distance(step) if rank % 2 == 0 else rank - distance(step)) % players
 
 
 def spreading(players: int) -> list[list[Edge]]:
@@ -28,7 +37,7 @@ def spreading(players: int) -> list[list[Edge]]:
     For a power of two every exchange reaches somebody new. For other even numbers some would reach a rank that has the
     chunk already; those are left out, so that each chunk still spreads along a tree.
     """
-    steps = (players - 1).bit_length()
+    steps = log_up(players)
     exchanges: list[list[Edge]] = [[] for _ in range(steps)]
     for chunk in range(players):
         holders = [chunk]
@@ -48,13 +57,38 @@ def guest_turns(guest: int, steps: int) -> list[list[int]]:
     return [list(range(guest * step // steps, guest * (step + 1) // steps)) for step in range(steps)]
 
 
-@algorithm("all_reduce")
+def swings(ranks: int) -> list[Pattern]:
+    """For an even number of ranks. Shifted by two ranks everything looks the same, so two chunks stand for all."""
+    everyone = np.arange(ranks)
+    way = 1 - 2 * (everyone % 2)
+    adding: list[Pattern] = []
+    handing: list[Pattern] = []
+    reached = [everyone == chunk for chunk in (0, 1)]
+    for step in reversed(range(log_up(ranks))):
+        other = (everyone + way * distance(step)) % ranks
+        tells = [held & ~held[other] for held in reached]  # who has the chunk, and a partner without it
+        reached = [held | told[other] for held, told in zip(reached, tells, strict=True)]
+        # Every edge of a chunk's tree, shifted, leads away from each rank of its parity once.
+        chunks = np.bincount(np.concatenate([np.flatnonzero(told) for told in tells]) % 2, minlength=2)
+        near = everyone[chunks[everyone % 2] > 0]
+        share = chunks[near % 2] / ranks
+        adding.insert(0, reductions(other[near], near, share))
+        handing.append(copies(near, other[near], share))
+    return adding + handing
+
+
+@algorithm(
+    "all_reduce",
+    steps=lambda p: 2 * max(1, log_up(p - p % 2)),
+    port=lambda p: Fraction(2 * (p - 1), p),
+    patterns=lambda p: swings(p) if p % 2 == 0 else None,
+)
 def swing(ranks: int) -> Iterator[list[Move]]:
     """Chunks are added up along swinging exchanges until each is complete at its owner, then handed out backwards.
 
     2⌈log₂P⌉ steps, 2(P−1)/P·S through the busiest port, the least possible. An odd number of ranks plays without the
-    last one, which gives everybody its part of their chunk, takes everybody's part of its own, and gets all results
-    the same way.
+    last one, 2⌈log₂(P−1)⌉ steps: it gives everybody its part of their chunk, takes everybody's part of its own, and gets
+    all results the same way.
     """
     guest = ranks - 1 if ranks % 2 and ranks > 1 else None
     players = ranks if guest is None else guest

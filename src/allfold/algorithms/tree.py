@@ -7,14 +7,28 @@ Ranks are counted from the root: `r` below is the distance to it. Rank r's subtr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 
+import numpy as np
+
+from ..patterns import Pattern, Seats, Share, copies, reductions
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 
 
+def log_up(ranks: int) -> int:
+    """⌈log₂P⌉"""
+    return (ranks - 1).bit_length()
+
+
+def log_down(ranks: int) -> int:
+    """⌊log₂P⌋"""
+    return ranks.bit_length() - 1
+
+
 def doublings(ranks: int) -> list[int]:
     """1, 2, 4, … below `ranks`: the distances of ⌈log₂P⌉ steps."""
-    return [1 << bit for bit in range((ranks - 1).bit_length())]
+    return [1 << bit for bit in range(log_up(ranks))]
 
 
 def edges(ranks: int, root: int, distance: int) -> list[tuple[int, int]]:
@@ -28,7 +42,27 @@ def subtree(ranks: int, root: int, child: int, distance: int) -> list[int]:
     return [(root + i) % ranks for i in range(r, min(r + distance, ranks))]
 
 
-@algorithm("reduce", "tree")
+def levels(ranks: int, root: int, down: bool = False) -> Iterator[tuple[Seats, Seats, Share]]:
+    """Step by step, up the tree or down: parents, their children, and the slices of the children's subtrees as a share."""
+    for distance in sorted(doublings(ranks), reverse=down):
+        parent, child = np.array(edges(ranks, root, distance)).T
+        yield parent, child, np.minimum(distance, ranks - (child - root) % ranks) / ranks
+
+
+def up_and_down(ranks: int, share: float) -> Iterator[Pattern]:
+    for parent, child, _ in levels(ranks, root=0):
+        yield reductions(child, parent, share)
+    for parent, child, _ in levels(ranks, root=0, down=True):
+        yield copies(parent, child, share)
+
+
+@algorithm(
+    "reduce",
+    "tree",
+    steps=log_up,
+    port=log_up,
+    patterns=lambda p, root: (reductions(child, parent, 1.0) for parent, child, _ in levels(p, root)),
+)
 def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Neighbours pair up and one of each pair goes on; after ⌈log₂P⌉ steps only the root is left.
 
@@ -38,7 +72,13 @@ def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
         yield [reduce(chunk=0, source=child, destination=parent) for parent, child in edges(ranks, root, distance)]
 
 
-@algorithm("broadcast", "tree")
+@algorithm(
+    "broadcast",
+    "tree",
+    steps=log_up,
+    port=log_up,
+    patterns=lambda p, root: (copies(parent, child, 1.0) for parent, child, _ in levels(p, root, down=True)),
+)
 def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everybody who knows tells somebody who does not, far ones first.
 
@@ -48,7 +88,13 @@ def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
         yield [copy(chunk=0, source=parent, destination=child) for parent, child in edges(ranks, root, distance)]
 
 
-@algorithm("gather", "tree")
+@algorithm(
+    "gather",
+    "tree",
+    steps=log_up,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root: (copies(child, parent, slices) for parent, child, slices in levels(p, root)),
+)
 def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """As the tree reduce, but each child hands over the slices of its whole subtree.
 
@@ -62,7 +108,13 @@ def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
         ]
 
 
-@algorithm("scatter", "tree")
+@algorithm(
+    "scatter",
+    "tree",
+    steps=log_up,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root: (copies(parent, child, slices) for parent, child, slices in levels(p, root, down=True)),
+)
 def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     """As the tree broadcast, but each child gets the slices of its own subtree only.
 
@@ -76,7 +128,9 @@ def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
         ]
 
 
-@algorithm("all_reduce", "tree")
+@algorithm(
+    "all_reduce", "tree", steps=lambda p: 2 * log_up(p), port=log_up, patterns=lambda p: up_and_down(p, share=1.0)
+)
 def tree_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Reduce to rank 0 along a binomial tree, then broadcast back along the same tree.
 

@@ -13,8 +13,8 @@ from rich.text import Text
 from ..bench.sizes import parse_size
 from ..errors import UsageError
 from ..files import write_whole
+from ..price.cost.closed_form import closed_form
 from ..price.cost.cost import cost
-from ..price.cost.formulas import closed_form
 from ..price.cost.plan import duration
 from ..price.simulate.noise import Noise
 from ..price.simulate.simulate import MOST_MESSAGES, simulate
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_bearable(choice: Choice, ranks: int) -> None:
     """Said now, where it is known, rather than after hours of building a schedule."""
     form = closed_form(choice.collective, choice.name, ranks)
-    if form is not None and form.messages > MOST_MESSAGES:
+    if form is not None and form.messages is not None and form.messages > MOST_MESSAGES:
         raise UsageError(
             f"{choice.name} between {ranks:,} ranks has {form.messages:,} messages; at most {MOST_MESSAGES:,} are simulated "
             "(allfold plan prices more)"

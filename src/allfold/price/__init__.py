@@ -1,7 +1,7 @@
 """Price it: what an algorithm costs on a topology, before anyone runs it."""
 
+from .cost.closed_form import Form, closed_form
 from .cost.cost import Cost, Limit, cost
-from .cost.formulas import Form, closed_form
 from .cost.plan import Plan, plan
 from .cost.sweep import Sweep, sweep
 from .simulate.noise import Noise

@@ -15,7 +15,7 @@ from ...bench.sizes import format_size, parse_size, parse_sizes
 from ...collectives import find_collective
 from ...errors import UsageError
 from ...files import write_whole
-from ...price.cost.plan import TWO_LEVELS, Plan, Planner, duration
+from ...price.cost.plan import Plan, Planner, duration
 from ...price.cost.sweep import sweep
 from ...price.topology.parse import find_topology
 from ...price.topology.this_machine import read_machine, topology_of_this_machine
@@ -156,8 +156,10 @@ def _notes(found: Plan) -> Iterator[str]:
         f"“× least” is the time over what no algorithm can beat here: {duration(least.latency)} for word to reach all ranks, "
         f"{duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to combine them."
     )
-    two_levels = [cost.algorithm for cost in found.costs if cost.algorithm in TWO_LEVELS]
-    if found.collective == "all_reduce" and two_levels and found.ranks > 1:
+    two_levels = [
+        cost.algorithm for cost in found.costs if find_algorithm(found.collective, cost.algorithm).takes_groups
+    ]
+    if two_levels and found.ranks > 1:
         words = " or ".join(f"{size:,}" for size in sorted(set(found.groups), reverse=True))
         many = "one group" if len(found.groups) == 1 else f"{len(found.groups):,} groups"
         yield f"{' and '.join(two_levels)}: {many} of {words} consecutive ranks."

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
+from ...patterns import fold
 from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import LowerBounds, lower_bounds
 from .load import Load, check_request
-from .patterns import fold
 
 
 @dataclass(frozen=True)

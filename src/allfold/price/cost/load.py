@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
+from ...patterns import Everybody, Pattern, Patterns
+from ..topology.routing import all_alike
 from ..topology.topology import Routes, Topology
-from .patterns import Everybody, Pattern, Patterns
 
 Floats = NDArray[np.float64]
 
@@ -23,6 +24,10 @@ SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it further is n
 MOST_SEGMENTS = 65_536
 _MOST_BYTES = 2**63
 _EXPANDED = 1024  # up to so many ranks an exchange of everybody with everybody is taken apart, a million messages
+
+
+class RoutesDiffer(UsageError):
+    """These patterns say too little for a topology on which not all routes are alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +157,8 @@ class _Count:
 
     def add_all(self, patterns: Patterns) -> Load:
         for pattern in patterns:
-            if isinstance(pattern, Everybody) and self.ranks > _EXPANDED:
+            if isinstance(pattern, Everybody):
                 self._add_everybody(pattern)
-            elif isinstance(pattern, Everybody):
-                self._add_all_pairs(pattern)
             elif pattern.apart:
                 self._add_apart(pattern)
             else:
@@ -226,49 +229,55 @@ class _Count:
         np.maximum.at(longest, self.ranks + pattern.destination, alone)
         return np.maximum(longest, (share / self.topology.bandwidth)[self._ports])
 
-    @property
+    @cached_property
     def _ports(self) -> NDArray[np.int64]:
         """The links that are ports of our ranks, outgoing ones first."""
         return np.concatenate([np.arange(self.ranks), self.topology.ranks + np.arange(self.ranks)])
 
     def _add_apart(self, pattern: Pattern) -> None:
-        topology, many = self.topology, len(pattern.source)
+        topology = self.topology
         self._count_ports(pattern)
         routes = topology.routes(pattern.source, pattern.destination)
         np.add.at(self.link_share, routes.links, pattern.times * np.repeat(pattern.share, routes.lengths))
         slowest = np.minimum.reduceat(topology.bandwidth[routes.links], routes.offsets[:-1])
         for port in (pattern.source, self.ranks + pattern.destination):
             np.add.at(self.port_time, port, pattern.times * pattern.share / slowest)
-        self.rows.append(
-            (
-                np.full(many, pattern.times, np.int64),
-                (
-                    np.full(many, topology.overhead),
-                    np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1]),
-                    pattern.share / slowest,
-                    pattern.reduced / topology.reduction,
-                    np.zeros(many),
-                ),
+        latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+        hops = np.stack([latency, pattern.share / slowest, pattern.reduced / topology.reduction])
+        kinds, many = np.unique(hops, axis=1, return_counts=True)  # equal hops are one row, like equal steps
+        startup, local = np.full(len(many), topology.overhead), np.zeros(len(many))
+        self.rows.append((pattern.times * many, (startup, *kinds, local)))
+
+    def _add_everybody(self, pattern: Everybody) -> None:
+        alike = all_alike(self.topology)
+        if pattern.steps > 1 and not alike:
+            raise RoutesDiffer(
+                f"an exchange of everybody with everybody in {pattern.steps:,} steps does not say who meets whom in which, "
+                f"and on {self.topology.name} that matters"
             )
-        )
+        if alike or self.ranks <= _EXPANDED:
+            self._add_all_pairs(pattern)
+        else:
+            self._add_cut(pattern)
 
     def _add_all_pairs(self, pattern: Everybody) -> None:
         crossed, latency, slowest = _all_pairs(self.topology, self.ranks)
         self.link_share += crossed * pattern.share
-        transfer = float((crossed / self.topology.bandwidth).max()) * pattern.share
+        transfer = float((np.ceil(crossed / pattern.steps) / self.topology.bandwidth).max()) * pattern.share
         self._row_of_everybody(pattern, latency, transfer, slowest)
 
     def _row_of_everybody(self, pattern: Everybody, latency: float, transfer: float, slowest: float) -> None:
         others = self.ranks - 1
-        through = others * pattern.share / self.topology.bandwidth[self._ports]
-        self.port_time += np.maximum(through, pattern.share / slowest)
+        at_once = -(-others // pattern.steps)
+        through = at_once * pattern.share / self.topology.bandwidth[self._ports]
+        self.port_time += others / at_once * np.maximum(through, pattern.share / slowest)
         self.port_starts += others
         self.combined += others * pattern.reduced
         self.largest = max(self.largest, pattern.share)
-        combining = others * pattern.reduced / self.topology.reduction
-        self._row(1, others * self.topology.overhead, latency, transfer, combining, 0.0)
+        combining = at_once * pattern.reduced / self.topology.reduction
+        self._row(pattern.steps, at_once * self.topology.overhead, latency, transfer, combining, 0.0)
 
-    def _add_everybody(self, pattern: Everybody) -> None:
+    def _add_cut(self, pattern: Everybody) -> None:
         topology, ranks, others = self.topology, self.ranks, self.ranks - 1
         first = topology.routes(np.zeros(others, np.int32), np.arange(1, ranks, dtype=np.int32))
         latency = float(np.add.reduceat(topology.latency[first.links], first.offsets[:-1]).max())
@@ -310,6 +319,11 @@ def _all_pairs(topology: Topology, ranks: int) -> tuple[Floats, float, float]:
     crossed = np.zeros(len(topology.links))
     latency, slowest = 0.0, inf
     everyone = np.arange(ranks)
+    if all_alike(topology):  # then P−1 times as many as when everybody sends to its neighbour
+        routes = topology.routes(everyone, np.roll(everyone, -1))
+        each = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+        crossed += (ranks - 1) * np.bincount(routes.links, minlength=len(crossed))
+        return crossed, float(each.max()), float(topology.bandwidth[routes.links].min())
     for source in np.array_split(everyone, -(-ranks // 64)):  # some at a time, for the sake of memory
         pairs = [side.ravel() for side in np.meshgrid(source, everyone, indexing="ij")]
         other = pairs[0] != pairs[1]

@@ -1,12 +1,13 @@
 """Which algorithm, for this size, on this topology: every algorithm of a collective priced, the fastest first.
 
-Where an algorithm has a closed form (see `closed_forms` and `families`) no schedule is built, so a hundred thousand ranks
-can be planned; where it has none, its schedule is built and counted, as far as that is bearable.
+Where an algorithm says its patterns (see `closed_form`) no schedule is built, so a hundred thousand ranks can be planned;
+where it does not, its schedule is built and counted, as far as that is bearable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isqrt
@@ -16,18 +17,16 @@ import numpy as np
 
 from ...collectives import find_collective
 from ...errors import UsageError
+from ...patterns import fold
 from ...registry import algorithms, find_algorithm, schedule
 from ...schedule import Counts
 from ..topology.topology import Topology
-from .closed_forms import uniform_cost
+from .closed_form import patterns_of
 from .cost import Cost, price
-from .families import patterns_of
-from .load import Load
-from .patterns import fold
+from .load import Load, RoutesDiffer
 
 MOST_COUNTED = 1024  # ranks; a schedule has about 2P² moves, and building two million takes seconds
 CLOSE = 1.01
-TWO_LEVELS = ("hierarchical", "two_level")
 
 Progress = Callable[[str], None]
 
@@ -119,10 +118,6 @@ class Planner:
         return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), dict(self._left_out), self.groups)
 
     def _cost(self, name: str, size: int, segments: int | None) -> Cost | None:
-        if self.ranks > MOST_COUNTED and name not in TWO_LEVELS:
-            quick = uniform_cost(self.collective, name, self.ranks, self.topology, size, segments)
-            if quick is not None:
-                return quick
         if name not in self._loads and name not in self._left_out:
             if self.progress is not None:
                 self.progress(name)
@@ -137,19 +132,21 @@ class Planner:
         return 0 if find_collective(self.collective).rooted else None
 
     def _load(self, name: str) -> None:
-        patterns = patterns_of(self.collective, name, self.ranks, self._root, self.groups)
+        chosen = find_algorithm(self.collective, name)
+        parameters: dict[str, Any] = {}
+        if chosen.takes_groups:
+            ends = np.cumsum(self.groups).tolist()
+            parameters["groups"] = [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]
+        patterns = patterns_of(chosen, self.ranks, self._root, **parameters)
         if patterns is not None:
-            self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
-            return
+            with suppress(RoutesDiffer):
+                self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
+                return
         if self.ranks > MOST_COUNTED:
             self._left_out[name] = (
                 f"it has no closed form for {self.ranks:,} ranks, and more than {MOST_COUNTED:,} are not counted"
             )
             return
-        parameters: dict[str, Any] = {}
-        if name in TWO_LEVELS:
-            ends = np.cumsum(self.groups).tolist()
-            parameters["groups"] = [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]
         built = schedule(self.collective, name, self.ranks, self._root, **parameters)
         self._loads[name] = (Load.of(fold(built), self.topology, self.ranks), "counted", built.counts)
 

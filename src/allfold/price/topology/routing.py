@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .topology import Ranks, Routes
+from .topology import Ranks, Routes, Topology
 
 ABSENT = -1
 
@@ -63,6 +63,14 @@ class Switched:
             columns.append(np.where(elsewhere, self.cards[1] + end, ABSENT))
         columns.append(np.where(itself, ABSENT, self.ports[1] + destination))
         return compress(columns)
+
+
+def all_alike(topology: Topology) -> bool:
+    """Whether it makes no difference who talks to whom: all on one host, or each alone on one, and no leaf between."""
+    router = topology.router
+    if not isinstance(router, Switched) or router.spines is not None:
+        return False
+    return router.cards is None or topology.hosts == topology.ranks
 
 
 @dataclass(frozen=True, eq=False)

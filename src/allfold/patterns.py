@@ -2,19 +2,26 @@
 
 In a ring of 1,024 ranks every step sends the same messages, so its 2.1 million moves are two patterns of 1,024. What a
 rank sends to another within one step is one message, however many chunks it holds.
+
+A schedule of 65,536 ranks is too long to build, but its steps are few kinds. So an algorithm can say its patterns
+outright (`@algorithm(…, patterns=…)`), with `copies` and `reductions` as its moves have `copy` and `reduce`; otherwise
+`fold` finds them in its schedule. Tests hold both equal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schedule import Schedule
+from .schedule import Schedule
 
 Index = NDArray[np.int32]
 Share = NDArray[np.float64]
+Seats = NDArray[np.integer[Any]]
 
 _NOBODY: Index = np.zeros(0, np.int32)
 _NOTHING: Share = np.zeros(0, np.float64)
@@ -46,20 +53,41 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Everybody:
-    """A step in which every rank sends `share` to every other: as a pattern it would have P(P−1) messages."""
+    """Every rank sends `share` to every other: as patterns that would be P(P−1) messages.
+
+    In one step, or in so many that no port has more than ⌈(P−1)/steps⌉ messages in any of them.
+    """
 
     share: float
     reduced: float
-
-    @property
-    def steps(self) -> int:
-        return 1
+    steps: int = 1
 
 
-Patterns = list[Pattern | Everybody]
+Patterns = Iterable[Pattern | Everybody]
 
 
-def fold(schedule: Schedule) -> Patterns:
+def copies(source: Seats, destination: Seats, share: float | Share, times: int = 1) -> Pattern:
+    """Messages that are copied on arrival, in each of `times` equal steps."""
+    shares = np.broadcast_to(np.asarray(share, np.float64), source.shape)
+    return Pattern(times, source.astype(np.int32), destination.astype(np.int32), shares, np.zeros(source.shape))
+
+
+def reductions(source: Seats, destination: Seats, share: float | Share, times: int = 1) -> Pattern:
+    """Messages that are combined on arrival, in each of `times` equal steps."""
+    shares = np.broadcast_to(np.asarray(share, np.float64), source.shape)
+    return Pattern(times, source.astype(np.int32), destination.astype(np.int32), shares, shares)
+
+
+Messages = Callable[..., Pattern]
+"""`copies` or `reductions`."""
+
+
+def local(rank: Seats, share: float) -> Pattern:
+    """A step in which ranks only move or combine something within their own memory."""
+    return Pattern(1, _NOBODY, _NOBODY, _NOTHING, _NOTHING, rank.astype(np.int32), np.full(rank.shape, share))
+
+
+def fold(schedule: Schedule) -> list[Pattern]:
     """The patterns of a schedule. The order of different steps is lost; no cost depends on it."""
     ranks, carries = schedule.ranks, schedule.promise.carries_data
     source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
@@ -78,7 +106,7 @@ def fold(schedule: Schedule) -> Patterns:
     for number in range(schedule.steps):
         equal.setdefault(rows[starts[number] : starts[number + 1]].tobytes(), []).append(number)
     one = 1 / schedule.chunks if carries else 0.0
-    patterns: Patterns = []
+    patterns: list[Pattern] = []
     alone: list[NDArray[np.int64]] = []
     for numbers in equal.values():
         row = rows[starts[numbers[0]] : starts[numbers[0] + 1]]
