@@ -24,6 +24,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...chrome_trace import Row, Track, process_name, trace
 from ...communicator.communicator import Communicator
 from ...errors import UsageError
 from ...files import write_whole
@@ -147,28 +148,18 @@ def save(timelines: Mapping[str, Timeline], path: str | PathLike[str]) -> None:
 
 def to_chrome(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     """A process for each rank of each run, with a track for what it computes and one for what it reduces."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for number, (title, timeline) in enumerate(timelines.items()):
         begin = _begin(timeline.spans)
         for rank in sorted(timeline.ends):
             process = number * 1000 + rank
-            label = {"name": f"{title} rank {rank}".strip()}
-            rows.append({"name": "process_name", "ph": "M", "pid": process, "args": label})
-            for thread, name in enumerate((COMPUTE, REDUCE)):
-                rows.append({"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}})
+            rows.append(process_name(process, f"{title} rank {rank}".strip()))
+            rows += [Track(thread, process).name(name) for thread, name in enumerate((COMPUTE, REDUCE))]
         for span in timeline.spans:
-            rows.append(
-                {
-                    "name": span.name,
-                    "cat": span.track,
-                    "ph": "X",
-                    "ts": (span.start - begin) / 1e3,
-                    "dur": (span.end - span.start) / 1e3,
-                    "pid": number * 1000 + span.rank,
-                    "tid": (COMPUTE, REDUCE).index(span.track),
-                }
-            )
-    return {"traceEvents": rows, "displayTimeUnit": "ms"}
+            track = Track((COMPUTE, REDUCE).index(span.track), number * 1000 + span.rank)
+            start, length = (span.start - begin) / 1e3, (span.end - span.start) / 1e3
+            rows.append(track.slice(span.name, span.track, start, length))
+    return trace(rows, "ms")
 
 
 # As a picture -----------------------------------------------------------------------------------------------------------
