@@ -15,6 +15,7 @@ from typing import Any
 
 from ..chrome_trace import Row, Track, trace
 from ..collectives import find_collective
+from ..documents import parse
 from ..errors import UsageError
 from ..price.simulate.timeline import Timeline
 from ..schedule import Schedule, copy, reduce
@@ -108,8 +109,8 @@ def check_trace(document: dict[str, Any]) -> None:
 
 def read(document: str | dict[str, Any]) -> Schedule:
     """The schedule of a trace on the clock of steps."""
+    data = parse(document) if isinstance(document, str) else document
     try:
-        data = json.loads(document) if isinstance(document, str) else document
         about = data["otherData"]
         steps: dict[int, list[Any]] = defaultdict(list)
         for row in data["traceEvents"]:
