@@ -16,6 +16,7 @@ from ..errors import ScheduleError, UsageError
 from ..schedule import Schedule
 from ..symbolic import State
 from ..verify import verify
+from ..wording import counted
 from .svg_arrows import COPY, DASHES, REDUCE
 from .svg_elements import Value, element, group, picture, placed, text, title
 from .svg_grid import EMPTY, GROUND_DONE, HELD, HELD_DONE, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
@@ -84,12 +85,12 @@ def _check_size(schedule: Schedule) -> None:
 
 def _title(schedule: Schedule) -> str:
     rooted = "" if schedule.root is None else f", root {schedule.root}"
-    return f"{schedule.collective} by {schedule.algorithm}, {_many(schedule.ranks, 'rank')}{rooted}"
+    return f"{schedule.collective} by {schedule.algorithm}, {counted(schedule.ranks, 'rank')}{rooted}"
 
 
 def _counts(schedule: Schedule) -> str:
     counts = schedule.counts
-    facts = [_many(counts.steps, "step"), _many(counts.messages, "message")]
+    facts = [counted(counts.steps, "step"), counted(counts.messages, "message")]
     if schedule.promise.carries_data:
         port = f"{float(counts.busiest_port_bytes):.4g} S through the busiest port"
         facts += [f"{float(counts.bytes):.4g} S sent in all", port]
@@ -214,7 +215,3 @@ def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, flo
 
 def _wrapped(text: str, room: float) -> list[str]:
     return wrap(text, max(20, int(room / (9 * _LETTER)))) or [""]
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")
