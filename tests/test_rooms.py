@@ -17,6 +17,7 @@ ROOMS = [
     "_native",
     "wording",
     "documents",
+    "chrome_trace",
     "files",
     "collectives",
     "division",

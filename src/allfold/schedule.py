@@ -12,7 +12,6 @@ schedule and of nothing else, and keeps rank order wherever the schedule allows 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .collectives import Collective, find_collective
-from .documents import is_exactly
+from .documents import DocumentError, head_of, parse, whole_at
 from .errors import AllfoldError, ScheduleError, UsageError
 
 Column = NDArray[np.int32]
@@ -284,11 +283,11 @@ class Schedule:
     @staticmethod
     def from_json(document: str | bytes | dict[str, Any]) -> Schedule:
         """The schedule that `to_json` wrote. Anything else is refused with a `UsageError`."""
+        data = parse(document) if isinstance(document, (str, bytes)) else document
         try:
-            data = json.loads(document) if isinstance(document, (str, bytes)) else document
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"this is not JSON: {error}") from None
-        return _from_json(data)
+            return _from_json(data)
+        except (DocumentError, ScheduleError) as error:
+            raise UsageError(f"this is not a schedule: {error}") from None
 
 
 def build(
@@ -412,24 +411,24 @@ def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
         raise ScheduleError(f"{schedule.title}: {schedule.chunks + schedule.scratch} chunks a rank are more than fit")
 
 
-def _from_json(data: Any) -> Schedule:
+def _from_json(document: object) -> Schedule:
     def need(condition: bool, what: str) -> None:
         if not condition:
-            raise UsageError(f"this is not a schedule: {what}")
+            raise DocumentError(what)
 
-    need(isinstance(data, dict), f"expected an object, got {type(data).__name__}")
-    need(data.get("format") == "allfold-schedule", f"format is {data.get('format')!r}, expected 'allfold-schedule'")
-    need(is_exactly(data.get("version"), 1), f"version is {data.get('version')!r}, expected 1")
+    data = head_of(document, "allfold-schedule", 1)
     promise = find_collective(data.get("collective"))
-    for name, least in (("ranks", 1), ("chunks", 1), ("scratch", 0)):
-        need(type(data.get(name)) is int and least <= data[name] < 2**31, f"{name} is {data.get(name)!r}")
+    ranks, chunks, scratch = (
+        whole_at(data.get(name), name, least, 2**31 - 1)
+        for name, least in (("ranks", 1), ("chunks", 1), ("scratch", 0))
+    )
     need(isinstance(data.get("algorithm"), str), f"algorithm is {data.get('algorithm')!r}, expected a name")
-    ranks, root = data["ranks"], data.get("root")
+    root = data.get("root")
     if promise.rooted:
         need(type(root) is int and 0 <= root < ranks, f"root is {root!r}, expected a rank below {ranks}")
     else:
         need(root is None, f"{promise.name} has no root, got {root!r}")
-    need(data["chunks"] % promise.slices(ranks) == 0, f"{data['chunks']} chunks do not divide among {ranks} ranks")
+    need(chunks % promise.slices(ranks) == 0, f"{chunks} chunks do not divide among {ranks} ranks")
     sites: Any = data.get("sites")
     steps: Any = data.get("steps")
     need(isinstance(sites, list) and all(isinstance(site, str) for site in sites), "sites must be a list of strings")
@@ -444,22 +443,19 @@ def _from_json(data: Any) -> Schedule:
     need(bool(((table[:, 0] == 0) | (table[:, 0] == 1)).all()), "reduces must be 0 or 1")
     need(bool(((table[:, 5] >= 0) & (table[:, 5] < len(sites))).all()), "a move names a site that is not listed")
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
-    need(named <= data["chunks"] + data["scratch"], f"chunk {named - 1} is named, but there are fewer")
+    need(named <= chunks + scratch, f"chunk {named - 1} is named, but there are fewer")
     schedule = Schedule(
         collective=promise.name,
         algorithm=data["algorithm"],
         ranks=ranks,
         root=root,
-        chunks=data["chunks"],
-        scratch=data["scratch"],
+        chunks=chunks,
+        scratch=scratch,
         starts=np.concatenate([[0], np.cumsum([len(step) for step in steps])]).astype(np.int64),
         columns={name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)},
         sites=tuple(sites),
     )
-    try:
-        _check_ranges(schedule, table)
-    except ScheduleError as error:
-        raise UsageError(f"this is not a schedule: {error}") from None
+    _check_ranges(schedule, table)
     return schedule
 
 

@@ -131,6 +131,12 @@ class State:
             move=np.concatenate([copies, np.maximum.reduceat(moves, heads) if len(heads) else heads]) + here.start,
         )
 
+    def run_to_end(self) -> State:
+        """Take all steps that remain."""
+        while not self.done:
+            self.advance()
+        return self
+
     # One step, in parts ----------------------------------------------------------------------------------------------
 
     def _take(self, cells: Cells) -> list[NDArray[Any]]:

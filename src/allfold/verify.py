@@ -96,7 +96,7 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
             f"verify: expected a schedule, as of allfold.schedule(collective, algorithm, ranks); got {schedule!r}"
         )
     versions = Versions(schedule) if programs else None
-    state = versions.state if versions else _run(State(schedule))
+    state = versions.state if versions else State(schedule).run_to_end()
     results = check_promise(state)
     if versions:
         # Three segments show the work area being used again; the largest schedules are proved for one. What the compiler
@@ -113,12 +113,6 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         rank_order = bool(state.in_order[results].all())
         uniform = bool((bits == bits[:1]).all())
     return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
-
-
-def _run(state: State) -> State:
-    while not state.done:
-        state.advance()
-    return state
 
 
 def check_promise(state: State) -> Cells:

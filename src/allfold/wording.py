@@ -1,8 +1,13 @@
-"""How ranks are listed in sentences."""
+"""How things are counted, and ranks listed, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+
+
+def counted(number: int, word: str) -> str:
+    """`1 rank`, `8 ranks`."""
+    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -23,6 +23,7 @@ from ..price.topology.parse import find_topology
 from ..schedule import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
+from ..wording import counted
 from .choose import Choice, add_with, choose, ranks_of
 from .terminal import add_color, add_json, width, write_json, write_lines
 
@@ -126,10 +127,10 @@ def _facts(schedule: Schedule, timeline: Timeline) -> list[str]:
     idle = timeline.idle()
     parts = [f"{duration(seconds)} {name}" for name, seconds in timeline.critical_parts().items() if seconds > 0]
     laziest = int(idle.argmax())
-    counted = f"{len(timeline.critical)} message" + ("" if len(timeline.critical) == 1 else "s")
+    path = [counted(len(timeline.critical), "message"), *([", ".join(parts)] if parts else [])]
     return [
         f"  time            {duration(took)}  (step by step {duration(priced.time)}, at least {duration(priced.bounds.time)})",
-        f"  critical path   {': '.join([counted, *([', '.join(parts)] if parts else [])])}",
+        f"  critical path   {': '.join(path)}",
         f"  idle            {idle.mean() / took if took else 0:.0%} in the mean, "
         f"rank {laziest} most with {idle[laziest] / took if took else 0:.0%}",
     ]

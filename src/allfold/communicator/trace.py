@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..chrome_trace import Row, Track, trace
 from ..engines.engine import Event
 from ..files import write_whole
 
@@ -44,17 +45,16 @@ class Trace:
     def to_chrome(self) -> dict[str, Any]:
         """For chrome://tracing and Perfetto: a track per rank, waiting and working as slices on it."""
         begin = min((event.start for event in self.events), default=0)
-        rows: list[dict[str, Any]] = []
-        for rank in range(self._communicator.size):
-            rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}})
+        rows: list[Row] = [Track(rank).name(f"rank {rank}") for rank in range(self._communicator.size)]
         for event in self.events:
-            common = {"ph": "X", "pid": 0, "tid": event.rank, "args": asdict(event)}
+            # Its keys are in the order that files have had since the first of them.
+            common = {"ph": "X", **Track(event.rank).place(), "args": asdict(event)}
             if event.waited:
                 start, name = (event.start - begin) / 1e3, f"wait ({event.collective})"
                 rows.append({"name": name, "cat": "wait", "ts": start, "dur": event.waited / 1e3, **common})
             start = (event.start + event.waited - begin) / 1e3
             rows.append({"name": event.what, "cat": "work", "ts": start, "dur": event.worked / 1e3, **common})
-        return {"traceEvents": rows, "displayTimeUnit": "ns"}
+        return trace(rows, "ns")
 
     def save(self, path: str | PathLike[str], chrome: bool = False) -> None:
         write_whole(path, json.dumps(self.to_chrome() if chrome else self.to_json()))

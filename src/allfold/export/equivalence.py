@@ -32,7 +32,7 @@ def check_equivalent(schedule: Schedule, other: Schedule) -> None:
                 f"{other.title}: rank {ends[0]} sends {after[ends]} chunks to rank {ends[1]}, and {before[ends]} in "
                 f"{schedule.title}"
             )
-    first, second = _end(schedule), _end(other)
+    first, second = State(schedule).run_to_end(), State(other).run_to_end()
     promised = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks) != NOTHING
     rank, chunk = np.nonzero(promised)
     here, there = rank * first.width + chunk, rank * second.width + chunk
@@ -51,10 +51,3 @@ def check_equivalent(schedule: Schedule, other: Schedule) -> None:
 def _traffic(schedule: Schedule) -> Counter[tuple[int, int]]:
     ends = zip(schedule.columns["source"].tolist(), schedule.columns["destination"].tolist(), strict=True)
     return Counter((source, destination) for source, destination in ends if source != destination)
-
-
-def _end(schedule: Schedule) -> State:
-    state = State(schedule)
-    while not state.done:
-        state.advance()
-    return state

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from ..chrome_trace import Row, Track, process_name, trace
 from .perfetto import check_trace
 
 TORCH_VERSION = "2.10"  # of the analyser's format
@@ -59,13 +60,12 @@ def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
     calls = [call for group in groups for member in group["members"] for call in member["calls"]]
     moments = [moment for call in calls for moment in (call["begun"], call["ended"]) if moment is not None]
     begin, end = min(moments, default=0.0), max(moments, default=0.0)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for position, group in enumerate(groups):
-        rows.append({"name": "process_name", "ph": "M", "pid": position, "args": {"name": group["label"]}})
+        rows.append(process_name(position, group["label"]))
         for member in group["members"]:
-            track = {"pid": position, "tid": member["rank"]}
-            title = f"rank {member['rank']} (process {member['process']})"
-            rows.append({"name": "thread_name", "ph": "M", **track, "args": {"name": title}})
+            track = Track(member["rank"], position)
+            rows.append(track.name(f"rank {member['rank']} (process {member['process']})"))
             free = 0.0
             for call in member["calls"]:
                 if call["begun"] is None:
@@ -74,11 +74,9 @@ def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
                 start = max(free, (call["begun"] - begin) * 1e6)
                 length = max(0.0, ((end if call["ended"] is None else call["ended"]) - begin) * 1e6 - start)
                 name = call["collective"] + (" (not ended)" if call["ended"] is None else "")
-                rows.append(
-                    {"name": name, "cat": "call", "ph": "X", "ts": start, "dur": length, **track, "args": dict(call)}
-                )
+                rows.append(track.slice(name, "call", start, length, dict(call)))
                 free = start + length
-    document = {"traceEvents": rows, "displayTimeUnit": "ns"}
+    document = trace(rows, "ns")
     check_trace(document)
     return document
 

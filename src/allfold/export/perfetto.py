@@ -13,7 +13,9 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
+from ..chrome_trace import Row, Track, trace
 from ..collectives import find_collective
+from ..documents import parse
 from ..errors import UsageError
 from ..price.simulate.timeline import Timeline
 from ..schedule import Schedule, copy, reduce
@@ -37,11 +39,11 @@ def write(schedule: Schedule, timeline: Timeline | None = None) -> str:
 
 def to_chrome(schedule: Schedule) -> dict[str, Any]:
     """The schedule on the clock of steps."""
-    rows: list[dict[str, Any]] = []
-    for rank in range(schedule.ranks):
-        for track, what in enumerate(("sends", "receives", "moves within")):
-            arguments: dict[str, Any] = {"name": f"rank {rank} {what}"}
-            rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": 3 * rank + track, "args": arguments})
+    rows: list[Row] = [
+        Track(3 * rank + place).name(f"rank {rank} {what}")
+        for rank in range(schedule.ranks)
+        for place, what in enumerate(("sends", "receives", "moves within"))
+    ]
     flow = 0
     for step, moves in enumerate(schedule):
         messages: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -51,23 +53,21 @@ def to_chrome(schedule: Schedule) -> dict[str, Any]:
         length = STEP / (max(rounds.values(), default=0) + 1)
         for (source, destination), words in sorted(messages.items()):
             local = source == destination
-            for what, rank, track in (
+            start = step * STEP + rounds[source, destination] * length
+            name = f"{words[0]}{f' and {len(words) - 1} more' if len(words) > 1 else ''}"
+            arguments = {"step": step, "source": source, "destination": destination, "moves": words}
+            for what, rank, place in (
                 (("move", source, 2),) if local else (("send", source, 0), ("receive", destination, 1))
             ):
-                start = step * STEP + rounds[source, destination] * length
-                name = f"{words[0]}{f' and {len(words) - 1} more' if len(words) > 1 else ''}"
-                where = {"pid": 0, "tid": 3 * rank + track}
-                arguments = {"step": step, "source": source, "destination": destination, "moves": words}
-                rows.append(
-                    {"name": name, "cat": what, "ph": "X", "ts": start, "dur": length, **where, "args": arguments}
-                )
+                track = Track(3 * rank + place)
+                rows.append(track.slice(name, what, start, length, arguments))
                 if not local:
-                    end = {"ph": "s"} if what == "send" else {"ph": "f", "bp": "e"}
-                    at = start if what == "send" else start + 0.999 * length  # its end would be the next slice's begin
-                    rows.append({"name": "message", "cat": "flow", "id": flow, "ts": at, **where, **end})
+                    leaves = what == "send"
+                    at = start if leaves else start + 0.999 * length  # its end would be the next slice's begin
+                    rows.append(track.arrow(flow, at, leaves))
             flow += not local
     about = {name: getattr(schedule, name) for name in ("collective", "algorithm", "ranks", "root", "chunks")}
-    return {"traceEvents": rows, "displayTimeUnit": "ms", "otherData": about}
+    return trace(rows, "ms", otherData=about)
 
 
 def _rounds(messages: list[tuple[int, int]], ranks: int) -> dict[tuple[int, int], int]:
@@ -109,8 +109,8 @@ def check_trace(document: dict[str, Any]) -> None:
 
 def read(document: str | dict[str, Any]) -> Schedule:
     """The schedule of a trace on the clock of steps."""
+    data = parse(document) if isinstance(document, str) else document
     try:
-        data = json.loads(document) if isinstance(document, str) else document
         about = data["otherData"]
         steps: dict[int, list[Any]] = defaultdict(list)
         for row in data["traceEvents"]:

@@ -40,9 +40,7 @@ def check(programs: Programs, state: State | None = None, segments: int | None =
     `state` is the schedule's symbolic execution, run to its end, where the caller has it.
     """
     if state is None:
-        state = State(programs.schedule)
-        while not state.done:
-            state.advance()
+        state = State(programs.schedule).run_to_end()
     if segments is None:  # without a work area a call is one segment
         segments = SEGMENTS if programs.work_slots.any() else 1
     _check_tables(programs)

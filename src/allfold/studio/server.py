@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from ..documents import object_at, parse
 from ..errors import AllfoldError, UsageError
 from ..view.html import bundle, page_as_html, policy
 from .answers import Answers
@@ -148,12 +149,7 @@ class _Request(BaseHTTPRequestHandler):
         self._check_token(self.headers.get(TOKEN_HEADER))
         if self.headers.get_content_type() != "application/json":
             raise _Refusal(HTTPStatus.BAD_REQUEST, "expected application/json")
-        try:
-            request = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise _Refusal(HTTPStatus.BAD_REQUEST, f"this is not JSON: {error}") from None
-        if not isinstance(request, dict):
-            raise _Refusal(HTTPStatus.BAD_REQUEST, "expected an object")
+        request = object_at(parse(body), "the request")
         answers = self.server.answers
         return "application/json", answers.edit(request) if path == "/api/edit" else answers.measure(request)
 

@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..collectives import COLLECTIVES
+from ..documents import DocumentError, finite_at, list_at, whole_at
 from ..engines.shared_memory.choice import ALWAYS, Choice
 from ..engines.shared_memory.tuning import (
     FORMAT,
@@ -111,6 +111,8 @@ def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
         run = document["runs"][str(ranks)]
         try:
             found[ranks] = _run(ranks, run, choices[ranks], document["machine"])
+        except DocumentError as error:
+            raise TuningError(f"it is damaged: of {ranks} ranks, {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TuningError(f"it is damaged: what it says of {ranks} ranks makes no sense ({error!r:.80})") from None
     return found
@@ -135,28 +137,25 @@ def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
 
 
 def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choice]], of: Mapping[str, Any]) -> Run:
-    rows = run["measurements"]
-    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_MEASUREMENTS:
-        raise ValueError("measurements")
     items, seconds = [], []
-    for collective, algorithm, shared, size, value in rows:
+    for collective, algorithm, shared, size, value in list_at(
+        run["measurements"], "measurements", 1, _MOST_MEASUREMENTS
+    ):
         if collective not in COLLECTIVES or algorithm not in algorithms(collective) or type(shared) is not bool:
             raise ValueError("a measurement of something unknown")
-        if type(size) is not int or not 0 <= size < ALWAYS:
-            raise ValueError("a size")
-        items.append(Item(collective, algorithm, ranks, shared, size))
-        seconds.append(_positive(value))
+        items.append(Item(collective, algorithm, ranks, shared, whole_at(size, "a size", 0, ALWAYS - 1)))
+        seconds.append(_positive(value, "a time"))
     setting = run["setting"]
-    cores, fetches = setting["cores"], setting["fetches"]
-    if type(cores) is not int or not 1 <= cores < 2**20 or type(fetches) is not bool:
-        raise ValueError("setting")
-    caches = (_positive(setting["own_cache"]), _positive(setting["last_cache"]))
+    cores, fetches = whole_at(setting["cores"], "cores", 1, 2**20 - 1), setting["fetches"]
+    if type(fetches) is not bool:
+        raise ValueError("fetches")
+    caches = (_positive(setting["own_cache"], "own_cache"), _positive(setting["last_cache"], "last_cache"))
     model, judgement, unseen = _model(run, items, np.array(seconds), Setting(cores, *caches, fetches))
     return Run(
         ranks=ranks,
         machine={"processor": str(of["processor"])[:200], "cores": int(of["cores"])},
         date=str(run["date"])[:40],
-        unrest=_not_negative(run["unrest"]),
+        unrest=finite_at(run["unrest"], "unrest"),
         any_order=run.get("any_order") is True,
         choices=choices,
         items=tuple(items),
@@ -174,7 +173,7 @@ def _model(
     if run["terms"].keys() != set(TERMS):
         model = fit(items, seconds, setting)
         return model, judge(items, model.predict(items), seconds), held_out(items, seconds, setting)
-    terms = np.array([_not_negative(run["terms"][name]) for name in TERMS])
+    terms = np.array([finite_at(run["terms"][name], name) for name in TERMS])
     if not terms.any():
         raise ValueError("terms")
     return Model(setting, terms), _judgement(run["judgement"]), _judgement(run["held_out"])
@@ -184,16 +183,11 @@ def _judgement(facts: Mapping[str, Any]) -> Judgement:
     cases, contests, right = (facts[name] for name in ("cases", "contests", "right"))
     if any(type(one) is not int for one in (cases, contests, right)) or not 0 <= right <= contests <= cases:
         raise ValueError("judgement")
-    return Judgement(cases, _not_negative(facts["error"]), contests, right)
+    return Judgement(cases, finite_at(facts["error"], "error"), contests, right)
 
 
-def _not_negative(value: Any) -> float:
-    if type(value) not in (int, float) or not isfinite(value) or value < 0:
-        raise ValueError(f"{value!r:.40} where a number was expected")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    if _not_negative(value) == 0 or value > 1e18:
-        raise ValueError(f"{value!r:.40} where a number above zero was expected")
-    return float(value)
+def _positive(value: object, where: str) -> float:
+    number = finite_at(value, where, most=1e18)
+    if not number:
+        raise DocumentError(f"{where} is 0; expected more")
+    return number

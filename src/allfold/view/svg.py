@@ -16,7 +16,9 @@ from ..errors import ScheduleError, UsageError
 from ..schedule import Schedule
 from ..symbolic import State
 from ..verify import verify
-from .svg_arrows import COPY, DASHES, REDUCE, number
+from ..wording import counted
+from .svg_arrows import COPY, DASHES, REDUCE
+from .svg_elements import Value, element, group, picture, placed, text, title
 from .svg_grid import EMPTY, GROUND_DONE, HELD, HELD_DONE, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
 from .svg_text import width_of
 from .text import moves_as_text
@@ -49,25 +51,25 @@ def figure(
         drawn, wide, high = _section(schedule, flaw, columns)
         if x > _MARGIN and x + wide > WIDTH - _MARGIN:
             x, y = _MARGIN, below
-        parts += [f'<g transform="translate({number(x)} {number(y)})">', *drawn, "</g>"]
+        parts += group(drawn, transform=placed(x, y))
         right, below = max(right, x + wide), max(below, y + high + 20)
         x += wide + 30
     legend, wide, bottom = _legend(schedules, "".join(parts), below, max(right, _LEAST))
     right, bottom = max(right, wide) + _MARGIN, bottom + 4
-    box = f"{number(right)} {number(bottom)}"
-    size = f'width="{number(right)}" height="{number(bottom)}"'
-    return "\n".join(
+    return picture(
+        right,
+        bottom,
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {box}" {size} role="img" '
-            f'font-family="Helvetica, Arial, sans-serif" font-size="9" fill="{INK}">',
-            f"<title>{escape('; '.join(map(_title, schedules)))}</title>",
-            f"<desc>{escape(_text_twin(schedules, flaws))}</desc>",
-            f'<rect {size} fill="#ffffff"/>',
+            title("; ".join(map(_title, schedules))),
+            element("desc", escape(_text_twin(schedules, flaws))),
+            element("rect", width=right, height=bottom, fill="#ffffff"),
             *parts,
             *legend,
-            "</svg>",
-            "",
-        ]
+        ],
+        role="img",
+        font_family="Helvetica, Arial, sans-serif",
+        font_size=9,
+        fill=INK,
     )
 
 
@@ -83,12 +85,12 @@ def _check_size(schedule: Schedule) -> None:
 
 def _title(schedule: Schedule) -> str:
     rooted = "" if schedule.root is None else f", root {schedule.root}"
-    return f"{schedule.collective} by {schedule.algorithm}, {_many(schedule.ranks, 'rank')}{rooted}"
+    return f"{schedule.collective} by {schedule.algorithm}, {counted(schedule.ranks, 'rank')}{rooted}"
 
 
 def _counts(schedule: Schedule) -> str:
     counts = schedule.counts
-    facts = [_many(counts.steps, "step"), _many(counts.messages, "message")]
+    facts = [counted(counts.steps, "step"), counted(counts.messages, "message")]
     if schedule.promise.carries_data:
         port = f"{float(counts.busiest_port_bytes):.4g} S through the busiest port"
         facts += [f"{float(counts.bytes):.4g} S sent in all", port]
@@ -120,23 +122,23 @@ def _section(schedule: Schedule, error: ScheduleError | None, columns: int | Non
     rows = -(-(schedule.steps + 1) // (fitting if columns is None else columns))
     columns = -(-(schedule.steps + 1) // rows)  # rows of equal length, as far as they can be
     room = LABEL + columns * (drawing.wide + _APART) - _APART
-    lines = [
-        (_title(schedule), f'font-size="12" font-weight="bold" fill="{INK}"'),
-        *((line, f'fill="{QUIET}"') for line in _wrapped(_counts(schedule), max(room, _LEAST))),
+    lines: list[tuple[str, dict[str, Value]]] = [
+        (_title(schedule), {"font_size": 12, "font_weight": "bold", "fill": INK})
     ]
+    lines += [(line, {"fill": QUIET}) for line in _wrapped(_counts(schedule), max(room, _LEAST))]
     if error is not None:
-        lines += [(line, f'fill="{WRONG}" font-weight="bold"') for line in _wrapped(f"✗ {error}", max(room, _LEAST))]
-    parts = [
-        f'<text x="0" y="{number(10 + 13 * place)}" {style}>{escape(text)}</text>'
-        for place, (text, style) in enumerate(lines)
-    ]
+        wrong = _wrapped(f"✗ {error}", max(room, _LEAST))
+        lines += [(line, {"fill": WRONG, "font_weight": "bold"}) for line in wrong]
+    parts = [text(line, x=0, y=10 + 13 * place, **style) for place, (line, style) in enumerate(lines)]
     top, grids = 13.0 * len(lines) + 8, list(_grids(drawing, error, columns))
     for place, grid in enumerate(grids):
         row, column = divmod(place, columns)
         left, down = LABEL + column * (drawing.wide + _APART), top + row * (drawing.high + _BELOW)
-        parts += [f'<g transform="translate({number(left)} {number(down)})">', *grid, "</g>"]
-    text = max(width_of(line, 9 if place else 12, bold="bold" in style) for place, (line, style) in enumerate(lines))
-    return parts, max(room, text), top - _BELOW + -(-len(grids) // columns) * (drawing.high + _BELOW)
+        parts += group(grid, transform=placed(left, down))
+    widest = max(
+        width_of(line, 9 if place else 12, bold="font_weight" in style) for place, (line, style) in enumerate(lines)
+    )
+    return parts, max(room, widest), top - _BELOW + -(-len(grids) // columns) * (drawing.high + _BELOW)
 
 
 def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Iterator[list[str]]:
@@ -167,12 +169,12 @@ def _legend(schedules: Sequence[Schedule], drawn: str, y: float, room: float) ->
     """What the signs mean, no more of them than were drawn; then how wide that is, and where it ends."""
     items = list(_signs(schedules, drawn))
     parts, x, right = [], _MARGIN, 0.0
-    for sign, wide, text in items:
-        long = wide + 4 + width_of(text, 8) + 14
+    for sign, wide, words in items:
+        long = wide + 4 + width_of(words, 8) + 14
         if x > _MARGIN and x + long - 14 > room:
             x, y = _MARGIN, y + 13
-        parts.append(f'<g transform="translate({number(x)} {number(y)})">{sign}')
-        parts.append(f'<text x="{number(wide + 4)}" y="7" font-size="8" fill="{QUIET}">{escape(text)}</text></g>')
+        label = text(words, x=wide + 4, y=7, font_size=8, fill=QUIET)
+        parts.append(element("g", sign, "\n", label, transform=placed(x, y)))
         x += long
         right = max(right, x - 14)
     return parts, right, y + 13
@@ -183,41 +185,33 @@ def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, flo
         there, came = "is there", "came in this step"
     else:
         there, came = "this chunk lies here", "it came in this step"
-    for colors, text in (
+    for colors, words in (
         ((EMPTY,), "a rank's contribution is not there"),
         ((HELD, HELD_DONE), there),
         ((NEW, NEW_DONE), came),
     ):
         seen = [color for color in colors if f'fill="{color}"' in drawn]
         squares = "".join(
-            f'<rect x="{number(0.5 + place * (MARK + 2))}" y="0.5" width="{MARK + 1:g}" height="{MARK + 1:g}" fill="{color}"/>'
+            element("rect", x=0.5 + place * (MARK + 2), y=0.5, width=MARK + 1, height=MARK + 1, fill=color)
             for place, color in enumerate(seen)
         )
         if seen:
-            yield squares, len(seen) * (MARK + 2), text
+            yield squares, len(seen) * (MARK + 2), words
     if f'fill="{GROUND_DONE}"' in drawn:
-        promised = f'<rect x="0.5" y="0.5" width="9" height="7" fill="{GROUND_DONE}" stroke="{NEW_DONE}"/>'
+        promised = element("rect", x=0.5, y=0.5, width=9, height=7, fill=GROUND_DONE, stroke=NEW_DONE)
         yield promised, 10.0, "holds what is promised"
-    for reduces, color, text in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
+    for reduces, color, words in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
         if f'stroke="{color}"' in drawn:
-            fill, dash = (color, "") if reduces else ("#ffffff", DASHES)
-            yield (
-                (
-                    f'<path d="M0 4H11" stroke="{color}" stroke-width="0.9"{dash}/>'
-                    f'<path d="M15 4L10.6 5.9L10.6 2.1Z" fill="{fill}" stroke="{color}" stroke-width="0.7"/>'
-                ),
-                15.0,
-                text,
-            )
+            fill, dashes = (color, None) if reduces else ("#ffffff", DASHES)
+            line = element("path", d="M0 4H11", stroke=color, stroke_width=0.9, stroke_dasharray=dashes)
+            head = element("path", d="M15 4L10.6 5.9L10.6 2.1Z", fill=fill, stroke=color, stroke_width=0.7)
+            yield line + head, 15.0, words
     if any(schedule.scratch for schedule in schedules):
-        yield f'<path d="M2 0V8" stroke="{QUIET}" stroke-width="0.7" stroke-dasharray="2 2"/>', 4.0, "scratch follows"
+        border = element("path", d="M2 0V8", stroke=QUIET, stroke_width=0.7, stroke_dasharray="2 2")
+        yield border, 4.0, "scratch follows"
     if any(schedule.promise.carries_data for schedule in schedules):
-        yield f'<text y="7" font-size="8" font-style="italic" fill="{INK}">S</text>', 5.0, "the bytes of one buffer"
+        yield text("S", y=7, font_size=8, font_style="italic", fill=INK), 5.0, "the bytes of one buffer"
 
 
 def _wrapped(text: str, room: float) -> list[str]:
     return wrap(text, max(20, int(room / (9 * _LETTER)))) or [""]
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")

@@ -13,8 +13,10 @@ from math import hypot
 import numpy as np
 
 from ..schedule import Move, Schedule
+from .svg_elements import Value, element, number
 
 REDUCE, COPY = "#a8430a", "#1f5fa8"
+DASHES = "3 1.4"  # of a copy's line
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def draw_arrows(moves: Iterable[Move], grid: Grid) -> tuple[list[str], list[str]
     on_top: list[str] = []
     weight = 0.6 if len(moves) > 4 * len(grid.y) else 0.9  # thinner where everybody talks to everybody
     for reduces, color, fill in ((False, COPY, "#ffffff"), (True, REDUCE, REDUCE)):
-        style = f'fill="none" stroke="{color}" stroke-width="{weight}"{"" if reduces else DASHES}'
+        dashes = None if reduces else DASHES
         heads: list[str] = []
         for shape, layer in ((_beside, on_top), (_across, behind)):
             shapes = [
@@ -69,15 +71,16 @@ def draw_arrows(moves: Iterable[Move], grid: Grid) -> tuple[list[str], list[str]
                 if bool(move.reduces) == reduces and _keeps_its_column(move) == (shape is _beside)
             ]
             if shapes:
-                layer.append(f'<path class="moves" d="{" ".join(line for line, _ in shapes)}" {style}/>')
+                lines = " ".join(line for line, _ in shapes)
+                layer.append(_stroked("moves", lines, "none", color, weight, stroke_dasharray=dashes))
                 heads += [head for _, head in shapes]
         if heads:
-            style = f'fill="{fill}" stroke="{color}" stroke-width="0.7" stroke-linejoin="round"'
-            on_top.append(f'<path class="heads" d="{" ".join(heads)}" {style}/>')
+            on_top.append(_stroked("heads", " ".join(heads), fill, color, 0.7, stroke_linejoin="round"))
     return behind, on_top
 
 
-DASHES = ' stroke-dasharray="3 1.4"'
+def _stroked(kind: str, path: str, fill: str, color: str, weight: float, **more: Value) -> str:
+    return element("path", class_=kind, d=path, fill=fill, stroke=color, stroke_width=weight, **more)
 
 
 def _keeps_its_column(move: Move) -> bool:
@@ -149,8 +152,3 @@ def _path(*parts: str | tuple[float, float]) -> str:
     """Letters and points as path data."""
     words = (part if isinstance(part, str) else f"{number(part[0])} {number(part[1])}" for part in parts)
     return " ".join(words)
-
-
-def number(value: float) -> str:
-    """A coordinate, to a hundredth and no longer than it must be."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from math import ceil, sqrt
 
 from ..collectives import NOTHING
 from ..errors import ScheduleError
 from ..schedule import Move, Schedule
 from ..symbolic import State
-from .svg_arrows import Grid, draw_arrows, lanes_of, number
+from .svg_arrows import Grid, draw_arrows, lanes_of
+from .svg_elements import element, group, number, text
 from .svg_text import width_of
 
 INK, QUIET, FAINT, EMPTY, WRONG = "#1b2530", "#5b6773", "#c4ccd4", "#e6eaee", "#b00020"
@@ -86,42 +86,37 @@ class Drawing:
 
     def _labels(self, label: str, leftmost: bool) -> Iterator[str]:
         grid, schedule = self.grid, self.schedule
-        yield f'<text x="{number(grid.x[0])}" y="8" font-weight="bold">{escape(label)}</text>'
-        yield f'<g font-size="7.5" fill="{QUIET}" text-anchor="middle">'
-        for chunk, x in enumerate(grid.x):
-            yield f'<text x="{number(x + grid.wide / 2)}" y="20">{chunk}</text>'
-        yield "</g>"
-        yield f'<g font-size="7.5" fill="{QUIET}" text-anchor="end">'
+        yield text(label, x=grid.x[0], y=8, font_weight="bold")
+        above = [text(str(chunk), x=x + grid.wide / 2, y=20) for chunk, x in enumerate(grid.x)]
+        yield from group(above, font_size=7.5, fill=QUIET, text_anchor="middle")
+        word = "rank " if leftmost else ""
+        beside = [text(f"{word}{rank}", x=-5, y=y + grid.high / 2 + 2.7) for rank, y in enumerate(grid.y)]
         if leftmost:
-            yield '<text x="-5" y="20">chunk</text>'
-        for rank, y in enumerate(grid.y):
-            yield f'<text x="-5" y="{number(y + grid.high / 2 + 2.7)}">{"rank " if leftmost else ""}{rank}</text>'
-        yield "</g>"
+            beside.insert(0, text("chunk", x=-5, y=20))
+        yield from group(beside, font_size=7.5, fill=QUIET, text_anchor="end")
         if schedule.scratch:
             x = grid.x[schedule.chunks] - _SCRATCH / 2 - 2
-            style = f'stroke="{QUIET}" stroke-width="0.7" stroke-dasharray="2 2"'
-            yield f'<path d="M{number(x)} {number(grid.y[0])}V{number(self.high)}" {style}/>'
+            line = f"M{number(x)} {number(grid.y[0])}V{number(self.high)}"
+            yield element("path", d=line, stroke=QUIET, stroke_width=0.7, stroke_dasharray="2 2")
 
     def _cells(self, after: State, changed: frozenset[int]) -> Iterator[str]:
         """The boxes: plain ones, those that hold what is promised, and on top the borders of those that changed."""
         kinds: dict[str, list[str]] = {name: [] for name in _BOXES}
         for rank, y in enumerate(self.grid.y):
             for chunk, x in enumerate(self.grid.x):
-                box = f"M{number(x)} {number(y)}h{number(self.grid.wide)}v{number(self.grid.high)}h-{number(self.grid.wide)}z"
+                box = _box(x, y, self.grid.wide, self.grid.high)
                 complete = self.as_promised(after, rank, chunk)
                 is_new = rank * after.width + chunk in changed
                 kinds["cells" + (" new" if is_new else "") + (" done" if complete else "")].append(box)
         for name, boxes in kinds.items():
             fill, stroke, weight = _BOXES[name]
             if boxes:
-                path = f'<path class="{name}" d="{"".join(boxes)}"'
-                yield f'{path} fill="{fill}" stroke="{stroke}" stroke-width="{weight}"/>'
+                yield element("path", class_=name, d="".join(boxes), fill=fill, stroke=stroke, stroke_width=weight)
 
     def _marks(self, before: State, after: State) -> Iterator[str]:
         """One mark a contribution, each rank's in its own place."""
         kinds: dict[str, list[str]] = {name: [] for name in _FILLS}
         words = []
-        square = f"h{self.mark:g}v{self.mark:g}h-{self.mark:g}z"
         inset = (self.grid.wide - (self.across - 1) * self.pitch - self.mark) / 2
         for rank, y in enumerate(self.grid.y):
             for chunk, x in enumerate(self.grid.x):
@@ -132,17 +127,17 @@ class Drawing:
                 done = " done" if self.as_promised(after, rank, chunk) else ""
                 top = y + _PADDING + (7.0 if self.named else 0.0)
                 if self.named and datum not in (NOTHING, chunk):
-                    words.append(f'<text x="{number(x + self.grid.wide / 2)}" y="{number(y + 8)}">{datum}:</text>')
+                    words.append(text(f"{datum}:", x=x + self.grid.wide / 2, y=y + 8))
                 for one in range(self.schedule.ranks):
                     row, column = divmod(one, self.across)
-                    spot = f"M{number(x + inset + column * self.pitch)} {number(top + row * self.pitch)}{square}"
+                    left, down = x + inset + column * self.pitch, top + row * self.pitch
                     kind = "none" if one not in present else ("held" if one in there else "new") + done
-                    kinds[kind].append(spot)
+                    kinds[kind].append(_box(left, down, self.mark, self.mark))
         for kind, spots in kinds.items():
             if spots:
-                yield f'<path class="marks {kind}" d="{"".join(spots)}" fill="{_FILLS[kind]}"/>'
+                yield element("path", class_=f"marks {kind}", d="".join(spots), fill=_FILLS[kind])
         if words:
-            yield f'<g font-size="7" text-anchor="middle" fill="{QUIET}">{"".join(words)}</g>'
+            yield element("g", *words, font_size=7, text_anchor="middle", fill=QUIET)
 
     def _names(self, after: State, changed: frozenset[int]) -> Iterator[str]:
         """The number of what lies in each cell, white on dark where it is new."""
@@ -154,23 +149,22 @@ class Drawing:
                 is_new, done = cell in changed, self.as_promised(after, rank, chunk)
                 fill = (NEW_DONE if done else NEW) if is_new else (HELD_DONE if done else HELD)
                 kind = ("new" if is_new else "held") + (" done" if done else "")
-                yield (
-                    f'<rect class="marks {kind}" x="{number(x + 2)}" y="{number(y + 2)}" width="{number(self.grid.wide - 4)}" '
-                    f'height="{number(self.grid.high - 4)}" rx="1.5" fill="{fill}"/>'
-                    f'<text x="{number(x + self.grid.wide / 2)}" y="{number(y + self.grid.high / 2 + 2.8)}" font-size="8" '
-                    f'text-anchor="middle" fill="{"#ffffff" if is_new else INK}">{self.name_of(int(after.datum[cell]))}</text>'
-                )
+                wide, high, ink = self.grid.wide, self.grid.high, "#ffffff" if is_new else INK
+                place = {"x": x + 2, "y": y + 2, "width": wide - 4, "height": high - 4, "rx": 1.5}
+                middle = {"x": x + wide / 2, "y": y + high / 2 + 2.8, "font_size": 8}
+                name = text(self.name_of(int(after.datum[cell])), **middle, text_anchor="middle", fill=ink)
+                yield element("rect", class_=f"marks {kind}", **place, fill=fill) + name
 
     def _flaw(self, flaw: ScheduleError | None) -> Iterator[str]:
         if flaw is None or flaw.rank is None or flaw.chunk is None:
             return
         x, y = self.grid.x[flaw.chunk] - 2.5, self.grid.y[flaw.rank] - 2.5
         wide, high = self.grid.wide + 5, self.grid.high + 5
+        cross = f"M{number(x + wide - 2)} {number(y - 2)}l4 4m0 -4l-4 4"
         yield (
-            f'<path class="flaw" d="M{number(x)} {number(y)}h{number(wide)}v{number(high)}h-{number(wide)}z" fill="none" '
-            f'stroke="{WRONG}" stroke-width="2"/>'
-            f'<circle cx="{number(x + wide)}" cy="{number(y)}" r="5" fill="{WRONG}"/>'
-            f'<path d="M{number(x + wide - 2)} {number(y - 2)}l4 4m0 -4l-4 4" stroke="#ffffff" stroke-width="1.2"/>'
+            element("path", class_="flaw", d=_box(x, y, wide, high), fill="none", stroke=WRONG, stroke_width=2)
+            + element("circle", cx=x + wide, cy=y, r=5, fill=WRONG)
+            + element("path", d=cross, stroke="#ffffff", stroke_width=1.2)
         )
 
     def as_promised(self, state: State, rank: int, chunk: int) -> bool:
@@ -187,3 +181,8 @@ class Drawing:
         part = self.schedule.chunks // self.schedule.ranks
         origin, chunk = divmod(datum, self.schedule.chunks)
         return f"{origin}→{chunk // part}" + (f".{chunk % part}" if part > 1 else "")
+
+
+def _box(x: float, y: float, wide: float, high: float) -> str:
+    """A rectangle as path data: many of them are one element."""
+    return f"M{number(x)} {number(y)}h{number(wide)}v{number(high)}h-{number(wide)}z"

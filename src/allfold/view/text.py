@@ -17,6 +17,7 @@ from rich.text import Text
 from ..collectives import NOTHING
 from ..schedule import Schedule
 from ..symbolic import State
+from ..wording import counted
 
 WIDTH = 100
 """Where lines are broken when nobody says how wide the page is."""
@@ -70,10 +71,10 @@ def draw(schedule: Schedule, width: int = WIDTH, full: bool = False) -> Iterator
 
 def title(schedule: Schedule) -> str:
     """`all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages`."""
-    facts = [_plural(schedule.ranks, "rank")]
+    facts = [counted(schedule.ranks, "rank")]
     facts += [] if schedule.root is None else [f"root {schedule.root}"]
-    facts += [_plural(schedule.chunks, "chunk") + (f" + {schedule.scratch} scratch" if schedule.scratch else "")]
-    facts += [_plural(schedule.steps, "step"), _plural(schedule.counts.messages, "message")]
+    facts += [counted(schedule.chunks, "chunk") + (f" + {schedule.scratch} scratch" if schedule.scratch else "")]
+    facts += [counted(schedule.steps, "step"), counted(schedule.counts.messages, "message")]
     return f"{schedule.collective} by {schedule.algorithm}: {', '.join(facts)}"
 
 
@@ -268,7 +269,3 @@ def _kept(total: int, limit: int | None) -> list[int | None]:
         return list(range(total))
     end = limit // 4
     return [*range(limit - end), None, *range(total - end, total)]
-
-
-def _plural(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from html import escape
 from math import ceil, floor, log10
 
 import numpy as np
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from ..price.cost.plan import duration
 from ..price.simulate.timeline import Timeline
+from .svg_elements import element, group, picture, text, title
 
 RANKS, MESSAGES = 32, 20_000
 """Of more ranks than this the first are drawn; of more messages as well."""
@@ -83,6 +83,10 @@ text.title { font-weight: bold; }
 .critical { stroke: #bc4c00; stroke-width: 2; stroke-opacity: 1; }
 .grid { stroke: #d1d9e0; stroke-width: 1; }
 """
+_HATCHING = (
+    '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="#d1d9e0"/></pattern></defs>'
+)
 
 
 def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
@@ -106,42 +110,42 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
     faint = max(_FAINTEST, 1 - 0.2 ** (1 / _most_at_once(timeline, chosen)))
     style = _STYLE.replace("OPACITY", f"{min(0.45, faint):.2g}").replace("EDGE", f"{min(0.5, 3 * faint):.2g}")
     style += "polygon.critical { fill-opacity: 0; }\n" if faint == _FAINTEST else ""
-    title = f"{timeline.schedule.collective} by {timeline.schedule.algorithm}, {_size(timeline)} on {timeline.topology.name}"
+    what = f"{timeline.schedule.collective} by {timeline.schedule.algorithm}, {_size(timeline)}"
+    heading = f"{what} on {timeline.topology.name}: {duration(timeline.duration)}"
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {high}" width="{_WIDE}" height="{high}" role="img">',
-        f"<title>{escape(title)}: {duration(timeline.duration)}</title><style>{style}</style>",
-        '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="#d1d9e0"/></pattern></defs>',
-        f'<rect width="{_WIDE}" height="{high}" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="24" class="title">{escape(title)}: {duration(timeline.duration)}</text>',
+        title(heading) + element("style", style),
+        _HATCHING,
+        element("rect", width=_WIDE, height=high, fill="#fff"),
+        text(heading, x=_LEFT, y=24, class_="title"),
         *_legend(),
     ]
     for time in _ticks(timeline.duration):
-        lines.append(f'<path class="grid" d="M{x(time)} {_TOP}V{high - 28}"/>')
-        lines.append(f'<text class="quiet" x="{x(time)}" y="{high - 12}" text-anchor="middle">{duration(time)}</text>')
+        lines.append(element("path", class_="grid", d=f"M{x(time)} {_TOP}V{high - 28}"))
+        lines.append(text(duration(time), class_="quiet", x=x(time), y=high - 12, text_anchor="middle"))
     for rank in range(shown):
-        band = f'y="{y(rank) - _BAND / 2}" height="{_BAND}"'
-        lines.append(f'<text x="{_LEFT - 10}" y="{y(rank) + 4}" text-anchor="end">rank {rank}</text>')
-        lines.append(f'<rect class="band" x="{x(0)}" width="{timeline.duration * scale:.2f}" {band}/>')
+        lines.append(text(f"rank {rank}", x=_LEFT - 10, y=y(rank) + 4, text_anchor="end"))
+        lines.append(element("rect", class_="band", x=x(0), width=f"{timeline.duration * scale:.2f}", **_band(y(rank))))
     idle, spans = timeline.idle_spans()
     for rank, (begin, end) in zip(idle.tolist(), spans.tolist(), strict=True):
         if rank < shown and (end - begin) * scale > 0.5:
-            place = f'x="{x(begin)}" width="{(end - begin) * scale:.2f}" y="{y(rank) - _BAND / 2}" height="{_BAND}"'
-            lines.append(
-                f'<rect fill="url(#idle)" {place}><title>rank {rank} idle {duration(end - begin)}</title></rect>'
-            )
+            tip, wide = title(f"rank {rank} idle {duration(end - begin)}"), f"{(end - begin) * scale:.2f}"
+            lines.append(element("rect", tip, fill="url(#idle)", x=x(begin), width=wide, **_band(y(rank))))
     critical = dict(zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True))
     ordered = sorted(chosen.tolist(), key=lambda one: one in critical)  # the critical ones on top
     shapes = [shape for message in ordered for shape in _message(timeline, message, critical.get(message), x, y)]
-    behind = [shape for shape in shapes if shape.startswith(('<polygon class="copy"', '<polygon class="reduce"'))]
     # However many lie over each other, they let through what is below.
-    lines += [f'<g opacity="{_THROUGH}">', *behind, "</g>"]
-    lines += [shape for shape in shapes if not shape.startswith(('<polygon class="copy"', '<polygon class="reduce"'))]
+    lines += group([shape for is_behind, shape in shapes if is_behind], opacity=_THROUGH)
+    lines += [shape for is_behind, shape in shapes if not is_behind]
     left_out = timeline.schedule.ranks - shown
     if left_out or len(chosen) < timeline.messages:
         note = f"{shown} of {timeline.schedule.ranks} ranks, {len(chosen)} of {timeline.messages} messages"
-        lines.append(f'<text class="quiet" x="{_WIDE - _RIGHT}" y="24" text-anchor="end">{note}</text>')
-    return "\n".join([*lines, "</svg>"]) + "\n"
+        lines.append(text(note, class_="quiet", x=_WIDE - _RIGHT, y=24, text_anchor="end"))
+    return picture(_WIDE, high, lines, role="img")
+
+
+def _band(middle: int) -> dict[str, str]:
+    """Where a lifeline lies, and how thick it is."""
+    return {"y": f"{middle - _BAND / 2:.1f}", "height": f"{_BAND}"}
 
 
 def _most_at_once(timeline: Timeline, chosen: NDArray[np.intp]) -> int:
@@ -163,7 +167,8 @@ def _message(
     critical: list[float] | None,
     across: Callable[[float], str],
     down: Callable[[int], int],
-) -> Iterator[str]:
+) -> Iterator[tuple[bool, str]]:
+    """The shapes of a message, and of each whether it belongs behind the others."""
     source, destination = int(timeline.source[message]), int(timeline.destination[message])
     times = {name: float(getattr(timeline, name)[message]) for name in ("start", "sent", "arrived", "landed", "end")}
     reduces = bool(timeline.schedule.columns["reduces"][timeline.move[message]])
@@ -182,25 +187,28 @@ def _message(
             (float(timeline.first_arrived[message]), bottom),
         )
         points = " ".join(f"{across(time)},{height:g}" for time, height in corners)
-        kind = ("reduce" if reduces else "copy") + (" critical" if begin < times["arrived"] else "")
-        yield f'<polygon class="{kind}" points="{points}"><title>{escape(tip)}</title></polygon>'
+        is_critical = begin < times["arrived"]
+        kind = ("reduce" if reduces else "copy") + (" critical" if is_critical else "")
+        yield not is_critical, element("polygon", title(tip), class_=kind, points=points)
     if times["end"] > times["landed"]:
         wide = float(across(times["end"])) - float(across(times["landed"]))
-        place = f'x="{across(times["landed"])}" y="{down(destination) - _BAND / 2}" width="{wide:.2f}" height="{_BAND}"'
+        place = {"x": across(times["landed"]), "y": f"{down(destination) - _BAND / 2:.1f}"}
         kind = "combine" + (" critical" if end > times["landed"] else "")
-        yield f'<rect class="{kind}" {place}><title>{escape(tip)}</title></rect>'
+        yield False, element("rect", title(tip), class_=kind, **place, width=f"{wide:.2f}", height=_BAND)
 
 
 def _legend() -> Iterator[str]:
     at = _LEFT
-    for style, word, room in (
-        (f'class="copy" opacity="{_THROUGH}" style="fill-opacity:.45"', "copied", 80),
-        (f'class="reduce" opacity="{_THROUGH}" style="fill-opacity:.45"', "to be combined", 126),
-        ('class="combine"', "combining", 100),
-        ('class="copy critical" style="fill-opacity:.3"', "on the critical path", 156),
-        ('fill="url(#idle)"', "idle", 60),
+    through = {"opacity": f"{_THROUGH}", "style": "fill-opacity:.45"}
+    for look, word, room in (
+        ({"class_": "copy", **through}, "copied", 80),
+        ({"class_": "reduce", **through}, "to be combined", 126),
+        ({"class_": "combine"}, "combining", 100),
+        ({"class_": "copy critical", "style": "fill-opacity:.3"}, "on the critical path", 156),
+        ({"fill": "url(#idle)"}, "idle", 60),
     ):
-        yield f'<rect {style} x="{at}" y="38" width="14" height="12"/><text class="quiet" x="{at + 20}" y="48">{word}</text>'
+        sign = element("rect", **look, x=at, y=38, width=14, height=12)
+        yield sign + text(word, class_="quiet", x=at + 20, y=48)
         at += room
 
 

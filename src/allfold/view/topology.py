@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from math import ceil
 
 from ..price.topology.this_machine import Cache, Core, Machine, Node
 from ..wording import ranges
+from .svg_elements import element, picture, text
 from .svg_text import width_of
 
 _Tree = tuple[str, list["_Tree"]]
@@ -82,9 +82,9 @@ def own_cores(cache: Cache, cores: Sequence[Core]) -> list[Core]:
 
 
 def _lines(branches: list[_Tree], before: str) -> Iterator[str]:
-    for place, (text, below) in enumerate(branches):
+    for place, (words, below) in enumerate(branches):
         last = place == len(branches) - 1
-        yield f"{before}{'└─ ' if last else '├─ '}{text}"
+        yield f"{before}{'└─ ' if last else '├─ '}{words}"
         yield from _lines(below, before + ("   " if last else "│  "))
 
 
@@ -161,15 +161,15 @@ def _boxes(texts: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
 
 def drawing_as_svg(machine: Machine) -> str:
     """The same boxes as a picture."""
-    wide, gap, line = 760, 12, 18
+    wide, gap = 760, 12
     parts: list[str] = []
     y = 52
     for node, cores in by_node(machine, machine.cores):
         alike, texts = _core_boxes(machine, cores)
-        core_wide = max([78 if alike else 150, *(_room(line) for text in texts for line in text)])
+        core_wide = max([78 if alike else 150, *(_room(line) for lines in texts for line in lines)])
         each = max(1, (wide - 3 * gap) // (core_wide + gap))
         shared = [cache for cache in machine.caches if len(own_cores(cache, cores)) > 1]
-        core_high = max((len(text) for text in texts), default=1) * line + 14
+        core_high = max(map(len, texts), default=1) * 18 + 14
         rows = -(-len(texts) // each)
         high = 30 + len(shared) * 30 + (24 if alike else 0) + rows * (core_high + gap) + 4
         parts += _box(gap, y, wide - 2 * gap, high, "#eef4fb", [_node_title(machine, node)], bold=True)
@@ -178,27 +178,25 @@ def drawing_as_svg(machine: Machine) -> str:
             parts += _box(2 * gap, at, wide - 4 * gap, 24, "#d7e6f5", [f"L{cache.level} {amount(cache.size)}"])
             at += 30
         if alike:
-            parts.append(f'<text x="{2 * gap}" y="{at + 14}">{escape(alike)}</text>')
+            parts.append(text(alike, x=2 * gap, y=at + 14))
             at += 24
-        for place, text in enumerate(texts):
+        for place, lines in enumerate(texts):
             x = 2 * gap + place % each * (core_wide + gap)
-            parts += _box(x, at + place // each * (core_high + gap), core_wide, core_high, "#ffffff", text)
+            parts += _box(x, at + place // each * (core_high + gap), core_wide, core_high, "#ffffff", lines)
         y += high + gap
     devices = [([f"GPU {gpu.number}", gpu.name], "#e3f3e1") for gpu in machine.gpus]
     devices += [([card.name, f"{card.kind}, {rate(card.speed)}"], "#fbeedb") for card in machine.cards]
     across = (wide - 4 * gap) // 3
-    for place, (text, color) in enumerate(devices):
-        parts += _box(gap + place % 3 * (across + gap), y + place // 3 * (50 + gap), across, 50, color, text)
+    for place, (lines, color) in enumerate(devices):
+        parts += _box(gap + place % 3 * (across + gap), y + place // 3 * (50 + gap), across, 50, color, lines)
     y += -(-len(devices) // 3) * (50 + gap)
     for sentence in machine.absent:
-        parts.append(f'<text x="{gap}" y="{y + 14}" fill="#666">{escape(sentence)}</text>')
+        parts.append(text(sentence, x=gap, y=y + 14, fill="#666"))
         y += 22
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {y + gap}" width="{wide}" height="{y + gap}" '
-        'font-family="system-ui, sans-serif" font-size="13" fill="#222">'
-    )
-    title = f'<text x="{gap}" y="32" font-size="16" font-weight="600">{escape(machine.processor)}</text>'
-    return "\n".join([head, f'<rect width="{wide}" height="{y + gap}" fill="#fff"/>', title, *parts, "</svg>", ""])
+    ground = element("rect", width=wide, height=y + gap, fill="#fff")
+    heading = text(machine.processor, x=gap, y=32, font_size=16, font_weight="600")
+    style = {"font_family": "system-ui, sans-serif", "font_size": "13", "fill": "#222"}
+    return picture(wide, y + gap, [ground, heading, *parts], **style)
 
 
 def _room(line: str) -> int:
@@ -206,11 +204,12 @@ def _room(line: str) -> int:
     return ceil(1.2 * width_of(line, 13)) + 20
 
 
-def _box(x: int, y: int, wide: int, high: int, fill: str, text: Sequence[str], bold: bool = False) -> list[str]:
-    weight = ' font-weight="600"' if bold else ""
+def _box(x: int, y: int, wide: int, high: int, fill: str, lines: Sequence[str], bold: bool = False) -> list[str]:
     top = y + min(19, (high + 10) // 2)  # a low box has its line in the middle
-    lines = [
-        f'<text x="{x + 10}" y="{top + 18 * place}"{weight if place == 0 else ""}>{escape(line)}</text>'
-        for place, line in enumerate(text)
+    return [
+        element("rect", x=x, y=y, width=wide, height=high, rx=6, fill=fill, stroke="#9ab"),
+        *(
+            text(line, x=x + 10, y=top + 18 * place, font_weight="600" if bold and place == 0 else None)
+            for place, line in enumerate(lines)
+        ),
     ]
-    return [f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="6" fill="{fill}" stroke="#9ab"/>', *lines]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from math import ceil
 from string import ascii_uppercase
 
@@ -12,6 +11,7 @@ from rich.text import Text
 from ...bench.sizes import format_size
 from ...price.cost.plan import Plan, duration
 from ...price.cost.sweep import Sweep
+from ...view.svg_elements import element, picture, text, title
 from ...view.svg_text import width_of
 
 # Distinct also for most who see colours differently: Okabe and Ito's, and five more.
@@ -54,43 +54,35 @@ def map_as_svg(found: Sweep) -> str:
     letter, names = letters(found), found.winners
     side, left, top = 44, 116, 64
     across, down = len(found.ranks) * side, len(found.sizes) * side
-    title = _title(found)
-    wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(title, 16, bold=True)))
+    heading = _title(found)
+    wide = max(left + across + 20, 360, ceil(40 + _WIDER * width_of(heading, 16, bold=True)))
     high = top + down + 34 + 22 * len(names)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" '
-        'font-family="system-ui, sans-serif" font-size="13" fill="#222">',
-        f'<rect width="{wide}" height="{high}" fill="#fff"/>',
-        f'<text x="20" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
-        f'<text x="{left - 10}" y="{top - 12}" text-anchor="end" fill="#666">bytes \\ ranks</text>',
+        element("rect", width=wide, height=high, fill="#fff"),
+        text(heading, x=20, y=24, font_size=16, font_weight="600"),
+        text("bytes \\ ranks", x=left - 10, y=top - 12, text_anchor="end", fill="#666"),
     ]
     for column, ranks in enumerate(found.ranks):
-        x = left + column * side + side / 2
-        parts.append(f'<text x="{x}" y="{top - 12}" text-anchor="middle">{ranks:,}</text>')
+        middle = f"{left + column * side + side / 2:.1f}"
+        parts.append(text(f"{ranks:,}", x=middle, y=top - 12, text_anchor="middle"))
     for row, size in enumerate(found.sizes):
         y = top + row * side
-        parts.append(f'<text x="{left - 10}" y="{y + side / 2 + 5}" text-anchor="end">{format_size(size)}</text>')
+        baseline = f"{y + side / 2 + 5:.1f}"
+        parts.append(text(format_size(size), x=left - 10, y=baseline, text_anchor="end"))
         for column, ranks in enumerate(found.ranks):
             plan = found.plans[ranks, size]
             name, x = plan.winner.algorithm, left + column * side
             color = _COLORS[names.index(name) % len(_COLORS)]
-            parts.append(
-                f'<g><title>{escape(_tip(plan))}</title><rect x="{x + 1}" y="{y + 1}" width="{side - 2}" height="{side - 2}" '
-                f'rx="4" fill="{color}"/><text x="{x + side / 2}" y="{y + side / 2 + 5}" text-anchor="middle" '
-                f'font-weight="600"{_ink(color)}>{letter[name]}</text></g>'
-            )
+            box = element("rect", x=x + 1, y=y + 1, width=side - 2, height=side - 2, rx=4, fill=color)
+            label = {"x": f"{x + side / 2:.1f}", "y": baseline, "text_anchor": "middle", "font_weight": "600"}
+            winner = text(letter[name], **label, fill="#fff" if color in _DARK else None)
+            parts.append(element("g", title(_tip(plan)), box, winner))
     for place, name in enumerate(names):
         y = top + down + 24 + 22 * place
         color = _COLORS[place % len(_COLORS)]
-        parts.append(
-            f'<rect x="{left}" y="{y}" width="16" height="16" rx="3" fill="{color}"/>'
-            f'<text x="{left + 24}" y="{y + 13}">{letter[name]}  {escape(name)}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _ink(ground: str) -> str:
-    return ' fill="#fff"' if ground in _DARK else ""
+        box = element("rect", x=left, y=y, width=16, height=16, rx=3, fill=color)
+        parts.append(box + text(f"{letter[name]}  {name}", x=left + 24, y=y + 13))
+    return picture(wide, high, parts, font_family="system-ui, sans-serif", font_size="13", fill="#222")
 
 
 def _title(found: Sweep) -> str:

@@ -177,9 +177,7 @@ class Replay:
 
 
 def _check_rank_order(schedule: Schedule, op: Op) -> None:
-    state = State(schedule)
-    while not state.done:
-        state.advance()
+    state = State(schedule).run_to_end()
     wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks) != NOTHING
     kept = state.in_order.reshape(schedule.ranks, state.width)[:, : schedule.chunks]
     if (wanted & ~kept).any():

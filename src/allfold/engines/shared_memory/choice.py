@@ -59,9 +59,7 @@ def folds_from_left(collective: str, algorithm: str, ranks: int) -> bool:
 
 def _expressions(built: Schedule) -> set[int]:
     """By hash, the different expressions that elements of the result are made by."""
-    state = State(built)
-    while not state.done:
-        state.advance()
+    state = State(built).run_to_end()
     ends = built.promise.ends_with(built.ranks, built.root, built.chunks) != NOTHING
     return set(state.bits.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ... import _native
-from ...documents import is_exactly
+from ...documents import DocumentError, finite_at, head_of, list_at, object_at, parse, read_plain, text_at, whole_at
 from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
@@ -110,92 +110,72 @@ def _write(path: Path, text: str) -> None:
 def _read(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
     """Who wrote a file, where it was a rank, and the groups in it."""
     try:
-        # Without waiting: somebody may have put a pipe there.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            facts = os.fstat(descriptor)
-            is_plain = stat.S_ISREG(facts.st_mode) and facts.st_size <= _MOST_BYTES
-            content: Any = json.loads(file.read(_MOST_BYTES)) if is_plain else None
+        written = read_plain(path, _MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: it cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: it is not JSON") from None
-    if not is_plain:
-        raise UsageError(f"{path}: expected a plain file of at most {_MOST_BYTES >> 20} MiB")
+    except DocumentError:
+        raise UsageError(f"{path}: expected a plain file of at most {_MOST_BYTES >> 20} MiB") from None
     try:
+        content = parse(written)
         if isinstance(content, list):  # of `allfold doctor --dump`
-            return None, [_group(one, None) for one in content]
-        document = _object(content, "file")
-        if document.get("format") != FORMAT or not is_exactly(document.get("version"), VERSION):
-            raise ValueError(f"its format is not {FORMAT!r}, version {VERSION}")
+            return None, _all_of(content, "groups", partial(_group, error=None))
+        document = head_of(content, FORMAT, VERSION)
         raised = document.get("error")
-        what = f"{_text(raised, 'type')}: {_text(raised, 'message', 10_000)}" if isinstance(raised, dict) else ""
-        return _number(document, "rank"), [_group(one, what) for one in _list(document, "groups")]
-    except ValueError as error:
-        raise UsageError(f"{path}: it is not a flight record: {error}") from None
+        what = ""
+        if isinstance(raised, dict):
+            what = f"{_text(raised, 'error.type')}: {_text(raised, 'error.message', 10_000)}"
+        rank = _count(document, "rank")
+        return rank, _all_of(document.get("groups"), "groups", partial(_group, error=what))
+    except DocumentError as error:
+        said = f"{error.where} is not {error.expected}" if error.where else str(error)
+        raise UsageError(f"{path}: it is not a flight record: {said}") from None
 
 
-def _group(value: Any, error: str | None) -> dict[str, Any]:
-    group = _object(value, "group")
-    size = _number(group, "size", 1, _native.MOST_RANKS)
-    members = [_member(one, size) for one in _list(group, "members")]
+def _group(value: Any, where: str, error: str | None) -> dict[str, Any]:
+    group = object_at(value, where)
+    size = _count(group, f"{where}.size", 1, _native.MOST_RANKS)
+    members = _all_of(group.get("members"), f"{where}.members", partial(_member, size=size))
     if len({member["rank"] for member in members}) < len(members):
-        raise ValueError("a rank is in it twice")
-    label = _text(group, "label")
+        raise DocumentError(f"a rank is in {where} twice")
     return {
-        "label": label,
-        "group": _number({"group": 0, **group}, "group"),
+        "label": _text(group, f"{where}.label"),
+        "group": _count({"group": 0, **group}, f"{where}.group"),
         "size": size,
         "members": members,
         "error": error,
     }
 
 
-def _member(value: Any, size: int) -> dict[str, Any]:
-    member = _object(value, "member")
-    facts: dict[str, Any] = {name: _number(member, name) for name in ("rank", "process", "last_call", "last_done")}
-    if facts["rank"] >= size:
-        raise ValueError(f"there is no rank {facts['rank']} of {size}")
-    calls = [_call(one) for one in _list(member, "calls")]
+def _member(value: Any, where: str, size: int) -> dict[str, Any]:
+    member = object_at(value, where)
+    facts: dict[str, Any] = {"rank": _count(member, f"{where}.rank", 0, size - 1)}
+    facts |= {name: _count(member, f"{where}.{name}") for name in ("process", "last_call", "last_done")}
+    calls = _all_of(member.get("calls"), f"{where}.calls", _call)
     if any(later["call"] <= earlier["call"] for earlier, later in pairwise(calls)):
-        raise ValueError(f"the calls of rank {facts['rank']} are not in order")
-    return {**facts, "standing": _text(member, "standing"), "calls": calls}
+        raise DocumentError(f"the calls of rank {facts['rank']} are not in order")
+    return {**facts, "standing": _text(member, f"{where}.standing"), "calls": calls}
 
 
-def _call(value: Any) -> dict[str, Any]:
-    call = _object(value, "call")
-    facts: dict[str, Any] = {name: _text(call, name) for name in ("collective", "dtype", "op", "algorithm")}
-    facts |= {name: _number(call, name) for name in ("call", "elements", "root")}
+def _call(value: Any, where: str) -> dict[str, Any]:
+    call = object_at(value, where)
+    facts: dict[str, Any] = {
+        name: _text(call, f"{where}.{name}") for name in ("collective", "dtype", "op", "algorithm")
+    }
+    facts |= {name: _count(call, f"{where}.{name}") for name in ("call", "elements", "root")}
     for name in ("begun", "ended"):
         moment = call.get(name)
-        if moment is not None and (type(moment) not in (int, float) or not 0 <= moment < 1e11):
-            raise ValueError(f"{name} is not a moment")
-        facts[name] = None if moment is None else float(moment)
+        facts[name] = None if moment is None else finite_at(moment, f"{where}.{name}", most=1e11)
     return facts
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"the {what} is not an object")
-    return value
+def _all_of(value: Any, where: str, read_one: Callable[[Any, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    return [read_one(one, f"{where}[{place}]") for place, one in enumerate(list_at(value, where))]
 
 
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(value.get(name), list):
-        raise ValueError(f"{name} is not a list")
-    return value[name]  # type: ignore[no-any-return]
+def _count(record: dict[str, Any], where: str, least: int = 0, most: int = 2**64 - 1) -> int:
+    """The field that a path ends with."""
+    return whole_at(record.get(where.rpartition(".")[2]), where, least, most)
 
 
-def _number(value: dict[str, Any], name: str, least: int = 0, most: int = 2**64 - 1) -> int:
-    number = value.get(name)
-    if type(number) is not int or not least <= number <= most:
-        raise ValueError(f"{name} is not a number from {least} to {most}")
-    return number
-
-
-def _text(value: dict[str, Any], name: str, most: int = _MOST_TEXT) -> str:
-    text = value.get(name)
-    if not isinstance(text, str) or len(text) > most:
-        raise ValueError(f"{name} is not a text of at most {most} characters")
-    # What comes from a file goes to a terminal: nothing in it may steer that.
-    return "".join(character if character.isprintable() else "?" for character in text)
+def _text(record: dict[str, Any], where: str, most: int = _MOST_TEXT) -> str:
+    return text_at(record.get(where.rpartition(".")[2]), where, most)

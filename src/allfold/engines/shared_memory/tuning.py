@@ -21,7 +21,7 @@ from typing import Any
 
 from ... import _native
 from ...collectives import COLLECTIVES
-from ...documents import is_exactly
+from ...documents import DocumentError, is_exactly, parse, read_plain
 from ...errors import UsageError
 from ...registry import algorithms
 from ...version import __version__
@@ -105,31 +105,23 @@ def tuning_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, b
 def read_document(path: Path, of_this_machine: bool = True) -> dict[str, Any]:
     """The file's content, if it may be trusted and was made by this version, on this machine where that matters."""
     try:
-        # Without waiting: somebody may have put a pipe there.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except ValueError as error:
-        raise TuningError(f"it cannot be opened: {error}") from None
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise TuningError("it is not a plain file")
-        if facts.st_uid not in (os.geteuid(), 0):
-            raise TuningError(f"it belongs to another user (number {facts.st_uid})")
-        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise TuningError("others than its owner may write to it (chmod go-w)")
-        if facts.st_size > _MOST_BYTES:
-            raise TuningError(f"it has {facts.st_size} bytes; expected at most {_MOST_BYTES}")
-        with open(descriptor, "rb", closefd=False) as file:
-            content = file.read(_MOST_BYTES)
-    finally:
-        os.close(descriptor)
+        content = read_plain(path, _MOST_BYTES, _check_owner)
+    except DocumentError as error:
+        raise TuningError(str(error)) from None
     return check_document(content, of_this_machine)
+
+
+def _check_owner(facts: os.stat_result) -> None:
+    if facts.st_uid not in (os.geteuid(), 0):
+        raise TuningError(f"it belongs to another user (number {facts.st_uid})")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise TuningError("others than its owner may write to it (chmod go-w)")
 
 
 def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, Any]:
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
+        document = parse(content)
+    except DocumentError:
         raise TuningError("it is damaged: not JSON") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TuningError(f"it is not a tuning file: its format is not {FORMAT!r}")

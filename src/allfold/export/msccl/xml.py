@@ -30,7 +30,7 @@ PROTOCOLS = {"Simple": (2, 2 * 2**20), "LL": (8, 32 * 2**10), "LL128": (8, 576_0
 """How many messages a connection holds that were sent and not yet received, and the bytes of one, as NCCL has it unless
 told otherwise: 8 buffers, of which Simple takes 4 a message."""
 
-SENDS, RECEIVES, REDUCES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrs", "rrc", "rrcs"), ("rrs", "rrc", "rrcs", "re")
+SENDS, RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrs", "rrc", "rrcs")
 TYPES = ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")
 BUFFERS = ("i", "o", "s")
 

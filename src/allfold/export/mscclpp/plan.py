@@ -7,11 +7,11 @@ accesses to the same memory that nothing orders are a race.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import Any
 
 from ...collectives import find_collective
+from ...documents import parse
 from ...errors import ScheduleError, UsageError
 from ...schedule import Schedule
 from ..happens_before import Happening, run_threads
@@ -214,10 +214,7 @@ def _need(condition: bool, what: str) -> None:
 
 def read(text: str | bytes) -> Schedule:
     """The schedule of a plan. `ScheduleError` if it deadlocks or races, `UsageError` if it is no plan."""
-    try:
-        plan = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"this is not JSON: {error}") from None
+    plan = parse(text)
     check_plan(plan)
     collective, ranks = COLLECTIVES[plan["collective"]], len(plan["gpus"])
     gpu = plan["gpus"][0]

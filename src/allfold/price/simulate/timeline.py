@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...chrome_trace import Row, Track, trace
 from ...schedule import Schedule, describe
 from ..topology.topology import Topology
 from .fairness import Floats, Ints
@@ -193,7 +194,7 @@ class Timeline:
 
     def to_chrome(self) -> dict[str, Any]:
         """For chrome://tracing and Perfetto: a track a rank and direction, and one for what it combines."""
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         critical = np.zeros(self.messages, bool)
         critical[self.critical] = True
         tracks = (
@@ -202,13 +203,13 @@ class Timeline:
             ("combines", self.destination, self.landed, self.end, self.end > self.landed),
         )
         words = [self.word(message) for message in range(self.messages)]
-        number = 0
+        number = count()
         for rank in range(self.schedule.ranks):
             for what, owner, begin, finish, counts in tracks:
                 chosen = np.flatnonzero((owner == rank) & counts)
                 for lane, messages in enumerate(_lanes(chosen, begin, finish)):
-                    name = f"rank {rank} {what}" + (f" ({lane + 1})" if lane else "")
-                    rows.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": name}})
+                    track = Track(next(number))
+                    rows.append(track.name(f"rank {rank} {what}" + (f" ({lane + 1})" if lane else "")))
                     for message in messages:
                         arguments = {
                             "message": message,
@@ -217,22 +218,15 @@ class Timeline:
                             "bytes": float(self.bytes[message]),
                             "critical": bool(critical[message]),
                         }
-                        row = {"name": words[message], "cat": what, "ph": "X", "pid": 0, "tid": number}
-                        start, length = begin[message] * 1e6, (finish[message] - begin[message]) * 1e6
-                        rows.append({**row, "ts": float(start), "dur": float(length), "args": arguments})
+                        start = float(begin[message] * 1e6)
+                        length = float((finish[message] - begin[message]) * 1e6)
+                        # Its keys are in the order that files have had since the first of them.
+                        row = {"name": words[message], "cat": what, "ph": "X", **track.place()}
+                        rows.append({**row, "ts": start, "dur": length, "args": arguments})
                         if what != "combines":
                             leaves = what == "sends"
-                            flow = {"ph": "s"} if leaves else {"ph": "f", "bp": "e"}
-                            at = float(start if leaves else start + length)
-                            rows.append(
-                                {"name": "message", "cat": "flow", "id": message, "ts": at, **_at(number), **flow}
-                            )
-                    number += 1
-        return {"traceEvents": rows, "displayTimeUnit": "ns"}
-
-
-def _at(track: int) -> dict[str, int]:
-    return {"pid": 0, "tid": track}
+                            rows.append(track.arrow(message, start if leaves else start + length, leaves))
+        return trace(rows, "ns")
 
 
 def _lanes(messages: Ints, begin: Floats, finish: Floats) -> list[list[int]]:

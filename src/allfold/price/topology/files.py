@@ -16,13 +16,12 @@ with the fewest edges; of equally short ones, that whose edges are listed first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from ...documents import is_exactly
+from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
 from .routing import ABSENT, Graph, Table
@@ -34,15 +33,14 @@ _KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "l
 
 def read(data: object) -> Topology:
     """The topology of a JSON document, of which nothing is trusted."""
-    document = _object(data, "this is not a topology: the document")
-    if document.get("format") != "allfold-topology":
-        raise UsageError(f"this is not a topology: format is {document.get('format')!r}, expected 'allfold-topology'")
-    if not is_exactly(document.get("version"), 1):
-        raise UsageError(f"this is not a topology: version is {document.get('version')!r}, expected 1")
+    try:
+        document = head_of(data, "allfold-topology", 1)
+    except DocumentError as error:
+        raise UsageError(f"this is not a topology: {error}") from None
     rest = {key: value for key, value in document.items() if key not in ("format", "version")}
     if "constructor" in rest:
-        _only(rest, ("constructor", "parameters"), "a topology with a constructor")
-        return construct(rest["constructor"], _object(rest.get("parameters", {}), "parameters"))
+        check_keys(rest, ("constructor", "parameters"), "a topology with a constructor")
+        return construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters"))
     return _read_links(rest)
 
 
@@ -51,23 +49,23 @@ def _read_links(data: dict[str, Any]) -> Topology:
     if not isinstance(name, str) or not name:
         raise UsageError(f"this is not a topology: name is {name!r}, expected a text")
     where = f"topology {name}"
-    _only(data, _KEYS, where)
-    ranks = _whole(data.get("ranks"), 1, _MOST, f"{where}: ranks")
+    check_keys(data, _KEYS, where)
+    ranks = whole_at(data.get("ranks"), f"{where}: ranks", 1, _MOST)
     hosts = data.get("hosts", [0] * ranks)
     if not isinstance(hosts, list) or len(hosts) != ranks:
         raise UsageError(f"{where}: expected a host for each of {ranks} ranks, got {hosts!r:.60}")
-    host = np.asarray([_whole(one, 0, 2**24, f"{where}: a host") for one in hosts], np.int32)
+    host = np.asarray([whole_at(one, f"{where}: a host", 0, 2**24) for one in hosts], np.int32)
     overhead = _number(data.get("overhead", 0), f"{where}: overhead")
     reduction = _number(data.get("reduction", "inf"), f"{where}: reduction")
     check_rank(name, overhead, reduction)
-    port = _object(data.get("port"), f"{where}: port")
-    _only(port, ("latency", "bandwidth"), f"{where}: port")
+    port = object_at(data.get("port"), f"{where}: port")
+    check_keys(port, ("latency", "bandwidth"), f"{where}: port")
     latency, bandwidth = _figures(name, "a port", port)
     blocks = [Block(f"rank {{}} {side}", "port", latency, bandwidth, (ranks,)) for side in ("out", "in")]
     taken = {f"rank {rank} {side}" for rank in range(ranks) for side in ("out", "in")}
     numbers: dict[str, int] = {}
-    for link in _list(data.get("links", []), f"{where}: links"):
-        block = _block(name, _object(link, f"{where}: a link"))
+    for link in list_at(data.get("links", []), f"{where}: links"):
+        block = _block(name, object_at(link, f"{where}: a link"))
         title = link["name"]
         if title in numbers or title in taken:
             raise UsageError(f"{where}: there are two links {title!r}; a name is for one")
@@ -93,7 +91,7 @@ def _block(topology: str, link: dict[str, Any]) -> Block:
     name, kind = link.get("name"), link.get("kind", "link")
     if not isinstance(name, str) or not name or not isinstance(kind, str):
         raise UsageError(f"topology {topology}: a link has the name {name!r} and the kind {kind!r}; expected texts")
-    _only(link, ("name", "kind", "latency", "bandwidth"), f"topology {topology}: link {name!r}")
+    check_keys(link, ("name", "kind", "latency", "bandwidth"), f"topology {topology}: link {name!r}")
     latency, bandwidth = _figures(topology, f"link {name!r}", link)
     # A name with braces is a name, not a template.
     return Block(name.replace("{", "{{").replace("}", "}}"), kind, latency, bandwidth, (1,))
@@ -112,13 +110,13 @@ def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, flo
 
 def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
     rows: dict[int, list[int]] = {rank * ranks + rank: [] for rank in range(ranks)}
-    for route in _list(data["routes"], f"{where}: routes"):
-        route = _object(route, f"{where}: a route")
-        _only(route, ("from", "to", "links"), f"{where}: a route")
-        start, end = (_whole(route.get(key), 0, ranks - 1, f"{where}: a route's {key!r}") for key in ("from", "to"))
+    for route in list_at(data["routes"], f"{where}: routes"):
+        route = object_at(route, f"{where}: a route")
+        check_keys(route, ("from", "to", "links"), f"{where}: a route")
+        start, end = (whole_at(route.get(key), f"{where}: a route's {key!r}", 0, ranks - 1) for key in ("from", "to"))
         if start * ranks + end in rows:
             raise UsageError(f"{where}: the route from {start} to {end} is given twice, or leads to where it began")
-        links = _list(route.get("links"), f"{where}: the links from {start} to {end}")
+        links = list_at(route.get("links"), f"{where}: the links from {start} to {end}")
         between = [_known(numbers, link, f"{where}: the route from {start} to {end}") for link in links]
         rows[start * ranks + end] = [start, *between, ranks + end]
     if len(rows) < ranks * ranks:
@@ -130,10 +128,10 @@ def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
 
 
 def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
-    graph = _object(data["graph"], f"{where}: graph")
-    _only(graph, ("nodes", "edges"), f"{where}: graph")
+    graph = object_at(data["graph"], f"{where}: graph")
+    check_keys(graph, ("nodes", "edges"), f"{where}: graph")
     nodes: dict[object, int] = {rank: rank for rank in range(ranks)}
-    for node in _list(graph.get("nodes", []), f"{where}: nodes"):
+    for node in list_at(graph.get("nodes", []), f"{where}: nodes"):
         if not isinstance(node, str) or node in nodes:
             raise UsageError(f"{where}: node {node!r}; expected names, each once (ranks are nodes by their number)")
         nodes[node] = len(nodes)
@@ -142,9 +140,9 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
     starts: list[int] = []
     ends: list[int] = []
     links: list[int] = []
-    for edge in _list(graph.get("edges"), f"{where}: edges"):
-        edge = _object(edge, f"{where}: an edge")
-        _only(edge, ("from", "to", "link"), f"{where}: an edge")
+    for edge in list_at(graph.get("edges"), f"{where}: edges"):
+        edge = object_at(edge, f"{where}: an edge")
+        check_keys(edge, ("from", "to", "link"), f"{where}: an edge")
         for key, into in (("from", starts), ("to", ends)):
             end = edge.get(key)
             if isinstance(end, bool) or not isinstance(end, (int, str)) or end not in nodes:
@@ -176,30 +174,6 @@ def _unreachable(where: str, start: int, end: int) -> UsageError:
 
 
 # Nothing is trusted ---------------------------------------------------------------------------------------------------
-
-
-def _only(data: dict[str, Any], known: Iterable[str], where: str) -> None:
-    strange = [key for key in data if key not in known]
-    if strange:
-        raise UsageError(f"{where} has the unknown key {strange[0]!r}; known: {', '.join(known)}")
-
-
-def _object(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise UsageError(f"{where} is {value!r:.60}; expected an object")
-    return value
-
-
-def _list(value: object, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise UsageError(f"{where}: got {value!r:.60}; expected a list")
-    return value
-
-
-def _whole(value: object, least: int, most: int, where: str) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise UsageError(f"{where} is {value!r:.60}; expected a whole number from {least} to {most}")
-    return value
 
 
 def _number(value: object, where: str) -> float:

@@ -10,7 +10,6 @@ constructors are in `machines`, topologies written by hand in `handwritten`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +19,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ...documents import parse
 from ...errors import UsageError
 
 Ranks = NDArray[np.int32]
@@ -194,11 +194,7 @@ class Topology:
         """The topology that `to_json` wrote, or one written by hand. Anything else is refused with a `UsageError`."""
         from .files import read  # it builds on this module, and on the named constructors
 
-        try:
-            data = json.loads(document) if isinstance(document, (str, bytes)) else document
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"this is not JSON: {error}") from None
-        return read(data)
+        return read(parse(document) if isinstance(document, (str, bytes)) else document)
 
 
 _LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, the times of long schedules and buffers are no numbers any more

@@ -19,14 +19,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...chrome_trace import Row, Track, process_name, trace
 from ...communicator.communicator import Communicator
 from ...errors import UsageError
 from ...files import write_whole
+from ...view.svg_elements import element, picture, text, title
 from .data_parallel import DataParallel
 from .same_model import everybodys
 
@@ -128,8 +129,8 @@ def gather(timeline: Timeline, communicator: Communicator) -> None:
     """Give every rank the spans of all of them."""
     own = json.dumps([[asdict(span) for span in timeline.spans], timeline.ends])
     timeline.spans = []
-    for text in everybodys(communicator, own):
-        spans, ends = json.loads(text)
+    for answer in everybodys(communicator, own):
+        spans, ends = json.loads(answer)
         timeline.spans += [Span(**span) for span in spans]
         timeline.ends.update((int(rank), end) for rank, end in ends.items())
 
@@ -147,35 +148,25 @@ def save(timelines: Mapping[str, Timeline], path: str | PathLike[str]) -> None:
 
 def to_chrome(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     """A process for each rank of each run, with a track for what it computes and one for what it reduces."""
-    rows: list[dict[str, Any]] = []
-    for number, (title, timeline) in enumerate(timelines.items()):
+    rows: list[Row] = []
+    for number, (run, timeline) in enumerate(timelines.items()):
         begin = _begin(timeline.spans)
         for rank in sorted(timeline.ends):
             process = number * 1000 + rank
-            label = {"name": f"{title} rank {rank}".strip()}
-            rows.append({"name": "process_name", "ph": "M", "pid": process, "args": label})
-            for thread, name in enumerate((COMPUTE, REDUCE)):
-                rows.append({"name": "thread_name", "ph": "M", "pid": process, "tid": thread, "args": {"name": name}})
+            rows.append(process_name(process, f"{run} rank {rank}".strip()))
+            rows += [Track(thread, process).name(name) for thread, name in enumerate((COMPUTE, REDUCE))]
         for span in timeline.spans:
-            rows.append(
-                {
-                    "name": span.name,
-                    "cat": span.track,
-                    "ph": "X",
-                    "ts": (span.start - begin) / 1e3,
-                    "dur": (span.end - span.start) / 1e3,
-                    "pid": number * 1000 + span.rank,
-                    "tid": (COMPUTE, REDUCE).index(span.track),
-                }
-            )
-    return {"traceEvents": rows, "displayTimeUnit": "ms"}
+            track = Track((COMPUTE, REDUCE).index(span.track), number * 1000 + span.rank)
+            start, length = (span.start - begin) / 1e3, (span.end - span.start) / 1e3
+            rows.append(track.slice(span.name, span.track, start, length))
+    return trace(rows, "ms")
 
 
 # As a picture -----------------------------------------------------------------------------------------------------------
 
 # Middle tones, which can be read on white and on black.
 _COLOURS = {"forward": "#5b8dd6", "backward": "#d98a3d", "optimizer": "#5fa65f", REDUCE: "#b565c4"}
-_TEXT, _OTHER, _PALE = "#808080", "#909090", ' fill-opacity="0.35"'
+_TEXT, _OTHER, _PALE = "#808080", "#909090", 0.35
 _WIDTH, _LEFT, _ROW, _TOP = 960, 96, 14, 34
 
 
@@ -184,10 +175,10 @@ def to_svg(timelines: Mapping[str, Timeline]) -> str:
     longest = max(max(span.end for span in one.spans) - _begin(one.spans) for one in timelines.values())
     scale = (_WIDTH - _LEFT - 12) / longest
     parts, y = [_legend()], _TOP
-    for title, timeline in timelines.items():
+    for run, timeline in timelines.items():
         begin = _begin(timeline.spans)
         note = f"{timeline.reducing * 1e3:.1f} ms of reductions, {timeline.overlapped:.0%} while computing"
-        parts.append(_text(_LEFT, y + 12, f"{title}: {note}" if title else note, weight="bold"))
+        parts.append(_text(_LEFT, y + 12, f"{run}: {note}" if run else note, weight="bold"))
         y += 20
         for rank, end in sorted(timeline.ends.items()):
             parts.append(_text(_LEFT - 8, y + _ROW + 4, f"rank {rank}", anchor="end"))
@@ -198,48 +189,48 @@ def to_svg(timelines: Mapping[str, Timeline]) -> str:
             y += 2 * _ROW + 8
         y += 10
     parts.append(_axis(y, longest, scale))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y + 32}" width="{_WIDTH}" height="{y + 32}" '
-        'font-family="system-ui, sans-serif" font-size="12" role="img">\n'
-        "<title>When each rank computed and when its gradients were reduced</title>\n" + "\n".join(parts) + "\n</svg>\n"
-    )
+    heading = title("When each rank computed and when its gradients were reduced")
+    style = {"font_family": "system-ui, sans-serif", "font_size": "12", "role": "img"}
+    return picture(_WIDTH, y + 32, [heading, *parts], **style)
 
 
 def _bar(span: Span, begin: int, computed: int, y: float, scale: float) -> str:
     colour = _COLOURS.get(REDUCE if span.track == REDUCE else span.name, _OTHER)
-    pieces = [(span.start, span.end, "")]
+    pieces: list[tuple[int, int, float | None]] = [(span.start, span.end, None)]
     if span.name == "backward" and span.start < computed < span.end:
-        pieces = [(span.start, computed, ""), (computed, span.end, _PALE)]
-    shapes = "".join(
+        pieces = [(span.start, computed, None), (computed, span.end, _PALE)]
+    shapes = [title(f"{span.name}: {(span.end - span.start) / 1e6:.2f} ms")]
+    for start, end, opacity in pieces:
         # A gap of background between neighbours, as long as there is anything left to see.
-        f'<rect x="{_LEFT + (start - begin) * scale:.1f}" y="{y}" width="{max((end - start) * scale - 0.5, 0.5):.1f}" '
-        f'height="{_ROW}" fill="{colour}"{pale}/>'
-        for start, end, pale in pieces
-    )
-    return f"<g><title>{escape(span.name)}: {(span.end - span.start) / 1e6:.2f} ms</title>{shapes}</g>"
+        width = f"{max((end - start) * scale - 0.5, 0.5):.1f}"
+        x = f"{_LEFT + (start - begin) * scale:.1f}"
+        shapes.append(element("rect", x=x, y=y, width=width, height=_ROW, fill=colour, fill_opacity=opacity))
+    return element("g", *shapes)
 
 
 def _legend() -> str:
     parts, x = [], _LEFT
-    for words, colour, pale in (
-        ("forward", _COLOURS["forward"], ""),
-        ("backward", _COLOURS["backward"], ""),
+    for words, colour, opacity in (
+        ("forward", _COLOURS["forward"], None),
+        ("backward", _COLOURS["backward"], None),
         ("its last gradient computed, waiting", _COLOURS["backward"], _PALE),
-        ("optimizer", _COLOURS["optimizer"], ""),
-        ("reduction of a bucket", _COLOURS[REDUCE], ""),
+        ("optimizer", _COLOURS["optimizer"], None),
+        ("reduction of a bucket", _COLOURS[REDUCE], None),
     ):
-        parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"{pale}/>' + _text(x + 17, 18, words))
+        sign = element("rect", x=x, y=8, width=12, height=12, fill=colour, fill_opacity=opacity)
+        parts.append(sign + _text(x + 17, 18, words))
         x += 45 + 7 * len(words)
     return "\n".join(parts)
 
 
 def _axis(y: float, longest: int, scale: float) -> str:
     step = next(step for step in _round_steps() if longest / step <= 12)
-    parts = [f'<path d="M{_LEFT} {y}H{_WIDTH - 12}" stroke="{_TEXT}"/>']
+    parts = [element("path", d=f"M{_LEFT} {y}H{_WIDTH - 12}", stroke=_TEXT)]
     for tick in range(0, longest + 1, step):
         x = _LEFT + tick * scale
         label = f"{tick / 1e6:g}" + (" ms" if tick == 0 else "")
-        parts.append(f'<path d="M{x:.1f} {y}v5" stroke="{_TEXT}"/>' + _text(x, y + 18, label, anchor="middle"))
+        mark = element("path", d=f"M{x:.1f} {y}v5", stroke=_TEXT)
+        parts.append(mark + _text(x, y + 18, label, anchor="middle"))
     return "\n".join(parts)
 
 
@@ -250,8 +241,7 @@ def _round_steps() -> Iterator[int]:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    style = f'fill="{_TEXT}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
+    return text(words, x=f"{x:.1f}", y=f"{y:.1f}", fill=_TEXT, text_anchor=anchor, font_weight=weight)
 
 
 def _begin(spans: Iterable[Span]) -> int:
