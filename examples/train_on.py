@@ -87,7 +87,7 @@ def main(comm):
     assert difference < 1e-9, difference
     if comm.rank == 0:
         loss = sums(inputs, targets, weights)[-1] / SAMPLES
-        print(f"step {step:2d}: loss {loss:12.6f}; the weights equal those of an undisturbed run in one process")
+        print(f"step {step:2d}: loss {loss:12.6f}; the weights are those of one process that was not disturbed")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         return sum(result["outcome"] == outcome for result in results[backend].values())
 
     lines = [
-                "# Conformance",
+        "# Conformance",
         "",
         "torch ships a test suite for its distributed backends in the wheel. This page shows its results for allfold, and for",
         "gloo as a comparison. `make conformance` runs the suite and writes this page. [Documentation index](index.md)",
@@ -134,13 +134,13 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "",
         f"Tests that pass with gloo and do not pass with allfold: {', '.join(f'`{name}`' for name in behind) or 'none'}.",
         "",
-                "The suite compares backend names in many places. In these places the runner (`tests/torch/conformance.py`) lets allfold",
-        "compare equal to gloo and mpi. So whatever torch enables for one of the two, or expects of it, it enables for allfold or",
-        "expects of allfold. `dist.get_backend()` still returns allfold, so tests that look for the backend's name in a profile do",
-        "that only with gloo.",
+        "The suite compares backend names in many places. In these places the runner (`tests/torch/conformance.py`) lets",
+        "allfold compare equal to gloo and mpi. So whatever torch enables for one of the two, or expects of it, it enables",
+        "for allfold or expects of allfold. `dist.get_backend()` still returns allfold, so tests that look for the backend's",
+        "name in a profile do that only with gloo.",
         "",
-        f"{len(skipped)} tests are skipped with both backends. {len(gpus)} of them are for GPUs or GPU backends; the others are",
-        "listed at the end.",
+        f"{len(skipped)} tests are skipped with both backends. {len(gpus)} of them are for GPUs or GPU backends; the others",
+        "are listed at the end.",
         "",
         "| test | gloo | allfold |",
         "|---|---|---|",
