@@ -41,7 +41,7 @@ example:
   20    0–2    all_reduce of float32[1024] sum    0 µs … 56.3 µs  1.67 µs … 116 µs
   21    0–1    all_reduce of float32[1024] max  64.6 µs … 125 µs         not ended
   21    2      did not come
-  call 21: rank 2 did not come, ranks 0–1 waited
+  call 21: rank 2 did not come, ranks 0 and 1 waited
   …
   $ allfold doctor --read flights/*.json --to perfetto --output flight.json
   $ allfold doctor --read flights/*.json --to torch --output flights_of_torch
