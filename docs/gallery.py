@@ -1,6 +1,6 @@
-"""Make docs/gallery.md and the figures that it shows: every algorithm there is, step by step. `make gallery` runs this.
+"""Make docs/gallery.md and its figures: every built-in algorithm, step by step. `make gallery` runs this.
 
-A test holds what is committed to what is made here, so that no figure can fall behind its algorithm.
+A test compares the committed files with what this file makes, so that no figure is older than its algorithm.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ RANKS = 4
 _HEAD = """\
 # Every algorithm, step by step
 
-Made by `make gallery` from the schedules themselves; `allfold show NAME --svg FILE` makes such a figure of any algorithm,
-yours too, and `allfold show NAME --html FILE` a page on which it plays. A row is a rank, a column a chunk. In each cell
-every rank has its place, which is filled once that rank's contribution is there; what is only copied bears its number.
+`make gallery` draws this page from the schedules themselves. `allfold show NAME --svg FILE` draws the same figure for any
+algorithm, including your own; `allfold show NAME --html FILE` makes an interactive page. Each row is a rank, each column a
+chunk. Each cell has one mark per rank, which is filled once that rank's contribution has arrived. Where data is only copied,
+the cell shows which chunk it holds.
 
-Three ways to an all_reduce beside each other:
+[Documentation index](index.md)
+
+Three all_reduce algorithms side by side:
 
 ![naive, driver and ring, step by step](gallery/naive-driver-ring.svg)
 """

@@ -1,9 +1,9 @@
 """Every all_reduce algorithm, from first principles: run on real numbers, checked, counted and timed.
 
-An all_reduce turns one array a rank into their sum, on every rank. There are many ways there. Each is written down as a
-schedule: steps, and in each step moves of a chunk from one rank to another. What a way costs (steps, messages, bytes
-through the busiest port) is counted from the schedule. The time is measured, on this machine's shared memory, where a
-message costs next to nothing and moving bytes is what takes time. On a network it is the counts that decide.
+An all_reduce replaces one array per rank by their sum, on every rank. There are many algorithms for it. Each is written as
+a schedule: a list of steps, and in each step moves of a chunk from one rank to another. What an algorithm costs (steps,
+messages, bytes through the busiest port) is counted from the schedule. The time is measured on this machine's shared memory,
+where a message costs almost nothing and moving bytes takes the time. On a network the counts decide.
 """
 
 import argparse
@@ -19,7 +19,7 @@ SIZES = {"4 KiB": 1024, "4 MiB": 1024 * 1024}  # float32 elements
 
 
 def my_ring(ranks):
-    """An algorithm of your own is a generator: every yield is one step, a list of moves. It is proved before it runs."""
+    """Your own algorithm is a generator: every yield is one step, a list of moves. It is proved before it runs."""
     for step in range(ranks - 1):
         yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
     for step in range(ranks - 1):
@@ -27,7 +27,7 @@ def my_ring(ranks):
 
 
 def check(comm, algorithm):
-    """The sum, on a length that nothing divides, on every rank."""
+    """The sum is right on every rank, for a length that the number of ranks does not divide."""
     inputs = [np.random.default_rng(rank).standard_normal(1003).astype(np.float32) for rank in range(comm.size)]
     array = inputs[comm.rank].copy()
     comm.all_reduce(array, algorithm=algorithm)
@@ -36,11 +36,11 @@ def check(comm, algorithm):
 
 
 def best_time(comm, array, algorithm, rounds=5):
-    """Seconds a call, the best of a few rounds; a collective is as slow as its slowest rank."""
+    """Seconds per call, the best of a few rounds; a collective is as slow as its slowest rank."""
     calls = max(1, 200_000 // array.nbytes)
     best = float("inf")
     for _ in range(rounds):
-        array[:] = 0.0  # whoever sums the same array again and again makes it overflow
+        array[:] = 0.0  # summing the same array again and again would overflow
         comm.barrier()
         start = time.perf_counter()
         for _ in range(calls):
@@ -51,7 +51,7 @@ def best_time(comm, array, algorithm, rounds=5):
 
 
 def count_the_truth(say):
-    """n(n−1) "naive messages" against 2(n−1) "ring messages": a comparison one meets, and what is wrong with it."""
+    """n(n−1) "naive messages" against 2(n−1) "ring messages": a common comparison, and what is wrong with it."""
     say("\n ranks  n(n−1)  2(n−1)  messages in all             bytes through the busiest port")
     say("                        naive  driver    ring       naive     driver        ring")
     for n in (2, 4, 8, 16, 32):
@@ -94,7 +94,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -1,10 +1,10 @@
 """Non-blocking calls: start a collective, do something else, wait for it.
 
-`async_op=True` gives a handle. The array belongs to the call until `handle.wait()` has returned; everything else can go
-on meanwhile. How much that hides is measured here, with two kinds of work in between:
+`async_op=True` returns a handle. Do not touch the array until `handle.wait()` has returned; everything else can go on. This
+file measures how much of the collective is hidden, with two kinds of work in between:
 
-    waiting    for a disk, a network, a user: nobody needs the core, so the collective can have it
-    computing  the collective needs a core as well, and only hides behind the work if there is one to spare
+    waiting    for a disk, a network, a user: the core is free, so the collective can use it
+    computing  the collective needs a core too, and is hidden only if there is a spare one
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main(comm):
     total = comm.size * (comm.size + 1) / 2
 
     def fill():
-        array[:] = comm.rank + 1  # anew each time, or the sums would grow without end
+        array[:] = comm.rank + 1  # every time, or the sums would grow without end
 
     def check():
         assert (array == total).all(), f"rank {comm.rank}: expected {total}, found {array[:3]}"
@@ -53,8 +53,8 @@ def main(comm):
     say(f"an all_reduce of {array.nbytes >> 20} MiB alone: {alone * 1e3:.1f} ms; ranks: {comm.size}, cores: {cores}")
     say(f"{'work':12s}{'alone':>10s}{'one after the other':>22s}{'at once':>10s}{'hidden':>9s}")
 
-    # Work that takes about twice as long as the all_reduce. A fixed amount of it, not a fixed time: computing that is
-    # disturbed must take longer, or its delay would not show.
+    # Work that takes about twice as long as the all_reduce. It is a fixed amount, not a fixed time, so that computing
+    # takes longer when it is disturbed, and the delay shows.
     matrix = np.full((64, 64), 1.0 / 64)
     one_product = best_time(comm, fill, lambda: [matrix @ matrix for _ in range(20)], lambda: None) / 20
     products = int(2 * alone / one_product) + 1
@@ -79,7 +79,7 @@ def main(comm):
     if cores <= comm.size:
         say("every core is taken by a rank: computing has nothing to share, so overlap can gain little there")
 
-    # Several calls at once: they are carried out in the order in which they were started.
+    # Several calls in flight: they are executed in the order in which they were started.
     fill()
     quarters = [array[begin : begin + ELEMENTS // 4] for begin in range(0, ELEMENTS, ELEMENTS // 4)]
     handles = [comm.all_reduce(quarter, async_op=True) for quarter in quarters]
@@ -92,7 +92,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

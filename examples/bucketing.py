@@ -1,14 +1,14 @@
-"""Buckets: one all_reduce of everything, or many of parts of it? Bandwidth measured, and the truth about when it helps.
+"""Buckets: one all_reduce of everything, or many of parts of it? Measures the bandwidth, and shows when buckets help.
 
-A bucket never saves a byte. Many small calls cost more than one large one, since each call has a cost of its own. What
-buckets are for is that the first can be on its way while the last is still being computed. Three measurements:
+Buckets never save a byte. Many small calls cost more than one large one, because each call has a fixed cost. Buckets help
+because the first can be sent while the last is still being computed. Three measurements:
 
-    1. the same array, whole and in buckets of several sizes (the tail, too, when the size is no multiple of the bucket);
+    1. the same array, whole and in buckets of several sizes (including the tail that does not fill a bucket);
     2. many small tensors: one call each, and packed into buckets;
-    3. gradients that come in one after the other: wait for all, or send each bucket as soon as it is full.
+    3. gradients that become ready one after the other: wait for all, or send each bucket as soon as it is full.
 
-algbw = S/t says how fast the array was reduced; busbw = algbw · 2(P−1)/P how fast a port must have been for that, the
-figure that can be compared between numbers of ranks.
+algbw = S/t is how fast the array was reduced. busbw = algbw · 2(P−1)/P is the speed that a port needs for that; it can be
+compared between different numbers of ranks.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -19,7 +19,7 @@ class Sheet:
         self.comm = comm
 
     def show(self, call, meaning, before, after):
-        """One line a rank, gathered: text is bytes, and bytes are an array."""
+        """One line per rank, gathered as an array of bytes."""
         line = f"  rank {self.comm.rank}   {_text(before):<24s} →  {_text(after)}"
         letters = np.zeros(80 + 10 * self.comm.size, np.uint8)
         letters[: len(line.encode())] = np.frombuffer(line.encode(), np.uint8)
@@ -46,7 +46,7 @@ def main(comm):
     sheet, rank, size, root = Sheet(comm), comm.rank, comm.size, 0
     everyone = np.array([[10 * r + i for i in range(size)] for r in range(size)])  # row r is what rank r starts with
     mine = everyone[rank]
-    part = mine[:2]  # for the collectives that make something large out of something small
+    part = mine[:2]  # for the collectives whose output is larger than their input
 
     x = mine.copy()
     comm.all_reduce(x)
@@ -99,9 +99,9 @@ def main(comm):
     expect(out, everyone[(rank - 1) % size])
 
     comm.barrier()
-    begin = np.array([time.monotonic()])  # one clock for all processes of a machine
+    begin = np.array([time.monotonic()])  # the same clock for all processes on a machine
     comm.broadcast(begin)
-    time.sleep(0.01 * rank)  # everyone has something to do first, higher ranks more of it
+    time.sleep(0.01 * rank)  # every rank has some work first, higher ranks have more
     came = time.monotonic()
     comm.barrier()
     left = time.monotonic()
@@ -113,7 +113,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

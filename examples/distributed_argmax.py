@@ -1,13 +1,13 @@
 """The largest value of all ranks, and where it is: which rank has it, at which index.
 
-Values and places must travel together, for a place without its value is worth nothing. Two ways, which agree:
+Values and places must travel together, because a place is useless without its value. There are two ways, which agree:
 
-1. An operation of our own on pairs. allfold hands it *pieces* of the arrays, cut anywhere between two elements, so a
-   pair must be one element: a complex number holds two float64, here the value and the place.
+1. A custom operation on pairs. allfold passes it *pieces* of the arrays, cut anywhere between two elements, so a pair must
+   be one element: a complex number holds two float64, here the value and the place.
 2. Two built-in calls: the max of the values, then the min of the places where it was found.
 
-Of equal values the one on the lowest rank counts, and on it the lowest index, just as np.argmax has it. NaN counts as
-larger than anything, as it does there.
+Of equal values the one on the lowest rank counts, and there the one with the lowest index, as in np.argmax. NaN counts as
+larger than anything, also as in np.argmax.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -1,7 +1,7 @@
-"""The mean and the deviation of numbers that are spread over the ranks, as if they lay in one place.
+"""The mean and the deviation of numbers that are spread over the ranks, as if they were in one array.
 
-Every rank has another number of samples. The mean of the ranks' means is then wrong; the sums and the counts are what
-has to be added up.
+Every rank has a different number of samples, so the mean of the ranks' means is wrong. The sums and the counts must be
+added up.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(comm):
     comm.all_reduce(squares)
     deviation = np.sqrt(squares[0] / total[1])
 
-    # What a hasty reader might write: the ranks' means, averaged.
+    # A common mistake: the average of the ranks' means.
     mean_of_means = np.array([mine.mean()])
     comm.all_reduce(mean_of_means, op="avg")
 
@@ -51,7 +51,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

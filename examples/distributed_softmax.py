@@ -20,7 +20,7 @@ def logits():
 
 def softmax(comm, mine):
     """This rank's part of the softmax over all ranks' parts."""
-    largest = np.array([mine.max(initial=-np.inf)])  # a rank may have no part: its max is that of nothing
+    largest = np.array([mine.max(initial=-np.inf)])  # a rank may have no elements
     comm.all_reduce(largest, op="max")
     powers = np.exp(mine - largest[0])  # at most exp(0) = 1: nothing overflows, and the common factor cancels
     total = np.array([powers.sum()])
@@ -62,7 +62,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -1,8 +1,8 @@
-"""Every operation on every type that it fits, and what happens at the edges.
+"""Every operation on every type that it supports, and the edge cases.
 
-The table is run for real: each cell is an all_reduce, compared with NumPy's own fold over the ranks from left to right.
-Then the edges: what wraps, what becomes infinite, what NaN does, what truth values do, and operations of your own,
-one of which is not commutative.
+Every cell of the table is a real all_reduce, compared with NumPy's own fold over the ranks from left to right. Then the edge
+cases: what wraps around, what becomes infinite, what NaN does, what bool does. Then custom operations, one of which is not
+commutative.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from allfold.dtypes import DTYPES, narrow, widen
 
 NUMPY = {
     "sum": np.add,
-    "avg": np.add,  # and a division in the end
+    "avg": np.add,  # and a division at the end
     "product": np.multiply,
     "min": np.minimum,
     "max": np.maximum,
@@ -37,7 +37,7 @@ def numbers(rank, dtype):
 
 
 def run_cell(comm, name, dtype):
-    """✓ if the operation fits the type and the result is NumPy's; – if it is refused, with a sentence."""
+    """✓ if the type supports the operation and the result equals NumPy's; – if it is refused, and the message."""
     array = numbers(comm.rank, dtype)
     try:
         comm.all_reduce(array, op=name, dtype=dtype.name)
@@ -47,7 +47,7 @@ def run_cell(comm, name, dtype):
     with np.errstate(over="ignore"):
         expected = functools.reduce(NUMPY[name], operands)
     if name == "avg":
-        # By parts: NumPy's quotient of complex numbers takes a longer way, and rounds on it.
+        # Real and imaginary parts separately: NumPy's complex division has more steps, and rounds in them.
         expected = (expected.view(expected.real.dtype) / comm.size).view(expected.dtype)
     expected = narrow(expected.astype(dtype.accumulates_in), dtype)
     assert np.array_equal(array, expected), f"{name} of {dtype} on rank {comm.rank}: {array}, not {expected}"
@@ -97,7 +97,7 @@ def edges(comm, say):
         reduced(comm, lambda r: r + 1, np.float32, "avg"),
         np.float32((comm.size + 1) / 2),
     )
-    # 2048 and 1 make 2049, which float16 has not: added one by one in float16 it stays 2048 for ever.
+    # 2048 + 1 is 2049, which float16 cannot represent: added one by one in float16 it would stay 2048.
     halves = reduced(comm, lambda r: 2048 if r == 0 else 1, np.float16, algorithm="driver")
     line("float16 sum of 2048, 1, 1, …: folded in float32", halves, np.float16(2048 + last))
 
@@ -121,7 +121,7 @@ def own_operations(comm, say):
     assert found == functools.reduce(lambda f, g: complex(g.real * f.real, g.real * f.imag + g.imag), maps)
     say(f"  x → 2x + 1, then 2x + 2, then …, over the ranks in order: x → {found.real:.0f}x + {found.imag:.0f}")
 
-    # A ring starts every chunk at another rank, so order is lost. That is proved, not hoped for: the call is refused.
+    # A ring starts every chunk at a different rank, so rank order is lost. The proof finds that: the call is refused.
     if af.verify(af.schedule("all_reduce", "ring", comm.size)).rank_order:
         say("  by a ring: allowed, since among so few ranks it keeps their order")
         return
@@ -152,7 +152,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

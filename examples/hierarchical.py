@@ -1,11 +1,11 @@
 """A hierarchical all_reduce: reduce inside each group, all_reduce across the leaders, broadcast back.
 
-Groups stand for machines: links inside are fast, links between them slow. There are two ways here to say it: with
-groups and leaders and three collectives, and as a schedule that the library has.
+Groups stand for machines: links inside a group are fast, links between groups are slow. This file does it in two ways: with
+groups, leaders and three collectives, and as a built-in schedule.
 
-What is easily done wrong: making the leaders' group on the leaders alone. *Every* rank takes part in making *every*
-group, also the ranks outside of it; otherwise the leaders wait for the others for ever. The end of this file shows what
-allfold says about that.
+A common mistake is to create the leaders' group on the leaders only. *Every* rank must take part in creating *every* group,
+also the ranks outside it; otherwise the leaders would wait for the others forever. The end of this file shows how allfold
+reports that.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def bytes_between(schedule, groups):
 
 
 def leaders_alone(comm):
-    """The mistake: only leaders make their group, the others go on to the broadcast. What it leads to, in words."""
+    """The mistake: only the leaders create their group, the others go on to the broadcast. Returns the error."""
     spare = comm.group(range(comm.size))  # a communicator that may break
     leads = comm.rank in [group[0] for group in groups_of(comm.size)]
     try:
@@ -98,7 +98,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -75,7 +75,7 @@ def main(comm):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

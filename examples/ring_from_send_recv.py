@@ -1,14 +1,14 @@
-"""A ring all_reduce made of messages alone: no collective, any number of ranks, any length.
+"""A ring all_reduce built from send and recv only: no collective, any number of ranks, any length.
 
-Rank r only ever sends to r + 1 and receives from r − 1. The array is cut into one chunk a rank, and in two rounds of
-P − 1 steps
+Rank r only ever sends to r + 1 and receives from r − 1. The array is cut into one chunk per rank. There are two rounds of
+P − 1 steps each:
 
-    share-reduce: everyone adds what comes from the left to its own chunk, and hands the sum on in the next step;
-    share-only:   everyone hands on the finished chunks.
+    share-reduce: every rank adds what comes from the left to its own chunk, and sends the sum on in the next step;
+    share-only:   every rank sends on the finished chunks.
 
-Three mistakes are often made here. The peer is always (rank + 1) % P, never something that depends on the step: rank +
-step is the rank itself in step 0. What travels is one chunk of S/P, not the whole buffer: whole buffers would carry P
-times as much, and would add the same numbers twice. And it ends after 2(P − 1) steps, when everyone has everything.
+Three mistakes are common. First, the peer is always (rank + 1) % P and does not depend on the step: rank + step would be
+the rank itself in step 0. Second, each message is one chunk of S/P, not the whole buffer: whole buffers would carry P times
+as much, and would add the same numbers twice. Third, it ends after 2(P − 1) steps, when every rank has everything.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def ring_all_reduce(comm, array, log=None):
         # The chunk that arrives now is the one that goes out in the next step.
         outgoing = (rank - 1 - step) % ranks
         incoming = (outgoing - 1) % ranks
-        # Everyone sends at once, so nobody may insist on being received before it receives: isend, recv, wait.
+        # All ranks send at the same time, so a blocking send could deadlock: isend, recv, wait.
         on_the_way = comm.isend(chunks[outgoing], destination=right)
         arrived = np.empty_like(chunks[incoming])
         comm.recv(arrived, source=left)
@@ -64,7 +64,7 @@ def main(comm):
     ring_all_reduce(comm, np.ones(12, np.float32), log=say)
 
     schedule = af.schedule("all_reduce", "ring", ranks=comm.size)
-    say("\nlength   messages, a rank   elements sent by rank 0   2(P−1)/P · length   the busiest rank   result")
+    say("\nlength   messages per rank   elements sent by rank 0   2(P−1)/P · length   the busiest rank   result")
     for length in (0, 1, 3, 1000, 1003, 100_000):
         inputs = [np.random.default_rng(rank).standard_normal(length).astype(np.float32) for rank in range(comm.size)]
         mine, ours = inputs[comm.rank].copy(), inputs[comm.rank].copy()
@@ -83,13 +83,13 @@ def main(comm):
         assert np.array_equal(everyone, sent_according_to(schedule, length)), (length, everyone)
         assert everyone[:, 0].sum() == schedule.counts.messages
         bound, most = 2 * (comm.size - 1) / comm.size * length, everyone[:, 1].max()
-        say(f"{length:6d} {sent[0]:18d} {sent[1]:25d} {bound:19.1f} {most:18d}   the bits of algorithm='ring'")
+        say(f"{length:6d} {sent[0]:19d} {sent[1]:25d} {bound:19.1f} {most:18d}   the bits of algorithm='ring'")
     say(f"in all {schedule.counts.messages} messages, counted here and by the schedule alike")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -1,11 +1,11 @@
 """Data-parallel training: a small convolutional network on scikit-learn's handwritten digits.
 
-Every rank has the whole network and a part of every batch. After the backward pass the ranks' gradients are added up
-by one all_reduce; then all take the same step and stay the same. It is done three times here, by 1, by 2 and by 4 of the
-ranks, and must come out alike: the same losses up to rounding, the same accuracy. --data-parallel leaves the gradients
-to allfold.torch.DataParallel, which does the same in buckets, while the backward pass still goes on.
+Every rank has the whole network and a part of every batch. After the backward pass one all_reduce adds up the ranks'
+gradients; then all ranks take the same step and stay equal. This is done three times, by 1, by 2 and by 4 of the ranks, and
+must give the same result: the same losses up to rounding, the same accuracy. --data-parallel leaves the gradients to
+allfold.torch.DataParallel, which does the same in buckets, during the backward pass.
 
-Needs torch and scikit-learn; with matplotlib the loss curve is also drawn into a PNG file.
+Needs torch and scikit-learn; with matplotlib the loss curve is also drawn as a PNG file.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def train(comm, images, labels, data_parallel):
         for begin in range(0, len(order), BATCH):
             batch = order[begin : begin + BATCH]
             mine = batch[len(batch) * comm.rank // comm.size : len(batch) * (comm.rank + 1) // comm.size]
-            network.zero_grad(set_to_none=False)  # in place: the gradients are views of something that stays
+            network.zero_grad(set_to_none=False)  # in place: the gradients are views of the bucket
             # Divided by the whole batch: then the *sum* over the ranks is the mean over the batch, also where one rank
             # has an image more than another. (The mean of the ranks' means would not be.)
             loss = torch.nn.functional.cross_entropy(network(images[mine]), labels[mine], reduction="sum") / len(batch)
@@ -150,7 +150,7 @@ def main(comm, picture, data_parallel):
     results = {}
     for ranks in sorted({1, 2, 4, comm.size}):
         if ranks <= comm.size:
-            team = comm.group(range(ranks))  # the first so many ranks; everyone takes part in making the group
+            team = comm.group(range(ranks))  # the first `ranks` ranks; every rank takes part in creating the group
             if team is not None:
                 results[ranks] = train(team, images, labels, data_parallel)
     comm.barrier()
@@ -178,7 +178,7 @@ def main(comm, picture, data_parallel):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     default = Path(tempfile.gettempdir()) / "train_digits.png"
     parser.add_argument("--picture", type=Path, default=default, metavar="FILE", help=f"the curve (default: {default})")
     parser.add_argument("--data-parallel", action="store_true", help="let allfold.torch.DataParallel do it")

@@ -1,9 +1,9 @@
-"""Training goes on while a rank is killed: the others shrink the communicator, share its data and lose no step.
+"""Training continues after a rank is killed: the others shrink the communicator, take over its data and lose no step.
 
-A linear regression by full gradients. Every rank has a share of the samples, and the sums of all shares travel in one
-all_reduce a step; the result does not depend on how many ranks there are, so nothing shows in the losses when one dies.
+A linear regression with full gradients. Every rank has a share of the samples, and there is one all_reduce per step, of the
+sums over all shares. The result does not depend on the number of ranks, so the losses do not change when one dies.
 
-Start it plainly, or with `allfold run --survive`. torchrun ends all ranks when one fails.
+Start it with `python`, or with `allfold run --survive`. torchrun ends all ranks when one fails.
 """
 
 import argparse
@@ -38,9 +38,9 @@ def share(comm):
 
 
 def go_on(comm, weights, step):
-    """What is left of the communicator, with everybody's weights and step those of its first rank."""
+    """A communicator of the surviving ranks; all of them continue with the weights and the step of its first rank."""
     left = comm.shrink()
-    # The call that failed may have come to its end on some ranks: whoever is a step ahead goes back, or catches up.
+    # The failed call may have completed on some ranks: those a step ahead go back, or those behind catch up.
     state = np.append(weights, step)
     left.broadcast(state)
     return left, state[:-1], int(state[-1])
@@ -79,7 +79,7 @@ def main(comm):
         weights = weights - RATE * total[:-1] / SAMPLES
         step += 1
 
-    # The same in one process that nobody killed: equal but for the order in which sums were added up.
+    # The same in one undisturbed process: equal except for the order of the additions.
     alone = np.zeros(FEATURES)
     for _ in range(STEPS):
         alone -= RATE * sums(inputs, targets, alone)[:-1] / SAMPLES
@@ -87,12 +87,12 @@ def main(comm):
     assert difference < 1e-9, difference
     if comm.rank == 0:
         loss = sums(inputs, targets, weights)[-1] / SAMPLES
-        print(f"step {step:2d}: loss {loss:12.6f}; the weights are those of one process that was left in peace")
+        print(f"step {step:2d}: loss {loss:12.6f}; the weights are those of one process that was not disturbed")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many to start, unless a launcher did")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     options = parser.parse_args()
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")

@@ -1,4 +1,4 @@
-// A number that stands for where everything lies that ranks share.
+// A hash of the layout of everything that ranks share.
 #include <cstddef>
 
 #include "collectives/communicator.hpp"
@@ -9,7 +9,7 @@
 namespace allfold {
 
 extern const uint64_t layout_hash = [] {
-    // To be counted up whenever the ranks do something else with the same places.
+    // Increment this whenever the same places get another meaning.
     constexpr uint64_t meaning = 3;
     constexpr uint64_t numbers[] = {
         meaning,
@@ -61,7 +61,7 @@ extern const uint64_t layout_hash = [] {
         dtype_count,
         op_count,
     };
-    uint64_t hash = 14695981039346656037u;  // FNV-1a, a number at a time
+    uint64_t hash = 14695981039346656037u;  // FNV-1a, one number at a time
     for (uint64_t number : numbers) hash = (hash ^ number) * 1099511628211u;
     return hash;
 }();

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Bytes in shared memory, as an array that gives them back when nobody uses it any more, however many views there were.
+// Bytes in shared memory, as an array that frees them when neither it nor any view of it is in use.
 nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
     struct Loan {
         std::shared_ptr<Arena> arena;

@@ -92,7 +92,7 @@ std::optional<DType> from_dlpack(nb::dlpack::dtype type) {
     return std::nullopt;
 }
 
-// DLPack's table for a quick exchange, as its header has it; of version 1, whatever the minor one.
+// DLPack's table for a fast exchange, as in its header; version 1, any minor version.
 struct Exchange {
     uint32_t major, minor;
     const Exchange* older;
@@ -100,8 +100,8 @@ struct Exchange {
     int (*borrow)(void* object, nb::dlpack::dltensor* out);
 };
 
-// How tensors of this very type, not of one derived from it, are borrowed; null if they are not. The last type is
-// remembered.
+// How tensors of exactly this type (not of a derived one) are borrowed; null if they cannot be. The last type is
+// cached.
 decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     static PyTypeObject* last = nullptr;
     static decltype(Exchange::borrow) found = nullptr;
@@ -121,11 +121,11 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
 
 }  // namespace
 
-// Delegates, so that the destructor gives the buffer back when something below throws.
+// Delegates, so that the destructor releases the buffer if something below throws.
 Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array() {
     if (PyObject_CheckBuffer(object.ptr())) {
-        // Strides are asked for, not contiguity: what is not contiguous must be told from what cannot be used at all,
-        // and NumPy says ValueError to both.
+        // Request strides, not contiguity: an array that is not contiguous must be distinguished from one that cannot
+        // be used at all, and NumPy raises ValueError for both.
         if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
         held_ = true;
         if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
@@ -191,7 +191,7 @@ void Array::take(const nb::dlpack::dltensor& tensor, std::optional<DType> as) {
 
 void Array::set_dtype(DType found, std::optional<DType> as) {
     dtype = as.value_or(found);
-    // NumPy carries bfloat16 as uint16. Anything else would be to read the bits as what they are not.
+    // NumPy stores bfloat16 as uint16. Any other type would be misread.
     bool carried = dtype == DType::bfloat16 && found == DType::uint16;
     if (dtype != found && !carried)
         throw nb::type_error((std::string("the array is ") + name_of(found) + ", not " + name_of(dtype)).c_str());

@@ -18,8 +18,8 @@ class Array {
   public:
     Array() = default;
     Array(nb::handle object, bool writable, std::optional<DType> as);
-    // The same for a tensor that the caller keeps alive, and has looked at for what DLPack's quick exchange does not
-    // say (views that are to be conjugated or negated): no capsule is made. Other objects are taken as above.
+    // The same for a tensor that the caller keeps alive, and that it has checked for what DLPack's fast exchange does
+    // not tell (lazily conjugated or negated views): no capsule is made. Other objects are handled as above.
     static Array vouched(nb::handle object, bool writable, std::optional<DType> as);
     Array(Array&& other) noexcept;
     Array& operator=(Array&& other) noexcept;

@@ -1,4 +1,4 @@
-// The parts of the extension module, one file a concern.
+// The parts of the extension module, one file per concern.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -17,8 +17,7 @@ namespace allfold {
 
 namespace {
 
-// An operation and the array that it needs. Always let go of with the GIL held: the engine's threads never touch
-// Python.
+// An operation and the array that it needs. Always released with the GIL held: the engine's threads never touch Python.
 struct PyOperation {
     Array array;
     Operation operation;
@@ -50,7 +49,7 @@ class PyChannel {
         native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(first_error));
     }
 
-    // What a forked child has of it is not its to end: locks may be held, and threads are not there.
+    // A forked child must not destroy its copy: locks may be held, and the threads do not exist there.
     ~PyChannel() {
         if (!native_->is_here()) static_cast<void>(native_.release());
     }
@@ -124,7 +123,7 @@ class PyChannel {
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
             throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") +
                                                 nb::repr(timeout).c_str());
-        // A year is as good as for ever, and does not overflow.
+        // A year is practically forever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     }
@@ -151,7 +150,7 @@ class PyChannel {
         return native_->run(operation, limit, check_signals);
     }
 
-    // The engine uses operations until they are done, whether or not somebody still holds their handles.
+    // The engine uses operations until they are done, even if their handles are gone.
     void keep(const std::shared_ptr<PyOperation>& job) {
         if (kept_.size() >= sweep_at_) {
             std::erase_if(kept_, [](const auto& old) { return old->operation.done.load(std::memory_order_acquire); });

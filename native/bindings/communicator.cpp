@@ -1,4 +1,4 @@
-// The communicator for Python: arrays in, calls run without the GIL, programs compiled on demand and kept.
+// The communicator for Python: takes arrays, runs calls without the GIL, compiles programs on demand and caches them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -22,11 +22,11 @@ namespace {
 using Ints = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 Clock::duration seconds(double value) {
-    // A year is as good as for ever, and does not overflow.
+    // A year is practically forever, and does not overflow.
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
 }
 
-// A number out of Python that is to be one of 32 bits here.
+// A Python number that must fit into 32 bits.
 uint32_t narrow(int64_t value) {
     if (value < 0 || value > UINT32_MAX) throw nb::value_error("a program has a number that is out of range");
     return static_cast<uint32_t>(value);
@@ -91,9 +91,9 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     return program;
 }
 
-uint64_t program_generation = 0;  // counted up, under the GIL, when programs that were made have become stale
+uint64_t program_generation = 0;  // incremented, under the GIL, when compiled programs have become stale
 
-struct Plan {  // the programs of one algorithm, by what peers may do with the arrays; compiled when first wanted
+struct Plan {  // the programs of one algorithm, by memory mode; compiled when first needed
     int collective;
     std::string algorithm;
     int root;
@@ -102,10 +102,10 @@ struct Plan {  // the programs of one algorithm, by what peers may do with the a
     const Program* program(Memory memory) const { return programs[static_cast<size_t>(memory)].get(); }
 };
 
-struct Choice {  // up to `limit` bytes, the engine takes this algorithm by itself
+struct Choice {  // up to `limit` bytes, the engine chooses this algorithm by default
     uint64_t limit;
     std::string algorithm;
-    bool shared;                               // worth reaching into the arrays, where they lie in shared memory
+    bool shared;                               // access arrays directly if they are in shared memory
     std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
 };
 
@@ -125,12 +125,12 @@ class PyCommunicator {
     }
 
     ~PyCommunicator() {
-        if (!native_->is_here()) {  // what a forked child has of it is not its to end
+        if (!native_->is_here()) {  // a forked child must not destroy its copy
             static_cast<void>(worker_.release());
             static_cast<void>(native_.release());
             return;
         }
-        // The worker finishes what it has, and to let go of a job's arrays it needs the GIL that this thread holds.
+        // The worker finishes its jobs, and needs the GIL, which this thread holds, to release a job's arrays.
         WithoutGil without;
         worker_.reset();
     }
@@ -145,9 +145,9 @@ class PyCommunicator {
             choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
     }
 
-    // The way of almost all calls: blocking, a built-in operation, a registered algorithm, a contiguous array. It keeps
-    // what Python adds to a call below a microsecond. Everything else, and everything that is wrong, goes the long way.
-    // `vouched`: see Array.
+    // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
+    // array. It keeps Python's overhead below a microsecond. Everything else, including all errors, takes the long
+    // path. `vouched`: see Array.
     nb::object call(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                     nb::handle in_background, nb::handle timeout, nb::handle dtype, bool vouched) {
         bool plain = in_background.ptr() == Py_False &&
@@ -162,7 +162,7 @@ class PyCommunicator {
             Job job;
             try {
                 prepare(job, collective, input, output, number, root, algorithm, timeout, dtype, vouched);
-            } catch (const std::exception&) {  // the long way says it better
+            } catch (const std::exception&) {  // the long path gives a better error
                 plain = false;
             }
             if (plain) {
@@ -173,7 +173,7 @@ class PyCommunicator {
         return long_way_(collective, input, output, op, root, algorithm, in_background, timeout, dtype);
     }
 
-    // Runs one call, or hands it to the worker and returns its ticket.
+    // Runs one call, or passes it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
         check_caller(collective_names[collective]);
@@ -183,7 +183,7 @@ class PyCommunicator {
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
             double limit = std::chrono::duration<double>(job->call.timeout).count();
-            // Not begun in time: those before it take too long. Once begun, it has a limit of its own.
+            // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
             if (!wait(*ticket, limit) && worker_->withdraw(*ticket))
                 throw native_->not_my_turn(collective_names[collective], job->call.timeout);
             wait(*ticket, -1);
@@ -218,8 +218,8 @@ class PyCommunicator {
         }
     }
 
-    // `compares`: whether all came with the same to the last call. What is still under way was not waited for, and is
-    // not.
+    // `compares`: check whether all ranks made the same last call. Calls still in progress were not waited for, and are
+    // not now.
     void close(bool compares) {
         if (!native_->is_here()) return;  // a forked child leaves its parent's communicator alone
         check_caller("close");
@@ -234,8 +234,8 @@ class PyCommunicator {
         worker_.reset();
         if (error) std::rethrow_exception(error);
     }
-    // The interpreter is about to end, and with it what the worker's thread needs to end its calls: whether one was
-    // given up.
+    // The interpreter is about to end, and the worker's thread needs it to finish its calls. Returns whether a call was
+    // abandoned.
     bool end() {
         if (!native_->is_here()) return false;
         bool pending = native_->is_in_call() || (worker_ && worker_->busy());
@@ -255,7 +255,7 @@ class PyCommunicator {
     }
     uint64_t calls() const { return native_->calls(); }
 
-    // An error is about to leave a call. What is done about it never takes its place.
+    // An error is about to leave a call. An error in handling it never replaces it.
     void tell(nb::python_error& error) noexcept {
         try {
             failed_(error.value());
@@ -265,7 +265,7 @@ class PyCommunicator {
     }
     void start_trace() {
         events_.clear();
-        WithoutGil without;  // a call in the background may need the interpreter to come to its end
+        WithoutGil without;  // a background call may need the interpreter to finish
         native_->trace_to(&events_, timeout_);
     }
     nb::list stop_trace() {
@@ -286,7 +286,7 @@ class PyCommunicator {
         std::shared_ptr<Plan> plan;
         nb::object function;
         Call call{};
-        // Jobs end on the worker's thread too, and what they hold belongs to Python.
+        // Jobs may be destroyed on the worker's thread, and what they hold belongs to Python.
         ~Job() {
             nb::gil_scoped_acquire acquire;
             input = Array();
@@ -297,8 +297,8 @@ class PyCommunicator {
         Job(const Job&) = delete;
     };
 
-    // The lock of the interpreter, given up only when there is time to: a small call is over before another thread
-    // could take it.
+    // The interpreter's lock, released only when a call takes longer: a small call is over before another thread could
+    // take the lock.
     class Interpreter {
       public:
         void release() {
@@ -322,7 +322,7 @@ class PyCommunicator {
         constexpr size_t small = 16 << 10;
         Interpreter interpreter;
 #if defined(__SANITIZE_THREAD__)
-        interpreter.release();  // kept, it would put in order what ThreadSanitizer is to see out of order
+        interpreter.release();  // if kept, it would order accesses that ThreadSanitizer should see as unordered
 #endif
         if (job.call.elements * size_of(job.call.dtype) > small) interpreter.release();
         native_->run(job.call, [&] { interpreter.release(); }, check_signals);
@@ -442,8 +442,8 @@ class PyCommunicator {
                                                                         void* const* destinations, size_t copies,
                                                                         size_t elements) {
             nb::gil_scoped_acquire acquire;
-            // Copies, since the operation may keep what it is given: what lies here will soon be something else, or
-            // gone. In pieces that stay in the cache.
+            // Copies, because the operation may keep its arguments, and this memory is soon overwritten or freed. In
+            // pieces that stay in the cache.
             size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
             for (size_t done = 0; done < elements; done += most) {
                 size_t start = done * size_of(dtype), bytes = std::min(most, elements - done) * size_of(dtype);
@@ -451,7 +451,7 @@ class PyCommunicator {
                 for (size_t i = 0; i < count; ++i)
                     list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
                 nb::object result = nb::handle(function)(list, name_of(dtype));
-                native_->check_here("an operation");  // it may have forked, and this be the child
+                native_->check_here("an operation");  // it may have forked, and this may be the child
                 Array array(result, false, dtype);
                 if (array.elements * size_of(dtype) != bytes)
                     throw nb::value_error("an operation gave another length than it got");
@@ -462,7 +462,7 @@ class PyCommunicator {
     }
 
     std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root) {
-        if (known_programs_ != program_generation) {  // a name has come to stand for another algorithm
+        if (known_programs_ != program_generation) {  // a name now means another algorithm
             known_programs_ = program_generation;
             plans_.clear();
             for (auto& choices : choices_)
@@ -481,7 +481,7 @@ class PyCommunicator {
         auto made = make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number)));
         if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
             throw nb::value_error("the program is another rank's");
-        // Compiling is Python, and meanwhile another thread may have done the same and be running the result.
+        // Compiling runs Python, so another thread may meanwhile have compiled the same program and be running it.
         if (!plan.programs[number]) plan.programs[number] = made;
         return plan.program(memory);
     }
@@ -491,7 +491,7 @@ class PyCommunicator {
         return worker_->submit([this, job]() mutable { native_->run(job->call, nullptr, nullptr); });
     }
 
-    // The numbers of the operations by name, as a Python dictionary: the fastest way from one of its strings.
+    // The numbers of the operations by name, as a Python dictionary: the fastest lookup for a Python string.
     static nb::dict& op_numbers() {
         static nb::dict* numbers = [] {
             auto* made = new nb::dict();
@@ -514,8 +514,8 @@ class PyCommunicator {
 
 }  // namespace
 
-// The entry to PyCommunicator::call, as a plain C function: what nanobind does for a function of ten arguments, the
-// smallest calls would feel.
+// The entry to PyCommunicator::call, as a plain C function: nanobind's overhead for ten arguments would be noticeable
+// in the smallest calls.
 static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count, bool vouched) noexcept {
     auto* self = static_cast<PyCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
     try {
@@ -587,7 +587,7 @@ void bind_communicator(nb::module_& module) {
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
     module.def("forget_programs", [] { ++program_generation; });
-    // Until no thread is in a call any more without the interpreter's lock, or the time is up.
+    // Waits until no thread is in a call without the interpreter's lock, or until the timeout.
     module.def("await_threads", [](double limit) {
         for (auto end = Clock::now() + seconds(limit); threads_without_gil > 0 && Clock::now() < end;) {
             nb::gil_scoped_release release;
@@ -603,7 +603,7 @@ void bind_communicator(nb::module_& module) {
     module.attr("MOST_RANKS") = most_ranks;
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
-    // What the model of the engine (tune/model.py) must know.
+    // What the model of the engine (tune/model.py) needs to know.
     module.attr("WINDOW_BYTES") = window_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
     module.def("segment_bytes", &segment_bytes);

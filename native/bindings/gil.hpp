@@ -1,15 +1,15 @@
-// The interpreter's lock, and when to be without it.
+// The interpreter's lock (GIL), and when to release it.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 namespace allfold {
 
-// Threads of Python's that are without the lock in a call of the extension. Changed with the lock held.
+// How many Python threads are in a call of the extension without the lock. Changed with the lock held.
 inline int threads_without_gil = 0;
 
-// Gives the lock up. An interpreter that ends unwinds daemon threads where they come back for it, which no destructor
-// survives: whoever is without it is counted, so that the end can wait for them (see `await_threads`).
+// Releases the lock. An interpreter that ends unwinds daemon threads when they try to take it again, which no
+// destructor survives. So threads without the lock are counted, and the end can wait for them (see `await_threads`).
 class WithoutGil {
   public:
     WithoutGil() {

@@ -1,5 +1,5 @@
-// What can be seen of a rank from outside, in its arena: for `allfold doctor`, for the flight recorder, and for ranks
-// that agree on who is left.
+// What can be read about a rank from its arena, from outside: for `allfold doctor`, for the flight recorder, and for
+// ranks that agree on who is left.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -19,7 +19,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// What ticks are in seconds since 1970, from the clocks when the communicator was made and now.
+// Converts ticks to seconds since 1970, from both clocks when the communicator was made and now.
 struct Times {
     uint64_t start_ticks, start_time;
     double ticks_a_nanosecond;
@@ -139,8 +139,8 @@ nb::bytes ask_descriptor(int descriptor, double seconds) {
     return nb::bytes(text.data(), text.size());
 }
 
-// A plain C function, with nothing in it that would have to be destroyed: an interpreter that is ending has a thread
-// that asks for its lock exit then and there, through all frames, which C++ takes for an error in most of its own.
+// A plain C function, without objects to destroy: when the interpreter ends, a thread that asks for its lock exits
+// immediately, through all frames, and C++ treats that as an error in most functions.
 PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (count != 2 || !nb::isinstance<Arena>(arguments[0])) {
         PyErr_SetString(PyExc_TypeError, "next_question takes an arena and a number");
@@ -156,8 +156,8 @@ PyObject* next_question(PyObject*, PyObject* const* arguments, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(question);
 }
 
-// What the flight recorder adds to a call, in nanoseconds: a record is made and stored, and the clock read twice. The
-// best of some rounds over as many records as are kept.
+// What the flight recorder adds to a call, in nanoseconds: a record is made and stored, and the clock is read twice.
+// The best of several rounds, each over as many records as are kept.
 double recorder_nanoseconds() {
     auto records = std::make_unique<SharedRecord[]>(records_kept);
     constexpr uint64_t calls = 64 * records_kept;
@@ -208,8 +208,7 @@ void bind_inspect(nb::module_& module) {
         arena.need_here("is_alive");
         return life_of(process_of(arena)) == Life::alive;
     });
-    // Sequentially consistent: those who agree on something through these words each write theirs and then read the
-    // others'.
+    // Sequentially consistent: ranks that agree through these words each write their own and then read the others.
     module.def("load_word",
                [](const Arena& arena, size_t post, size_t word) { return shrink_word(arena, post, word).load(); });
     module.def("store_word", [](const Arena& arena, size_t post, size_t word, uint64_t value) {

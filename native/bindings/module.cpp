@@ -26,7 +26,7 @@ NB_MODULE(_native, module) {
             raise(error);
         }
     });
-    // What an interpreter that exits leaves to the system is no leak worth a warning to users.
+    // Objects that an exiting interpreter leaves to the system are not leaks that users should be warned about.
     nb::set_leak_warnings(false);
     bind_arena(module);
     bind_channel(module);

@@ -16,8 +16,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Arrays that have more bytes than this on all ranks together are taken to lie beyond the caches, which the ranks
-// share.
+// Arrays with more bytes than this on all ranks together are assumed not to fit the caches, which the ranks share.
 constexpr uint64_t cached_bytes = uint64_t{64} << 20;
 
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
@@ -38,15 +37,15 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
     outputs_.resize(size());
     far_.resize(size());
     if (getrandom(&probe_word_, sizeof probe_word_, 0) != sizeof probe_word_) fetching_ = Fetching::fails;
-    probe_word_ |= 1;  // not what an untouched post says
+    probe_word_ |= 1;  // never the value of an untouched post
     posts_[rank_]->probe_address.store(reinterpret_cast<uint64_t>(&probe_word_), std::memory_order_relaxed);
     posts_[rank_]->fences_for_all.store(sleepers_fence_for_all(), std::memory_order_relaxed);
-    // Release: whoever sees the probe_word sees the address and the process to look for it.
+    // Release: a peer that sees the probe_word also sees its address and process.
     posts_[rank_]->probe_word.store(probe_word_, std::memory_order_release);
     posts_[rank_]->start_ticks.store(ticks(), std::memory_order_relaxed);
     posts_[rank_]->start_time.store(nanoseconds_since_1970(), std::memory_order_relaxed);
     for (Entry& entry : members_[rank_].arena->directory().entries) {
-        uint64_t free = 0;  // claimed by a number that is no post's; two communicators may be made at the same time
+        uint64_t free = 0;  // claimed with a number that is not a post; two communicators may be made at the same time
         if (!entry.post.compare_exchange_strong(free, 1, std::memory_order_acq_rel)) continue;
         entry.group.store(group, std::memory_order_relaxed);
         entry.rank.store(rank_, std::memory_order_relaxed);
@@ -55,7 +54,7 @@ Communicator::Communicator(uint32_t rank, std::vector<Member> members, std::stri
             entry.label[i].store(i < label_.size() ? label_[i] : '\0', std::memory_order_relaxed);
         entry.post.store(members_[rank_].post, std::memory_order_release);
         entry_ = &entry;
-        break;  // with none free the communicator works all the same, unseen
+        break;  // if none is free, the communicator still works, but `allfold doctor` does not see it
     }
 }
 
@@ -70,7 +69,7 @@ bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
 }
 
 void Communicator::retire(Standing standing) {
-    // What ended the communicator first is what peers should hear of.
+    // Peers should hear what ended the communicator first.
     uint32_t open = static_cast<uint32_t>(Standing::open);
     posts_[rank_]->standing.compare_exchange_strong(open, static_cast<uint32_t>(standing), std::memory_order_acq_rel);
     wake_all(posts_[rank_]->progress);
@@ -83,7 +82,7 @@ Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::du
     auto& turn = communicator_.turn_;
     uint64_t free = 0;
     if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
-        // Whoever has the turn may need, to finish, what before_blocking() gives up (the interpreter).
+        // The thread that has the turn may need the interpreter's lock to finish; before_blocking() releases it.
         if (before_blocking) before_blocking();
         auto deadline = Clock::now() + timeout;
         while (turn.exchange(2, std::memory_order_acquire) != 0) {
@@ -143,11 +142,11 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
         running.program = agree(running, call);
         perform(running, call, *running.program);
     } catch (const EngineError& error) {
-        if (!is_here()) throw;  // out of an operation that has forked: none of this is the child's
+        if (!is_here()) throw;  // from an operation that has forked: none of this belongs to the child
         first_error_->set(error);
         retire(Standing::aborted);  // the others must not wait for a call that this rank has given up
         throw;
-    } catch (...) {  // what it was, the caller hears from the exception itself
+    } catch (...) {  // the exception itself tells the caller what happened
         if (!is_here()) throw;
         first_error_->set(
             EngineError(Fault::usage,
@@ -187,23 +186,23 @@ void Communicator::enter(Running& running, const Call& call) {
     record.begun = ticks();
     chain_ = mix(chain_, signature(record));
     Post& post = *posts_[rank_];
-    // Relaxed: whoever reads these has first acquired a progress that is published after them.
+    // Relaxed: readers have first acquired a progress that is published after these.
     post.records[call_ % records_kept].store(record);
     post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
-    // Release: check_peers() reads record and chain of a peer that it has not heard of otherwise.
+    // Release: check_peers() reads the record and chain of a peer without any other synchronisation.
     post.last_call.store(call_, std::memory_order_release);
-    // A peer that has not said so yet may still say so: until then, every publication has its own fence.
+    // A peer that has not said so yet may do so later: until then, every publication has its own fence.
     if (!fenced_by_sleepers_)
         fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
             return each->fences_for_all.load(std::memory_order_relaxed) != 0;
         });
-    // Nobody may fall behind by more than two uses of a work area: the one that comes next was used before the last,
-    // and records and chains are kept for a few calls only.
+    // No rank may be more than two uses of a work area behind: the next area was last used two uses ago, and records
+    // and chains are kept for a few calls only.
     for (uint32_t peer = 0; peer < size(); ++peer)
         if (peer != rank_) await_peer(running, peer, settled_);
 }
 
-// Say in the record how peers get at this rank's arrays.
+// Note in the record how peers can access this rank's arrays.
 void Communicator::offer(CallRecord& record, const Call& call) {
     if (!call.shared_program || (!call.input && !call.output)) return;
     const Arena& arena = *members_[rank_].arena;
@@ -219,8 +218,8 @@ void Communicator::offer(CallRecord& record, const Call& call) {
     }
 }
 
-// Whether this rank can read the memory of all others. Tried once, when it is first wanted and all have left their
-// probe words: a process by that number that is not the peer has another number there, or nothing.
+// Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
+// their probe words. If the process ID belongs to another process by now, that address has another number or none.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
@@ -235,11 +234,12 @@ bool Communicator::can_fetch() {
     return fetching_ == Fetching::works;
 }
 
-// Which program it is, the same on all ranks: reaching into arrays takes all ranks. Whoever offers none knows that it
-// is not to be; the others wait to hear from everyone, as a program that reaches into arrays must anyway.
+// Chooses the program, the same on all ranks: accessing arrays directly needs the consent of all ranks. A rank that
+// does not offer its arrays knows the answer at once; the others wait to hear from all ranks, which a program that
+// accesses arrays must do anyway.
 const Program* Communicator::agree(Running& running, const Call& call) {
     const CallRecord& own = running.record;
-    // Heard by those who offer theirs, before anything that could wait for them.
+    // Publish this for the ranks that offer theirs, before anything that could wait for them.
     if (call.shared_program) publish_progress(base_ + 1);
     if (own.reach == Reach::none) return call.private_program;
     bool shared = true, readable = true;
@@ -248,7 +248,7 @@ const Program* Communicator::agree(Running& running, const Call& call) {
         if (peer != rank_) {
             await_peer(running, peer, base_ + 1);
             meet(running, peer);
-            // It is there, and will be for many calls: the peer is in this one.
+            // The record is there, and stays for many calls: the peer is in this one.
             if (!posts_[peer]->records[call_ % records_kept].load(call_, record)) fail_mismatch(running);
         }
         bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
@@ -325,12 +325,13 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     settled_ = running.segments > 1 && !program.one_area ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
-    // In a row of small calls one trip of the line less each: who has heard from everyone in this call, and was heard,
-    // may keep its end to itself, unless it is awaited in this very call. What it announced tells the others that it
-    // has ended the call before, which is what they wait for in the next one. That it has ended this one they wait for
-    // in the next but one, and until then they hear from it again, or it has not come to the next.
+    // This saves one cache-line transfer per call in a sequence of small calls. A rank that has heard from all ranks in
+    // this call, and has published something itself, need not publish the end of the call, unless a peer waits for it
+    // in this very call. What it published tells the others that it has ended the call before, and that is what they
+    // wait for in the next call. They wait for the end of this call only in the call after the next; until then they
+    // hear from it again, or it has not reached the next call.
     if (!program.silent || running.segments > 1) publish_progress(base_);
-    // Release: whoever sees that this rank has done its part also sees the progress that it would wait for.
+    // Release: a peer that sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
     posts_[rank_]->records[call_ % records_kept].end(ticks());
 }
@@ -356,7 +357,7 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
         destinations[destination_count++] = locate(running, program, *slot, start);
         into_work |= slot->space == Space::work;
     }
-    // Between arrays the library's own copy is faster, and what lies in the work area is in the cache.
+    // From array to array memcpy is faster, and data in the work area is in the cache.
     const void* from_memory = into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations,
@@ -378,8 +379,8 @@ void Communicator::combine(const Call& call, const void* const* sources, size_t 
     }
 }
 
-// The same where sources may lie in the memory of other processes: what is copied is fetched to where it belongs, what
-// is folded is fetched tile by tile, so that it is still in the cache when it is combined.
+// The same where sources may be in the memory of other processes: data to copy is fetched directly to its destination,
+// data to fold is fetched tile by tile, so that it is still in the cache when it is combined.
 void Communicator::fetch_and_combine(Running& running, const Call& call, const Slot* slots, const void** sources,
                                      size_t source_count, void** destinations, size_t destination_count,
                                      uint64_t elements, bool complete) {
@@ -393,7 +394,7 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
             copy(destinations[0], destinations + 1, destination_count - 1, elements * element, false);
         return;
     }
-    // Usually a tile of many elements; with very many sources an element of each.
+    // Usually a tile has many elements; with very many sources it has one element of each.
     fetched_.resize(std::max(fetched_bytes, far * element));
     near_.resize(source_count);
     here_.resize(destination_count);
@@ -426,7 +427,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
                                             ") " + where(call_));
 }
 
-// Where a slot's chunk lies, from its element `start` on. A work slot holds just the segment that is being worked on.
+// The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
 char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
     size_t element = size_of(static_cast<DType>(running.record.dtype));
     if (slot.space == Space::work) {
@@ -439,15 +440,14 @@ char* Communicator::locate(const Running& running, const Program& program, const
     return const_cast<char*>(base) + (skip + start) * element;
 }
 
-// Waiting; communicator_wait.cpp has what can go wrong meanwhile.
+// Waiting. What can go wrong meanwhile is in communicator_wait.cpp.
 
 void Communicator::publish_progress(uint64_t value) {
     publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
 }
 
 void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) {
-    // What was seen once need not be looked at again: a peer's line is fetched when there is news to expect, and only
-    // then.
+    // Progress that was seen once is not read again: a peer's cache line is fetched only when news is expected.
     if (seen_[peer] >= target) return;
     Post& post = *posts_[peer];
     bool took_long = false;

@@ -1,8 +1,8 @@
 // The engine: runs programs on one rank of a communicator.
 //
-// All that ranks share is in their posts (layout.hpp) and work areas. A call goes like this: leave a record of what one
-// came with; wait until nobody is more than two calls behind; run the program, segment by segment; publish that one is
-// done. Every wait checks, when it first hears of a peer in a call, that the peer is in the same call.
+// Everything that ranks share is in their posts (layout.hpp) and work areas. A call has four parts: write a record of
+// the call; wait until no rank is more than two calls behind; run the program, segment by segment; publish that this
+// rank is done. Every wait checks, when it first hears from a peer in a call, that the peer is in the same call.
 #pragma once
 
 #include <atomic>
@@ -42,23 +42,23 @@ inline constexpr const char* collective_names[] = {
 inline constexpr uint8_t custom_op = 255;                // the user's own operation
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
 
-// The work area that one segment uses: small enough to stay in a second-level cache while peers read it, large enough
-// that waiting for them does not show. One that every segment uses again is to stay there from one to the next, with
-// what is copied to it and back, even if several ranks share the core; but in many slots it would be small change, and
-// ranks that share cores would change too often.
+// The size of the work area that one segment uses: small enough to stay in an L2 cache while peers read it, large
+// enough that waiting for them does not matter. An area that every segment reuses should stay in the cache from one
+// segment to the next, together with the data copied to and from it, even if several ranks share the core. But divided
+// into many slots it would be too small, and ranks that share cores would switch too often.
 inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
     if (!one_area) return size_t{1} << 19;
     return work_slots <= 8 ? size_t{1} << 17 : size_t{1} << 18;
 }
 
-// What is fetched at once for one fold: within a second-level cache, yet large, since every fetch is a system call.
+// How much is fetched at once for one fold: it fits an L2 cache, but is large, because every fetch is a system call.
 inline constexpr size_t fetched_bytes = size_t{1} << 19;
 
 struct Event {  // one instruction, as a trace shows it
     uint64_t call;
     std::string program;
     uint32_t segment, instruction;
-    int64_t start, ready, end;  // nanoseconds: began to wait, began to work, was done
+    int64_t start, ready, end;  // in nanoseconds: when it began to wait, began to work, was done
     uint64_t bytes;
 };
 
@@ -73,8 +73,8 @@ struct Call {
     const char* algorithm;     // "" where the engine chose
     const char* op_name = "";  // of an operation of the user's own
     uint64_t op_digest = 0;
-    // The programs for arrays that lie in shared memory on every rank, for large ones that every rank can read out of
-    // the others' processes, and for all other cases. Null where it would not pay.
+    // The programs for arrays that are in shared memory on every rank, for large ones that every rank can read out of
+    // the others' processes, and for all other cases. Null where it would not be faster.
     const Program* shared_program;
     const Program* readable_program;
     const Program* private_program;
@@ -91,27 +91,27 @@ class Communicator {
         size_t work;
     };
 
-    // `fetches`: arrays may be read out of other processes, if the system lets us.
-    // `group`: the same number on all ranks of this communicator, and on no other, for whoever looks from outside.
-    // `first_error`: shared with the channel of the same communicator.
+    // `fetches`: arrays may be read out of other processes, if the system permits it. `group`: a number that is the
+    // same on all ranks of this communicator and used by no other, for inspection from outside. `first_error`: shared
+    // with the channel of the same communicator.
     Communicator(uint32_t rank, std::vector<Member> members, std::string label, bool fetches, uint64_t group,
                  std::shared_ptr<FirstError> first_error = std::make_shared<FirstError>());
     ~Communicator();
 
-    // What a member needs in its arena for a communicator, and where: called before the members exchange their offsets.
+    // Allocates what a member needs in its arena for a communicator; called before the members exchange their offsets.
     static size_t post_bytes();
     static size_t work_bytes() { return 2 * window_bytes; }
 
-    // `before_blocking` is called when a wait takes longer than a look. `interrupted` is asked now and then during long
-    // waits; it ends the call by throwing. Calls take turns: one that comes while another is under way waits for it,
-    // within its timeout.
+    // `before_blocking` is called when a wait takes longer than a short spin. `interrupted` is called now and then
+    // during long waits; it ends the call by throwing. Calls take turns: one that comes while another is under way
+    // waits for it, within its timeout.
     void run(const Call& call, const std::function<void()>& before_blocking, const std::function<void()>& interrupted);
 
-    // Before this rank leaves: did all come with the same to the last call? A rank that needed nobody in it has not
-    // heard yet. Waits a moment for those who are still on their way, and throws if somebody differs.
+    // Before this rank leaves: did all ranks make the same last call? A rank that needed no peer in it does not know
+    // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
-    // Ends this rank's part for good: no further call works, here or, as soon as they notice, on the other ranks.
+    // Ends this rank's part for good: no further call works here, nor on the other ranks as soon as they notice.
     void retire(Standing standing);
 
     uint32_t rank() const { return rank_; }
@@ -121,11 +121,11 @@ class Communicator {
     // Where to record every instruction from the next call on; null: nowhere. Waits for the call in progress.
     void trace_to(std::vector<Event>* events, Clock::duration timeout);
 
-    // Throws, in the name of `name`, what is true of any call that is made here and now: that this process was forked
-    // off the rank's, or that this thread is in the middle of a call already (in an operation of the user's own, or in
-    // the handler of a signal), for whose end the new one would wait.
+    // Throws, in the name of `name`, if no call may be made here and now: because this process was forked from the
+    // rank's, or because this thread is already inside a call (in a custom operation or a signal handler), and the new
+    // call would wait for its end.
     void check_caller(const char* name) const;
-    // What a call says whose turn did not come in time.
+    // The error of a call that did not get its turn in time.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
     // Whether a thread is in a call here, or waits for its turn.

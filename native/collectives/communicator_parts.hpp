@@ -13,7 +13,7 @@ inline uint64_t mix(uint64_t value, uint64_t next) {
     return value ^ value >> 29;
 }
 
-// What must be the same on all ranks. Where the arrays lie need not be.
+// What must be the same on all ranks. The places of the arrays may differ.
 inline uint64_t signature(const CallRecord& record) {
     uint64_t value = mix(mix(mix(record.call, record.elements), record.schedule), record.op_digest);
     value = mix(value, static_cast<uint32_t>(record.root));
@@ -32,10 +32,10 @@ struct Communicator::Running {
     const std::function<void()>& interrupted;
     CallRecord record;
     Clock::duration timeout;
-    Clock::time_point deadline{};  // set when waiting first takes long: most calls never look at a clock
+    Clock::time_point deadline{};  // set when a wait first takes long: most calls never read a clock
     // By rank; they belong to the communicator, so that a call allocates nothing.
     std::vector<uint8_t>& met;         // peers that were seen to be in the same call
-    std::vector<const char*>& inputs;  // where arrays lie: one's own, and those of peers that may be reached
+    std::vector<const char*>& inputs;  // addresses of arrays: our own, and those of peers that may be accessed
     std::vector<char*>& outputs;
     std::vector<uint8_t>& far;  // those are addresses in the peer's own process
     const Program* program = nullptr;
@@ -46,13 +46,15 @@ struct Communicator::Running {
     bool is_tiny = false;        // everything fits the inline work areas
     bool beyond_caches = false;  // the arrays are too large for them
 
-    // The element that a chunk begins with: chunk · elements / chunks, without that product, which may not fit.
+    // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may
+    // overflow.
     uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
 };
 
-// Whoever has the turn is in a call, or keeps others from beginning one. A mutex whose wait has an end and can be
-// interrupted: 0 is free, 1 taken, 2 taken while somebody may be asleep for it. Acquire when it is taken, release when
-// it is given back: what a communicator keeps from call to call is written by one thread after the other.
+// The thread that has the turn is in a call, or keeps others from beginning one. It is a mutex whose wait has a timeout
+// and can be interrupted: 0 is free, 1 is taken, 2 is taken and a thread may be asleep for it. Acquire when it is
+// taken, release when it is given back: what a communicator keeps from call to call is written by one thread after the
+// other.
 class Communicator::Turn {
   public:
     Turn(Communicator& communicator, const char* name, Clock::duration timeout,

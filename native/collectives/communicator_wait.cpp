@@ -1,4 +1,4 @@
-// What can go wrong while a rank waits for the others of a call, and what is said of it.
+// What can go wrong while a rank waits for the others in a call, and the errors for it.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -15,9 +15,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto nap = 20ms;  // the longest sleep before looking whether everybody is still there
+constexpr auto nap = 20ms;  // the longest sleep before checking whether all peers are still there
 constexpr auto leave_taking =
-    1s;  // how long a rank that leaves waits for those who are to compare the last call with it
+    1s;  // how long a rank that leaves waits for the others, to compare the last call with them
 
 void pause_for_a_moment() {
     timespec moment{0, 1000000};
@@ -34,38 +34,40 @@ Clock::duration Communicator::on_stall(Running& running, uint32_t peer) {
     }
     if (running.interrupted) {
         running.interrupted();
-        check_here("a collective");  // a signal's handler may have forked, and this be the child
+        check_here("a collective");  // a signal handler may have forked, and this may be the child
     }
     check_peers(running, peer);
     if (time >= running.deadline) fail_timeout(running, peer);
     return std::min<Clock::duration>(nap, running.deadline - time);
 }
 
-// Is everybody still there, and in the same call? Asked while waiting for `awaited`.
+// Are all peers still there, and in the same call? Called while waiting for `awaited`.
 void Communicator::check_peers(Running& running, uint32_t awaited) {
     std::vector<uint32_t> out, gave_up;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         Post& post = *posts_[peer];
-        // Before last_done, acquire: what a peer did after it had done its part is then not taken for the reverse.
+        // Acquire, and read before last_done: so a change of a peer after it had done its part is not mistaken for one
+        // before.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
-        // By another thread of this process. (One that closes the communicator lets what has begun come to its end.)
+        // By another thread of this process. (A thread that closes the communicator lets calls that have begun finish.)
         if (peer == rank_ && standing == Standing::aborted)
             throw EngineError(Fault::rank_lost, name_of(running) + ": this communicator was aborted " + where(call_));
-        // Ranks in different calls may wait for each other in programs that do not fit together, and never meet there.
+        // Ranks in different calls may wait for each other in programs that do not match, and then never hear from each
+        // other.
         if (post.last_call.load(std::memory_order_acquire) >= call_ &&
             post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)
             fail_mismatch(running);
-        // A peer that has done its part of this call: whatever befell it since is not our concern.
+        // This peer has done its part of this call: what happened to it since does not matter here.
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);
         if (standing == Standing::late) fail_late(running, peer, awaited);
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
-            gave_up.push_back(peer);  // dead or alive: most do because of somebody else
+            gave_up.push_back(peer);  // dead or alive: most give up because of another rank
         else if (left || life_of(process_of(peer)) == Life::dead)
             out.push_back(peer);
     }
-    // Whoever is seen to be lost comes before those who only heard of it.
+    // A rank that is really lost is named before those that gave up because of it.
     if (!out.empty()) fail_lost(running, out);
     if (!gave_up.empty()) fail_lost(running, gave_up);
 }
@@ -116,13 +118,13 @@ void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peer
 
 void Communicator::fail_mismatch(Running& running) {
     retire(Standing::mismatch);
-    if (running.before_blocking) running.before_blocking();  // they may be threads of this process
-    // Give those who are still on their way a moment to arrive, so that everybody can be named.
+    if (running.before_blocking) running.before_blocking();  // peers may be threads of this process
+    // Give ranks that have not arrived a moment to do so, so that all of them can be named.
     auto limit = Clock::now() + std::min<Clock::duration>(500ms, running.timeout);
     auto arrived = [&](uint32_t peer) { return posts_[peer]->last_call.load(std::memory_order_acquire) >= call_; };
     for (uint32_t peer = 0; peer < size(); ++peer)
         while (!arrived(peer) && Clock::now() < limit) pause_for_a_moment();
-    // A rank that needed nobody may have left the call that differed, and notice in a later one: name the first.
+    // A rank that needed no peer may have left the call that differed, and notice in a later one: name the first.
     std::vector<CallRecord> records(size());
     bool same_call = true, same_collective = true;
     uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
@@ -141,7 +143,7 @@ void Communicator::fail_mismatch(Running& running) {
     }
     std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
     text += ": ";
-    // Two schedules of one name are told apart by their digests, and so are two operations.
+    // Digests distinguish two schedules with the same name, and also two operations.
     bool same_schedules = true, same_operations = true;
     std::map<std::string, const CallRecord*> described;
     for (const CallRecord& record : records) {
@@ -178,8 +180,8 @@ void Communicator::fail_mismatch(Running& running) {
     throw EngineError(Fault::mismatch, text + " " + where(call));
 }
 
-// Another rank has given up waiting. Whoever has waited for about as long says what it waits for itself; whoever came
-// only now cannot, but may see whom the other has waited for.
+// Another rank has given up waiting. A rank that has waited about as long reports what it waits for itself; a rank that
+// has just arrived cannot, but may see whom the other waited for.
 void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
     if (running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
     retire(Standing::late);
@@ -213,15 +215,15 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
         text += list_of(absent) + " did not come";
     }
     text += within + where(call_);
-    // What is known of those that are waited for: of a few, since all of a thousand would be no help.
+    // What is known about the ranks that are waited for; only about a few, because a list of a thousand would not help.
     constexpr size_t most_described = 4;
     if (absent.empty()) absent.push_back(peer);
     for (size_t i = 0; i < std::min(absent.size(), most_described); ++i) text += last_seen(absent[i]);
     throw EngineError(Fault::timeout, text);
 }
 
-// The rank that `peer` waits for, or that that one waits for, and so on. What a stopped one was waiting for may have
-// come.
+// Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that
+// one waited for may have arrived since.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
     for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
@@ -231,7 +233,7 @@ uint32_t Communicator::held_up_by(uint32_t peer) const {
     return peer;
 }
 
-// What a rank was last seen doing, and where it stands in its program if it can still say so.
+// What a rank was last seen doing, and which line of its program it is at, if it can still report that.
 std::string Communicator::last_seen(uint32_t peer) const {
     const Post& post = *posts_[peer];
     int32_t process = process_of(peer);
@@ -249,7 +251,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }
     if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
-    // The first line is for sentences like this one, the rest for `allfold doctor`.
+    // The first line is for errors like this one, the rest for `allfold doctor`.
     Directory& directory = members_[peer].arena->directory();
     if (directory.answers.load(std::memory_order_relaxed) == 0) return text;
     std::string answer = ask(directory, 300ms);

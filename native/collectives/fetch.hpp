@@ -1,5 +1,5 @@
 // Reading the memory of another process: the kernel copies, once, from its array into ours (cross-memory attach).
-// Systems may forbid it (ptrace_scope, seccomp, other users), so whoever wants it tries first.
+// Systems may forbid it (ptrace_scope, seccomp, other users), so callers test it first.
 #pragma once
 
 #include <sys/uio.h>
@@ -11,7 +11,7 @@
 
 namespace allfold {
 
-// 0, or the errno of why not. A thread of this process is read directly.
+// Returns 0 or an errno. The memory of a thread of this process is read directly.
 inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) {
     auto* to = static_cast<char*>(target);
     if (process == getpid()) {

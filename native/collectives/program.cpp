@@ -98,8 +98,8 @@ class Checker {
              "a wait for an instruction that does not exist");
     }
 
-    // Who keeps its end to itself has said something in the call, and has heard from everyone: where arrays are reached
-    // into, before the first instruction, otherwise in the waits.
+    // A rank that does not publish its end must have published something in the call and must have heard from all
+    // ranks: before the first instruction if arrays are accessed directly, otherwise in its waits.
     void silent() const {
         const Program& p = program_;
         uint32_t spoken =

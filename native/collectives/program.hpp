@@ -35,7 +35,7 @@ struct Rows {
     size_t count(size_t row) const { return starts[row + 1] - starts[row]; }
 };
 
-// The chunks of the whole buffer that a rank's array holds: from `begin` to before `end`, in a row.
+// The chunks of the whole buffer that a rank's array holds: from `begin` up to, not including, `end`.
 struct Extent {
     uint32_t begin, end;
 };
@@ -48,7 +48,8 @@ struct Program {
     uint32_t chunks = 0;
     uint32_t slices = 1;      // of the whole buffer, all equally long
     uint32_t work_slots = 0;  // the most that any rank needs
-    bool one_area = false;    // peers are known to be done with a work slot: all segments use the same ones
+    bool one_area =
+        false;  // peers are known to be done with a slot before it is reused: all segments use the same slots
     Memory memory = Memory::private_;
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;
@@ -66,9 +67,10 @@ struct Program {
     const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
 };
 
-// Everything that the engine will rely on while it runs the program: no rank, slot, chunk, wait or list can lead
-// outside of what there is, and nothing that peers wait for is kept from them. Throws what is wrong, a fault of whoever
-// made it. That the program does what its schedule says is proved where it is made (src/allfold/programs/check.py).
+// Checks everything that the engine relies on while it runs the program: every rank, slot, chunk, wait and list is in
+// range, and everything that peers wait for is published. Throws if something is wrong, which is an error of the
+// program's author. That the program does what its schedule says is proved where it is made
+// (src/allfold/programs/check.py).
 void check_program(Program& program);
 
 }  // namespace allfold

@@ -49,8 +49,8 @@ constexpr const char* name_of(Op op) {
 constexpr bool is_complex(DType dtype) { return dtype == DType::complex64 || dtype == DType::complex128; }
 constexpr bool is_floating(DType dtype) { return dtype >= DType::float16 && !is_complex(dtype); }
 
-// Sum and product exist everywhere; the mean of integers is not an integer, complex numbers have no order, and only
-// integers and truth values have bits that mean something.
+// Sum and product exist everywhere; the mean of integers is not an integer, complex numbers have no order, and bitwise
+// operations are for integers and truth values only.
 constexpr bool supports(Op op, DType dtype) {
     switch (op) {
         case Op::sum:

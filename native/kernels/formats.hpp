@@ -9,7 +9,7 @@
 #include "kernels/kernels.hpp"
 
 #if defined(__x86_64__)
-// GCC 12's own header trips over this warning (GCC bug 105593).
+// GCC 12's own header triggers this warning (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -22,7 +22,7 @@
 namespace allfold::ALLFOLD_ISA {
 namespace {
 
-// The widest vector, and how much of every source is taken at once: as many vectors as there are registers for.
+// The widest vector, and how much of every source is processed at once: as many vectors as fit the registers.
 #if defined(__AVX512F__)
 constexpr size_t vector_bytes = 64, block_bytes = 256;
 #elif defined(__AVX2__)
@@ -105,8 +105,8 @@ struct Truth : Plain<uint8_t> {
     }
 };
 
-// So many instructions go to the conversion that the processor, looking ahead by instructions, sees too few bytes
-// ahead.
+// The conversion takes so many instructions that the processor's look-ahead, limited in instructions, covers too few
+// bytes.
 constexpr size_t half_read_ahead = 512;
 
 // A vector of 16-bit numbers becomes two of float32.
@@ -115,8 +115,8 @@ struct Pair {
     Vector<float, width> first, second;
 };
 
-// The numbers at even places go to one vector and those at odd places to the other: that takes a shift and a mask,
-// where keeping them in order would take shuffles, of which processors do fewer at a time.
+// The numbers at even places go to one vector and those at odd places to the other: that takes a shift and a mask.
+// Keeping them in order would take shuffles, of which processors execute fewer at a time.
 struct BFloat16 {
     using Lane = uint16_t;
     static constexpr size_t width = vector_bytes;
@@ -129,7 +129,7 @@ struct BFloat16 {
     }
     // Rounded at even and odd places at once, in 16-bit lanes: `kept` are the upper halves, `lost` the lower. More than
     // half a place lost rounds up, and so does exactly half if `kept` is odd, which is made to look like a little more.
-    // NaN needs no care: one that came from a bfloat16, or that the processor made, has nothing in its lower half.
+    // NaN needs no special case: a NaN that came from a bfloat16, or that the processor made, has a zero lower half.
     template <size_t width>
     static ALLFOLD_INLINE Raw<width> narrow(Pair<width> pair) {
         using Halves = Vector<uint16_t, width>;
@@ -158,7 +158,7 @@ struct BFloat16 {
                                        (place % 2 ? width / 2 + place - 1 + upper : place + upper)...);
     }
 #else
-    // The compiler finds no good shuffle for the above.
+    // The compiler does not find a good shuffle for the code above.
     template <size_t width>
     static ALLFOLD_INLINE auto upper_halves(Pair<width> pair) {
         using Words = Vector<uint32_t, width>;
@@ -177,7 +177,7 @@ struct Float16 {
     static constexpr size_t width = 16;
     static constexpr size_t read_ahead = half_read_ahead;
 #if defined(__F16C__)
-    // Eight at a time even where vectors are wider: the wider conversion takes a shuffle besides, and gains nothing.
+    // Eight at a time even where vectors are wider: the wider conversion needs an extra shuffle and gains nothing.
     static ALLFOLD_INLINE Vector<float, 32> widen(Raw<16> raw) { return _mm256_cvtph_ps(as<__m128i>(raw)); }
     static ALLFOLD_INLINE Raw<16> narrow(Vector<float, 32> value) {
         return as<Raw<16>>(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
@@ -191,7 +191,7 @@ struct Float16 {
         return as<Raw<16>>(vcvt_high_f16_f32(vcvt_f16_f32(pair.first), pair.second));
     }
 #else
-    // Without instructions for it: even and odd places as above, and the bits moved by hand.
+    // Without conversion instructions: even and odd places as above, with explicit bit operations.
     using Single = Vector<float, 16>;
     using Bits = Vector<int32_t, 16>;
     static ALLFOLD_INLINE Pair<16> widen(Raw<16> raw) {

@@ -6,9 +6,9 @@
 // to all destinations; whatever is shorter than a block goes through the same code in pieces of half the size, a
 // quarter, … down to one element.
 //
-// Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, say, AVX-512 code
-// on a processor without it. Hence the unnamed namespaces, and no calls of library functions that are templates or
-// inline.
+// Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, for example,
+// AVX-512 code on a processor without it. So everything is in unnamed namespaces, and no library function is called
+// that is a template or inline.
 #pragma once
 
 #include "kernels/formats.hpp"
@@ -28,7 +28,7 @@ struct Sum {
     }
 };
 
-// The floating sum too: it is the average with a divisor of 1.
+// Also the floating-point sum: it is the average with a divisor of 1.
 struct Average : Sum {};
 
 struct Product {
@@ -60,7 +60,7 @@ struct Xor {
 };
 
 #if defined(__aarch64__)
-// The instructions do exactly what is defined.
+// These instructions do exactly what the definition says.
 ALLFOLD_INLINE Vector<float, 16> floating_minimum(Vector<float, 16> a, Vector<float, 16> b) { return vminq_f32(a, b); }
 ALLFOLD_INLINE Vector<double, 16> floating_minimum(Vector<double, 16> a, Vector<double, 16> b) {
     return vminq_f64(a, b);
@@ -79,7 +79,7 @@ ALLFOLD_INLINE V floating_minimum(V a, V b) {
     return as<V>(as<Raw<sizeof(V)>>(forward) | as<Raw<sizeof(V)>>(backward));
 }
 
-// Not a minus sign: the compiler would reason about comparisons of negated numbers, and miss the instruction for them.
+// No minus sign here: the compiler would simplify comparisons of negated numbers, and not use the instruction for them.
 template <class V>
 ALLFOLD_INLINE V negative(V value) {
     using Bits = Unsigned<sizeof(LaneOf<V>)>;
@@ -160,20 +160,20 @@ struct Call {
     const char* from_memory;  // the source that lies beyond the caches, or null
 };
 
-// Written out `count` times, not a loop: only then does the compiler keep an array of vectors in registers.
+// Unrolled `count` times instead of a loop: only then does the compiler keep an array of vectors in registers.
 template <size_t count, class Body>
 ALLFOLD_INLINE void repeat(Body body) {
     [&]<size_t... i>(std::index_sequence<i...>) ALLFOLD_INLINED { (body(i), ...); }(std::make_index_sequence<count>());
 }
 
-// Processors see what is read in a row and read ahead by themselves, but stop at the end of every page and begin anew
-// in the next one. A source in memory is therefore fetched a page ahead, into the second-level cache, which can wait
-// for more lines at a time than the first; and a copy out of memory goes in four rows side by side, which is faster
-// still. With the many sources of a fold so many rows would be too many to be seen.
+// The hardware prefetcher detects sequential reads, but stops at the end of every page and starts again in the next
+// one. So a source in memory is prefetched a page ahead, into the L2 cache, which can have more misses in flight than
+// L1. A copy from memory reads four streams side by side, which is faster still. A fold has many sources already, and
+// four streams of each would be too many for the prefetcher to track.
 constexpr size_t page = 4096, rows_in_memory = 4;
 constexpr int second_level = 2;  // as __builtin_prefetch counts
 
-// `known_sources` is the number of sources where the code is made for it, 0 where it is made for any.
+// `known_sources` is the number of sources that the code is specialised for, or 0 for any number.
 template <class Format, class Operation, size_t bytes, size_t known_sources>
 ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
     constexpr size_t width = bytes < smallest_vector ? smallest_vector : bytes < Format::width ? bytes : Format::width;
@@ -275,7 +275,8 @@ void fold(const void* const* sources, size_t source_count, void* const* destinat
 
 // ---- which kernel an operation on a type is ----
 
-// Signed and unsigned integers share whatever wraps around; bits do not care how they are grouped.
+// Signed and unsigned integers share all operations that wrap around; bitwise operations work with any grouping of the
+// bits.
 template <class Lane>
 Fold find_integer(Op op) {
     using Wrapping = std::make_unsigned_t<Lane>;
@@ -351,8 +352,8 @@ Fold find_fold(Op op, DType dtype) {
     return nullptr;
 }
 
-// The library knows best how to copy once through the caches; to several destinations, or from beyond the caches, it is
-// the fold of a single source.
+// For one destination within the caches, memcpy is best. A copy to several destinations, or from memory, is the fold of
+// a single source.
 void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory) {
     if (destination_count == 1 && destinations[0] == source) return;
     if (destination_count == 1 && !from_memory) {

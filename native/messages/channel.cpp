@@ -46,7 +46,8 @@ Message Channel::run(Operation& operation, Clock::duration timeout, const Interr
         post(operation);
         if (!operation.done.load(std::memory_order_relaxed)) {
             progress();
-            // Counted before anybody else can touch the operation, so that whoever finishes it knows to ring for us.
+            // Counted before another thread can touch the operation, so that the thread that finishes it knows to ring
+            // the bell.
             drivers_.fetch_add(1, std::memory_order_relaxed);
         } else if (!operation.error) [[likely]] {
             return operation.message;
@@ -57,7 +58,7 @@ Message Channel::run(Operation& operation, Clock::duration timeout, const Interr
     try {
         if (const auto error = drive(operation, timeout, interrupted)) {
             std::lock_guard lock(mutex_);
-            progress();  // what came before the peer went, or just now, counts
+            progress();  // what arrived before the peer left, or just now, counts
             if (!operation.done.load(std::memory_order_relaxed)) throw *error;
         }
     } catch (...) {
@@ -88,7 +89,7 @@ void Channel::start(Operation& operation) {
 Message Channel::wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
     if (!operation.done.load(std::memory_order_acquire)) {
         {
-            // Under the mutex, so that whoever finishes the operation from now on knows to ring for us.
+            // Under the mutex, so that a thread that finishes the operation from now on knows to ring the bell.
             std::lock_guard lock(mutex_);
             drivers_.fetch_add(1, std::memory_order_relaxed);
         }
@@ -110,7 +111,7 @@ Message Channel::wait(Operation& operation, Clock::duration timeout, const Inter
 bool Channel::done(Operation& operation) {
     if (operation.done.load(std::memory_order_acquire)) return true;
     std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock && !closed_) progress();  // if somebody else has the lock, somebody else does that
+    if (lock && !closed_) progress();  // if another thread has the lock, that thread makes progress
     return operation.done.load(std::memory_order_acquire);
 }
 
@@ -162,8 +163,8 @@ void Channel::check(const Operation& operation) const {
         refuse("tag must be from 0 to " + std::to_string(highest_tag) + (receives ? " or ANY_TAG, not " : ", not ") +
                std::to_string(operation.tag));
     if (receives || operation.peer == rank_) return;
-    // Bytes for a rank that will never take them must not look as if they had been sent. (That a process has died shows
-    // only when its ring is full: to ask the system before every message would cost more than the message.)
+    // Bytes for a rank that will never take them must not count as sent. (A dead process is noticed only when its ring
+    // is full: asking the system before every message would cost more than the message.)
     auto peer = static_cast<uint32_t>(operation.peer);
     if (outbound_[peer].cut ||
         posts_[peer]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
@@ -180,7 +181,7 @@ void Channel::post_send(Operation& operation) {
         ++queued_;
         return;
     }
-    // To oneself: an arrival that is there at once.
+    // To ourselves: it arrives at once.
     Inbound& in = inbound_[rank_];
     MessageHeader header{operation.elements, static_cast<int32_t>(operation.tag),
                          static_cast<uint8_t>(operation.dtype)};
@@ -204,7 +205,7 @@ void Channel::post_receive(Operation& operation) {
     uint64_t got = stored.from ? stored.from->got : operation.message.elements * size_of(operation.dtype);
     if (got) std::memcpy(operation.data, stored.bytes.get(), got);
     if (stored.from)
-        stored.from->into = &operation;  // the rest comes straight into the array
+        stored.from->into = &operation;  // the rest goes directly into the array
     else
         finish(operation);
 }
@@ -226,7 +227,7 @@ bool Channel::progress() {
 
 bool Channel::drain(uint32_t source) {
     Inbound& in = inbound_[source];
-    // Acquire: pairs with the sender's release, so that the bytes are there to be read.
+    // Acquire: pairs with the sender's release, so that the bytes are visible.
     const uint64_t head = in.ends->head.load(std::memory_order_acquire);
     if (head == in.taken) [[likely]]
         return false;
@@ -245,7 +246,7 @@ bool Channel::drain(uint32_t source) {
             settle(in, header, nullptr, 0);
             in.taken += unit;
         } else {
-            // Pieces end where the ring ends at the latest, so that none is in two parts.
+            // A piece never crosses the end of the ring, so that it is contiguous.
             uint64_t piece =
                 std::min({head - in.taken, whole_units(in.total - in.got), piece_bytes_ - place % piece_bytes_});
             uint64_t bytes = std::min(piece, in.total - in.got);
@@ -273,12 +274,12 @@ bool Channel::push(Outbound& out) {
     return out.head != before;
 }
 
-// Put as much of the message into the ring as there is room for; true when that was all of it.
+// Put as much of the message into the ring as there is room for; true if that was all of it.
 bool Channel::write(Outbound& out, Operation& operation) {
     const uint64_t total = operation.bytes();
     uint64_t shown = out.head;
     auto show = [&] {
-        // Release: the bytes are visible to whoever reads this.
+        // Release: the bytes are visible to a reader of this.
         out.ends->head.store(out.head, std::memory_order_release);
         shown = out.head;
         ring_bell(*out.bell);
@@ -312,8 +313,8 @@ bool Channel::write(Outbound& out, Operation& operation) {
     return operation.started && operation.moved == total;
 }
 
-// Say where an arriving message goes, of which `length` bytes are there already: into the oldest receive that asks for
-// it, or else into a store. Nothing has changed if there is no memory for that.
+// Decide where an arriving message goes, of which `length` bytes are there already: into the oldest receive that
+// matches it, or else into a store. If there is no memory for that, nothing changes.
 void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefix, uint64_t length) {
     uint64_t total = header.elements * size_of(static_cast<DType>(header.dtype));
     auto found = std::find_if(posted_.begin(), posted_.end(),
@@ -322,7 +323,7 @@ void Channel::settle(Inbound& in, const MessageHeader& header, const char* prefi
     Stored* stored = nullptr;
     if (found == posted_.end()) {
         std::unique_ptr<char[]> bytes(new char[total]);
-        // A message that was on its way to a receive which gave up is older than all that is stored from that rank.
+        // A message that was arriving for a receive which gave up is older than all stored messages from that rank.
         bool older = in.arriving;
         auto place =
             stored_.insert(older ? stored_.begin() : stored_.end(), {in.source, header, std::move(bytes), &in});
@@ -371,11 +372,11 @@ void Channel::finish(Operation& operation) {
         return;
     }
     operation.done.store(true, std::memory_order_release);
-    // Whoever waits for it may be asleep while another thread has driven it to its end.
+    // The thread that waits for it may be asleep while another thread has finished it.
     if (drivers_.load(std::memory_order_relaxed) != 0) ring_bell(*bells_[rank_]);
 }
 
-// Take back an operation that is not done.
+// Cancel an operation that is not done.
 void Channel::cancel(Operation& operation) {
     if (sends(operation)) {
         Outbound& out = outbound_[static_cast<size_t>(operation.peer)];
@@ -396,14 +397,14 @@ void Channel::cancel(Operation& operation) {
     }
     for (Inbound& in : inbound_)
         if (in.into == &operation) {
-            in.into = nullptr;  // without memory for what has come, the message is lost
+            in.into = nullptr;  // if there is no memory for the part that has arrived, the message is lost
             settle(in, in.header, operation.data, in.got);
         }
 }
 
-// A message of which a part is in the ring cannot be taken back, or the next header would be mistaken for its bytes.
-// Unless its receiver has gone, the rest goes on from a copy. Where there is no memory for one, that way is closed for
-// good.
+// A message that is partly in the ring cannot be withdrawn, or the next header would be taken for its bytes. Unless its
+// receiver is gone, the rest is sent from a copy. If there is no memory for the copy, nothing more can be sent to that
+// rank.
 void Channel::adopt_rest(Outbound& out, Operation& operation) {
     std::unique_ptr<char[]> copy(new (std::nothrow) char[operation.bytes()]);
     if (!copy || check_peers(&operation)[static_cast<size_t>(operation.peer)] != State::present) {

@@ -1,14 +1,14 @@
 // Messages from one rank to another, with tags.
 //
 // Every rank has an inbox in its own arena: for each peer a ring of bytes, which the peer fills and the rank empties,
-// and a bell. A message is a header and its bytes; one that is longer than the ring streams through it. Whoever waits,
-// to send or to receive, drives everything that the rank has under way in both directions, so that two ranks that send
-// to each other at once cannot block each other. What nobody drives, because its rank computes or is in a collective, a
-// helper thread does.
+// and a bell. A message is a header and its bytes; one that is longer than the ring streams through it. A thread that
+// waits, to send or to receive, makes progress on everything that the rank has in flight in both directions, so that
+// two ranks that send to each other at the same time cannot block each other. A helper thread makes progress when no
+// thread waits, because the rank computes or is in a collective.
 //
-// All that a rank can wait for (bytes in one of its rings, room in a peer's) is announced by its own bell, and the bell
-// is only rung for somebody who sleeps: while both sides are awake, a message costs its own bytes and one store to
-// `head`.
+// Everything that a rank can wait for (bytes in one of its rings, room in a peer's ring) is announced by its own bell.
+// The bell is only rung for a sleeping thread: while both sides are awake, a message costs its own bytes and one store
+// to `head`.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@
 
 namespace allfold {
 
-inline constexpr int64_t any_source = INT64_MIN;  // not -1, which a computed rank could be by mistake
+inline constexpr int64_t any_source = INT64_MIN;  // not -1, which could be a wrongly computed rank
 inline constexpr int64_t any_tag = -1;
 inline constexpr int64_t highest_tag = INT32_MAX;
 
@@ -73,8 +73,9 @@ struct Operation {
     uint64_t moved = 0;    // bytes
     Message message;       // what was received
     std::optional<EngineError> error;
-    std::unique_ptr<char[]> copy;  // the array, where its owner did not wait for the end
-    // Release, as the last touch: whoever acquires it sees the array and what is above, and may free the operation.
+    std::unique_ptr<char[]> copy;  // a copy of the array, if its owner did not wait for the end
+    // Release, as the last access: a thread that acquires it sees the array and the fields above, and may free the
+    // operation.
     std::atomic<bool> done = false;
 
     uint64_t bytes() const { return elements * size_of(dtype); }
@@ -93,21 +94,21 @@ class Channel {
     Channel(uint32_t rank, std::vector<Member> members, std::string label, std::shared_ptr<FirstError> first_error);
     ~Channel();
 
-    // What a member needs in its arena: called before the members exchange their offsets.
+    // Allocates what a member needs in its arena; called before the members exchange their offsets.
     static size_t inbox_bytes(uint32_t ranks);
 
-    // Sends or receives. A send returns when its array may be used again, which is when all of it has found room.
+    // Sends or receives. A send returns when its array may be used again, that is when all of it is in the ring.
     Message run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
 
-    // The same in the background. wait() throws when the time is up, and the operation goes on.
+    // The same in the background. wait() throws at the timeout, and the operation goes on.
     void start(Operation& operation);
     Message wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
     bool done(Operation& operation);
 
-    // Ends the helper thread, and with an error whatever is not done.
+    // Ends the helper thread, and ends all unfinished operations with an error.
     void close();
 
-    // Throws, in the name of `name`, where this process was forked off the rank's.
+    // Throws, in the name of `name`, if this process was forked from the rank's.
     void check_caller(const char* name) const { members_[rank_].arena->need_here(name); }
     bool is_here() const { return members_[rank_].arena->is_here(); }
 

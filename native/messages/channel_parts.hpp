@@ -10,18 +10,18 @@ namespace allfold {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto nap = 20ms;  // the longest sleep before looking whether the peer is still there
+inline constexpr auto nap = 20ms;  // the longest sleep before checking whether the peer is still there
 inline constexpr auto helper_pause =
-    500us;  // how long the helper leaves an operation to whoever is about to wait for it
+    500us;  // how long the helper leaves an operation to a thread that may be about to wait for it
 inline constexpr uint32_t helper_rounds = 100;  // pauses without work before the helper sleeps until it is called
-inline constexpr auto helper_looks = 200ms;     // how often it looks whether the peers are still there
+inline constexpr auto helper_looks = 200ms;     // how often it checks whether the peers are still there
 inline constexpr uint64_t unit = sizeof(MessageHeader);
 inline constexpr size_t page = 4096;
 
 inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
 inline size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
 
-// A megabyte for all rings together, as long as each has a page; more than 256 KiB for one makes nothing faster.
+// A megabyte for all rings together, but at least a page for each; more than 256 KiB for one makes nothing faster.
 inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
     return std::bit_floor(std::clamp<uint64_t>((uint64_t{1} << 20) / ranks, 4 << 10, 256 << 10));
 }
@@ -29,10 +29,10 @@ inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
 // An inbox: the bell, the ends of all rings, and from the next page on the rings.
 inline size_t rings_offset(uint32_t ranks) { return whole_pages(sizeof(Counter) + ranks * sizeof(Ring)); }
 
-// Tell a rank that bytes or room have come. The fence orders the store of head or tail, just made, before the look at
-// `sleepers`; a sleeper does the opposite (counts itself, fence, looks at heads and tails), so one of the two sees the
-// other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or tail as
-// well.
+// Tell a rank that there are new bytes or new room. The fence orders the preceding store of head or tail before the
+// read of `sleepers`; a sleeper does the opposite (counts itself, fence, reads heads and tails), so one of the two sees
+// the other: see publish() in wait.hpp. Release on its number: a sleeper that reads the new number sees the head or
+// tail as well.
 inline void ring_bell(Counter& bell) {
     order_all(bell.sleepers);
     if (bell.sleepers.load(std::memory_order_relaxed) == 0) return;
@@ -82,7 +82,7 @@ struct Channel::Outbound {
     Counter* bell = nullptr;
     uint64_t head = 0, tail = 0;  // tail as last seen: the receiver's line is only read when room seems to be short
     std::deque<Operation*> queue{};
-    bool cut = false;  // ended in the middle of a message: nothing can follow
+    bool cut = false;  // ended in the middle of a message: nothing more can be sent
 };
 
 }  // namespace allfold

@@ -13,20 +13,20 @@
 
 namespace allfold {
 
-// Make progress until the operation is done; or say why it will not be. The caller has counted itself among the
-// drivers.
+// Make progress until the operation is done, or throw the reason why it will not be. The caller has counted itself
+// among the drivers.
 std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration timeout,
                                           const Interrupted& interrupted) {
     struct Driving {
         std::atomic<uint32_t>& drivers;
         ~Driving() { drivers.fetch_sub(1, std::memory_order_relaxed); }
     } driving{drivers_};
-    Clock::time_point deadline{};  // set when waiting first takes long: most messages never look at a clock
+    Clock::time_point deadline{};  // set when a wait first takes long: most messages never read a clock
     uint32_t idle = 0, busy = 0;
     while (!operation.done.load(std::memory_order_acquire)) {
         bool moved = false;
         {
-            // If somebody else has the lock, somebody else makes progress.
+            // If another thread has the lock, that thread makes progress.
             std::unique_lock lock(mutex_, std::try_to_lock);
             if (lock) moved = progress();
         }
@@ -48,7 +48,7 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
             deadline = time + timeout;
         } else {
             if (interrupted) {
-                // It may have to wait for the interpreter; meanwhile the helper is in charge.
+                // This may have to wait for the interpreter's lock; meanwhile the helper makes progress.
                 drivers_.fetch_sub(1, std::memory_order_relaxed);
                 struct Again {
                     std::atomic<uint32_t>& drivers;
@@ -68,8 +68,8 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
     return std::nullopt;
 }
 
-// Sleep until the bell is rung. The number is read before the last look, so a bell that is rung after it ends the
-// sleep.
+// Sleep until the bell is rung. Its number is read before the last check, so a bell that is rung after the check ends
+// the sleep.
 void Channel::doze(const Operation* operation, Clock::duration at_most) {
     Counter& bell = *bells_[rank_];
     bell.sleepers.fetch_add(1, std::memory_order_relaxed);
@@ -90,14 +90,14 @@ void Channel::call_helper() {
     try {
         helper_ = std::thread([this] { help(); });
     } catch (const std::system_error&) {
-        // No thread to be had: what is under way goes on whenever a call waits, as it would in most libraries.
+        // No thread could be started: operations then make progress whenever a call waits, as in most libraries.
     }
 }
 
-// The helper looks every now and then whether there is something that nobody drives, rather than being called for every
-// operation: most are waited for at once, and to wake a thread costs more than a message.
+// The helper checks now and then for operations on which no thread makes progress. It is not woken for every operation:
+// most are waited for at once, and waking a thread costs more than a message.
 void Channel::help() {
-    // Signals are for the threads of the program.
+    // Signals go to the threads of the program, not to this one.
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -124,7 +124,7 @@ void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
     while (!closed_ && background_ > 0 && drivers_.load(std::memory_order_relaxed) == 0) {
         bool moved = progress();
         lock.unlock();
-        // Not by looking: the rank has other things to do, and this thread should not be in their way.
+        // No spinning: the rank has other work, and this thread should not take a core from it.
         if (moved) idle = 0;
         if (!moved && ++idle < patience_.yields) {
             let_others_run();
@@ -142,7 +142,7 @@ void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// End what waits in the background for a rank that has gone.
+// End background operations that wait for a rank that is gone.
 void Channel::end_lost(const std::vector<State>& states) {
     auto lost = [&] {
         std::vector<Operation*> found;
@@ -156,8 +156,8 @@ void Channel::end_lost(const std::vector<State>& states) {
         return found;
     };
     if (closed_ || lost().empty()) return;
-    progress();  // what came before the peer went counts
-    // One at a time: taking one back can move others.
+    progress();  // what arrived before the peer left counts
+    // One at a time: cancelling one can move others.
     for (auto found = lost(); !found.empty(); found = lost()) {
         Operation& operation = *found.front();
         operation.error.emplace(*find_loss(operation, states));
@@ -173,11 +173,11 @@ void Channel::end_lost(const std::vector<State>& states) {
     }
 }
 
-// How the peers are that the operation depends on; of all of them, if there is none in particular.
+// The state of the peers that the operation depends on, or of all peers if it depends on none in particular.
 std::vector<Channel::State> Channel::check_peers(const Operation* operation) const {
     std::vector<State> states(members_.size(), State::present);
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
-        // Acquire: what the peer wrote before it left is there to be seen.
+        // Acquire: what the peer wrote before it left is visible.
         auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_acquire));
         bool concerned = !operation || operation->peer == any_source || operation->peer == peer;
         if (standing == Standing::left)
@@ -206,12 +206,12 @@ std::optional<EngineError> Channel::find_loss(const Operation& operation, const 
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer == rank_) continue;
         alone = alone && states[peer] != State::present;
-        // From any rank: one that died may be the one that the message should have come from. One that left has said
-        // all that it had to say.
+        // From any rank: a rank that died may be the one that should have sent the message. A rank that closed has sent
+        // everything that it wanted to send.
         if (states[peer] == State::gone && (operation.peer == peer || operation.peer == any_source)) return blame(peer);
         if (states[peer] == State::left && operation.peer == peer) return blame(peer);
     }
-    // Last: whoever gives up does so for somebody, and that one should be named.
+    // Last: a rank gives up because of another one, and that one should be named.
     for (uint32_t peer = 0; peer < states.size(); ++peer) {
         if (peer != rank_ && states[peer] == State::gave_up) return blame(peer);
     }
@@ -246,7 +246,7 @@ EngineError Channel::timed_out(const Operation& operation, Clock::duration timeo
                 within;
     else
         text += "nothing came from " + peer + tag + within;
-    // Most often the message is there, with another tag or from another rank.
+    // In most cases the message is there, with another tag or from another rank.
     size_t named = 0;
     for (const Stored& stored : stored_) {
         if (named++ == 3) break;

@@ -22,8 +22,8 @@ namespace {
 constexpr size_t page = 4096;
 constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
 
-// All arenas of this process, so that a forked child can close their descriptors: while it had them open, the memory of
-// ranks that have ended would stay. The lock is taken before the fork and given back on both sides of it.
+// All arenas of this process, so that a forked child can close their descriptors: open descriptors would keep the
+// memory of ended ranks alive. The lock is taken before the fork and released on both sides of it.
 std::mutex all_mutex;
 std::set<int*> all_descriptors;
 
@@ -54,7 +54,8 @@ void watch_forks() {
 Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, directory_bytes + page)) {
     descriptor_ = memfd_create("allfold", MFD_CLOEXEC);
     if (descriptor_ < 0) fail("memfd_create failed");
-    // The kernel makes it 0777. That nobody else reaches it is seen to by /proc; this holds even where that is not.
+    // The kernel creates it with mode 0777. /proc already keeps other users out; this also protects where /proc does
+    // not.
     fchmod(descriptor_, 0600);
     if (ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) {
         int error = errno;
@@ -93,7 +94,7 @@ void Arena::map() {
 }
 
 Arena::~Arena() {
-    if (!is_here()) return;  // in a child something else may lie at these addresses by now
+    if (!is_here()) return;  // in a child, these addresses may be used by something else
     munmap(base_, size_);
     std::lock_guard lock(all_mutex);
     all_descriptors.erase(&descriptor_);
@@ -110,7 +111,7 @@ void Arena::need_here(const char* name) const {
 
 void Arena::lend_to_children(size_t offset) {
     std::lock_guard lock(mutex_);
-    // Where the kernel declines (too many pieces), children have to do without.
+    // If the kernel refuses (too many mappings), the array is not available in children.
     madvise(base_ + offset, used_.at(offset), MADV_DOFORK);
 }
 
@@ -138,7 +139,7 @@ void Arena::release(size_t offset) {
     size_t length = found->second;
     used_.erase(found);
     madvise(base_ + offset, length, MADV_DONTFORK);
-    // Give the pages back at once, and have them zeroed when they are used again.
+    // Return the pages to the system at once; they are zero when they are used again.
     fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(length));
     auto next = free_.lower_bound(offset);

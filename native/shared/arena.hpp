@@ -1,5 +1,6 @@
 // One rank's shared memory: an anonymous file that peers map too. It has no name, so nobody else can open it, and it
-// goes with the last process that has it. Its size is a limit, not a cost: pages exist only once they are touched.
+// disappears with the last process that has it open. Its size is a limit, not a cost: pages exist only once they are
+// touched.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +26,13 @@ class Arena {
     size_t allocate(size_t bytes);
     void release(size_t offset);
 
-    // Children made by fork() get nothing of an arena but what is lent to them: arrays, which are then theirs too.
+    // Children made by fork() get only the parts of an arena that are lent to them: arrays, which they share with the
+    // parent.
     void lend_to_children(size_t offset);
 
-    // False in a child that was forked off the process that has this arena: most of it is not mapped there.
+    // False in a child forked from the process that owns this arena: most of it is not mapped there.
     bool is_here() const { return forks_ == forks(); }
-    // Throws where it is not, in the name of a call.
+    // Throws if it is not; the error names this call.
     void need_here(const char* name) const;
 
     Directory& directory() const { return *reinterpret_cast<Directory*>(base_); }

@@ -1,6 +1,7 @@
-// Who is to be named. A rank that gives up leaves in its arena whom it had lost; those who notice that it gave up, or
-// has ended since, look there, so that everybody names the rank that was lost first, and not the one that heard of it
-// first. It is left in the arena, not in the post, since it may hear in one communicator and be missed in another.
+// Which rank an error names. A rank that gives up records in its arena which rank it lost. Ranks that notice that it
+// gave up, or has ended since, read that record, so that all of them name the rank that failed first and not one that
+// failed as a consequence. The record is in the arena, not in the post, because a rank may learn of a loss in one
+// communicator and be missed in another.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace allfold {
 
-// Written by the arena's owner before anybody else has the arena: known even of a rank that died before it was ready.
+// Written by the arena's owner before any peer has the arena: known even if the rank died before it was ready.
 inline int32_t process_of(const Arena& arena) { return arena.directory().process.load(std::memory_order_relaxed); }
 
 // "rank 3", "ranks 1, 2 and 5"
@@ -38,15 +39,16 @@ class Blame {
         }
     }
 
-    // This rank gives up because of `peer`. Before its standing changes, which is what others look at first.
+    // This rank gives up because of `peer`. To be called before its standing changes, because peers look at the
+    // standing first.
     void lost(uint32_t peer) const {
         uint64_t identity = arenas_[first(peer)]->directory().identity.load(std::memory_order_relaxed);
         arenas_[rank_]->directory().lost.store(identity, std::memory_order_relaxed);
     }
 
-    // The rank because of whom `rank` gave up, or because of whom that one did, and so on; `rank` itself if it was
-    // nobody's fault, or the fault of somebody who does well here: who left another communicator need not have left
-    // this one.
+    // The rank that caused `rank` to give up, or that caused that one to give up, and so on. It is `rank` itself if no
+    // other rank caused it, or if the other one is still well in this communicator: it may have left another
+    // communicator only.
     uint32_t first(uint32_t rank) const {
         std::vector<uint32_t> path{rank};
         while (true) {
@@ -60,15 +62,15 @@ class Blame {
             if (std::find(path.begin(), path.end(), next) != path.end()) break;
             path.push_back(next);
         }
-        // They gave up because of each other, here and in another communicator: who is no more here has done more than
-        // that.
+        // They gave up because of each other, here and in another communicator. A rank that has left, or whose process
+        // is gone, did more than give up, so it is the cause.
         auto absent = std::find_if(path.begin(), path.end(),
                                    [&](uint32_t one) { return standing(one) == Standing::left || !is_alive(one); });
         return absent == path.end() ? rank : *absent;
     }
 
-    // What befell these ranks: "rank 3 (process 4711) is gone: killed by signal 9 (Killed); rank 1 gave up because of
-    // it".
+    // What happened to these ranks: "rank 3 (process 4711) is gone: killed by signal 9 (Killed); rank 1 gave up because
+    // of it".
     std::string sentence(const std::vector<uint32_t>& ranks) const {
         std::vector<uint32_t> firsts, followers;
         for (uint32_t rank : ranks)

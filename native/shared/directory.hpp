@@ -1,4 +1,4 @@
-// The first pages of every arena: what lies in it, for peers that ask and for `allfold doctor`, which looks from
+// The first pages of every arena: what is in it, for peers that ask and for `allfold doctor`, which inspects it from
 // outside.
 #pragma once
 
@@ -23,9 +23,10 @@ struct Directory {
     std::atomic<uint64_t> magic;
     std::atomic<int32_t> process;
     std::atomic<uint64_t> identity;  // of this arena and no other
-    std::atomic<uint64_t> lost;      // the identity of whom its owner lost last, in any communicator: see blame.hpp
-    // Where do you stand in your program? Whoever wants to know adds one to the question; a thread of the owner then
-    // writes the answer, and gives it the question's number.
+    std::atomic<uint64_t>
+        lost;  // the identity of the rank that its owner lost last, in any communicator: see blame.hpp
+    // Asking the owner for its stack: a process that wants to know increments the question; a thread of the owner then
+    // writes the answer and sets its number to that of the question.
     std::atomic<uint32_t> answers;  // there is such a thread
     Counter question;
     Counter answer;

@@ -1,5 +1,5 @@
-// What ended a communicator on this rank: for its later calls, and for its messages, to say again. The call that it
-// ended may have been one in the background that nobody waited for.
+// The error that ended a communicator on this rank, to be repeated by its later calls and messages. The call that
+// failed may have been a background call that nobody waited for.
 #pragma once
 
 #include <time.h>
@@ -20,9 +20,9 @@ class FirstError {
         if (!error_) error_ = error;
     }
 
-    // Throws it again, as what it was, in the name of another call; returns if there is nothing to say. `patience` is
-    // for an error that is about to come: who sees ranks disagree says so at once, and a little later who came with
-    // what.
+    // Throws it again, with its original type, in the name of another call; returns if there is none. `patience` is how
+    // long to wait for an error that is about to be recorded: a mismatch is announced at once, and a little later the
+    // error says which rank called what.
     void say_again(const std::string& name, std::chrono::nanoseconds patience = {}) {
         auto limit = std::chrono::steady_clock::now() + patience;
         while (true) {

@@ -1,6 +1,5 @@
-// Processes that were forked off a rank. A child has the parent's memory but not its threads, and shares the parent's
-// place among the ranks without being one: it must neither touch what the ranks share nor end what its parent goes on
-// using.
+// Processes forked from a rank. A child has the parent's memory but not its threads. It is not a rank itself: it must
+// neither touch what the ranks share nor shut down what its parent still uses.
 #pragma once
 
 #include <atomic>
@@ -8,8 +7,8 @@
 
 namespace allfold {
 
-// How many forks lie between this process and the one that loaded the extension. Whatever was made at another number
-// belongs to another process. Relaxed: it changes in a child before anything else runs there.
+// How many forks there are between this process and the one that loaded the extension. Objects made at another count
+// belong to another process. Relaxed: it changes in a child before anything else runs there.
 inline std::atomic<uint32_t> fork_count{0};
 
 inline uint32_t forks() { return fork_count.load(std::memory_order_relaxed); }

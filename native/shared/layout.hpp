@@ -8,27 +8,27 @@
 
 namespace allfold {
 
-// What two builds must have in common to read each other's arenas: a hash of where everything lies and what it means.
-// Ranks compare it before they map anything (src/allfold/engines/shared_memory/rendezvous.py), and every arena begins
-// with it.
+// What two builds must have in common to read each other's arenas: a hash of the layout and its meaning. Ranks compare
+// it before they map anything (src/allfold/engines/shared_memory/rendezvous.py), and every arena begins with it.
 extern const uint64_t layout_hash;  // layout_hash.cpp
 
-// A line pair, not a line: processors fetch neighbouring lines together, and a busy neighbour would be dragged along.
+// Two cache lines, not one: processors fetch neighbouring lines in pairs, so a busy neighbour would cause false
+// sharing.
 inline constexpr size_t line_bytes = 128;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "atomics must work between processes");
 
-// A number that only grows, and that others wait for: see wait.hpp.
+// A number that only grows, and that other ranks wait for: see wait.hpp.
 struct Counter {
     alignas(line_bytes) std::atomic<uint64_t> value;
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
 };
 
-// How peers get at the arrays that a rank came with: not at all, in its arena, or by having the kernel read its memory.
-// One with arrays in its arena also says whether it could fetch those of others.
+// How peers can access the arrays of a rank's call: not at all, in its arena, or by letting the kernel read its memory.
+// A rank with arrays in its arena also says whether it could fetch those of others.
 enum class Reach : uint8_t { none, arena, arena_and_fetches, address };
 
-// What a rank came with to a call: for its peers to compare, to find its arrays, and to name in an error.
+// What a rank called: for its peers to compare, to find its arrays, and to describe in an error.
 struct CallRecord {
     uint64_t call = 0;
     uint64_t elements = 0;
@@ -53,8 +53,8 @@ inline void fence() {
 #endif
 }
 
-// A record in shared memory, which its owner overwrites while others may look: a sequence lock. The version is 2·call +
-// 1 while the record of a call is being written, and 2·call + 2 once it is there.
+// A record in shared memory, which its owner overwrites while others may read it: a sequence lock. The version is
+// 2·call + 1 while the record of a call is being written, and 2·call + 2 once it is there.
 //
 // Writing: the fence orders the odd version before every word. Reading: the fence orders every word before the second
 // look at the version. So whoever saw a word of a later record also sees, at its second look, a version that is not
@@ -71,10 +71,10 @@ struct SharedRecord {
         for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
         version.store(2 * record.call + 2, std::memory_order_release);
     }
-    // The call is over: the last word, see CallRecord. One word cannot be torn, and belongs to the version that is
-    // there.
+    // The call is over: sets the last word, see CallRecord. A single word cannot be torn, and it belongs to the version
+    // that is there.
     void end(uint64_t ticks) { words[record_words - 1].store(ticks, std::memory_order_relaxed); }
-    // The record of that call; false if it is not there any more, or not yet.
+    // Reads the record of that call; false if it is not there yet or no longer there.
     bool load(uint64_t call, CallRecord& record) const {
         if (version.load(std::memory_order_acquire) != 2 * call + 2) return false;
         uint64_t plain[record_words];
@@ -86,12 +86,12 @@ struct SharedRecord {
     }
 };
 
-// Why a rank makes no further calls: it saw ranks disagree, was aborted or gave up for another reason, closed its
-// communicator, or gave up because somebody did not come.
+// Why a rank makes no further calls: it saw a mismatch, was aborted or gave up for another reason, closed its
+// communicator, or gave up because another rank was late.
 enum class Standing : uint32_t { open, mismatch, aborted, left, late };
 
-// A rank leaves its record and chain before it waits for those who are two calls behind (Communicator::enter), so what
-// a peer still compares can be two calls old. The other records are for people: the flight recorder.
+// A rank writes its record and chain before it waits for ranks that are two calls behind (Communicator::enter), so a
+// peer may still compare records that are two calls old. The other records are for people: the flight recorder.
 inline constexpr size_t records_kept = 256;
 inline constexpr size_t most_ranks = 1024;  // of one communicator
 inline constexpr size_t chains_kept = 4;
@@ -99,9 +99,9 @@ inline constexpr size_t inline_bytes = 8;
 
 // One rank's side of one communicator.
 struct Post {
-    // How far the rank is, in instructions, over all calls; a release store after each one that somebody waits for.
-    // The chain beside it, a hash of everything the rank has called so far, is written before and read after it, so it
-    // travels in the same line and costs no miss of its own.
+    // How far the rank is, in instructions, over all calls; a release store after each one that somebody waits for. The
+    // chain beside it, a hash of everything the rank has called so far, is written before and read after it, so it
+    // travels in the same cache line and costs no extra miss.
     alignas(line_bytes) std::atomic<uint64_t> progress;
     std::atomic<uint64_t> chain[chains_kept];
     // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss
@@ -112,11 +112,11 @@ struct Post {
     std::atomic<uint64_t> last_call;       // the call that the rank has come to
     std::atomic<uint64_t> last_done;       // the call that it has done its part of
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
-    // A number, and where it lies in the process's own memory: whoever can fetch it from there can fetch arrays.
+    // A known number, and its address in this process: a peer that can fetch it from there can also fetch arrays.
     std::atomic<uint64_t> probe_word, probe_address;
-    std::atomic<uint32_t> waiting_for;              // the rank that it waits for, plus one, once that takes long
+    std::atomic<uint32_t> waiting_for;              // the rank that it waits for, plus one, if the wait is long
     std::atomic<uint64_t> start_ticks, start_time;  // both clocks at the same moment; the time in ns since 1970
-    // How those who go on without lost ranks agree on who they are: see engines/shared_memory/shrink.py.
+    // How the surviving ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
 };

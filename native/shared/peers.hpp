@@ -16,8 +16,8 @@ namespace allfold {
 
 enum class Life { alive, dead };
 
-// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie. How
-// it ended, /proc says of zombies alone; `how` stays empty where that is over.
+// A process that has ended but was not yet waited for still answers kill(pid, 0); /proc says that it is a zombie. /proc
+// tells only of zombies how they ended; `how` stays empty once the process has been reaped.
 inline Life life_of(int32_t process, std::string* how = nullptr) {
     if (process <= 0 || process == getpid()) return Life::alive;
     char path[32], text[1024];
@@ -28,7 +28,7 @@ inline Life life_of(int32_t process, std::string* how = nullptr) {
     close(file);
     if (length <= 0) return Life::dead;
     text[length] = 0;
-    const char* name_end = std::strrchr(text, ')');  // the name before it may hold anything
+    const char* name_end = std::strrchr(text, ')');  // the name before it may contain anything
     if (!name_end || (name_end[2] != 'Z' && name_end[2] != 'X')) return Life::alive;
     if (how && name_end[2] == 'Z') {
         const char* last = std::strrchr(text, ' ');  // the exit status is the last number of all

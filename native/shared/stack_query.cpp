@@ -15,7 +15,7 @@ uint64_t number_of(uint64_t question) { return question & ~no_more; }
 std::string ask(Directory& directory, Clock::duration at_most) {
     if (directory.answers.load(std::memory_order_relaxed) == 0) return "";
     auto limit = Clock::now() + at_most;
-    // Release and acquire, here and below: a question makes nothing known but itself, an answer makes its text known.
+    // Release and acquire, here and below: a question publishes only itself, an answer publishes its text.
     uint64_t question = number_of(directory.question.value.fetch_add(1, std::memory_order_acq_rel)) + 1;
     wake_all(directory.question.value);
     while (true) {
@@ -25,8 +25,8 @@ std::string ask(Directory& directory, Clock::duration at_most) {
         if (left <= Clock::duration::zero()) return "";
         sleep_on(directory.answer.value, answered, left);
     }
-    // Whoever asks at the same time may have it written anew while we read: then this is a mixture, of text all the
-    // same.
+    // If another process asks at the same time, the text may be rewritten while we read it. We then get a mixture, but
+    // still text.
     size_t length = std::min<size_t>(directory.answered_bytes.load(std::memory_order_relaxed), answer_bytes);
     std::string text(length, ' ');
     for (size_t i = 0; i < length; ++i) text[i] = directory.text[i].load(std::memory_order_relaxed);
@@ -56,8 +56,8 @@ void give_answer(Directory& directory, uint64_t question, const std::string& tex
 
 void end_questions(Directory& directory) {
     directory.question.value.fetch_or(no_more, std::memory_order_acq_rel);
-    // The kernel compares the low half of the number, which the mark does not change: one more, so that nobody sleeps
-    // on.
+    // The kernel compares the low half of the number, which the mark does not change. So add one too, or a sleeper
+    // would not notice.
     directory.question.value.fetch_add(1, std::memory_order_acq_rel);
     wake_all(directory.question.value);
 }

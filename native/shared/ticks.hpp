@@ -1,5 +1,5 @@
-// A clock that costs a few nanoseconds: the processor's own counter, the same on all cores. What a tick is worth is
-// found by whoever reads the record, from two looks at both clocks.
+// A clock that costs a few nanoseconds: the processor's own counter, the same on all cores. The reader of a record
+// finds the length of a tick by reading both clocks at two moments.
 #pragma once
 
 #include <time.h>

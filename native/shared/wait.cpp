@@ -37,7 +37,7 @@ Patience Patience::for_ranks(uint32_t ranks) {
 void let_others_run() { sched_yield(); }
 
 bool sleepers_fence_for_all() {
-    // Registered once a process, for all its threads. Old kernels and some sandboxes refuse.
+    // Registered once per process, for all its threads. Old kernels and some sandboxes refuse.
     static const bool registered = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
     return registered;
 }

@@ -1,4 +1,4 @@
-// Waiting for a number to grow: first by looking, then by letting others run, then asleep.
+// Waiting for a number to grow: first spin, then yield, then sleep.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ inline void relax() {
 #endif
 }
 
-// How long to look before letting go of the processor. With a core for everyone, looking is the fastest; but the system
-// may have put two ranks on one core all the same, so even then it is not for long. With more ranks than cores whoever
-// looks keeps the one it waits for from running, so it lets go at once.
+// How long to spin before giving up the processor. With a core for every rank, spinning is the fastest, but only for a
+// short time: the system may still have put two ranks on one core. With more ranks than cores, a spinning rank can keep
+// the rank it waits for from running, so it yields at once.
 inline constexpr uint32_t eager_looks = 64;
 
 struct Patience {
@@ -30,38 +30,38 @@ struct Patience {
     static Patience for_ranks(uint32_t ranks);
 };
 
-// Sleep until `value` is no longer `seen` in its low half, or the time is up, or for no reason. Wakes come from wake().
+// Sleep until the low half of `value` differs from `seen`, or the time is up; may also return early. wake_all() wakes.
 void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_most);
 void wake_all(std::atomic<uint64_t>& value);
 void let_others_run();
 
-// Orders what stands before it before what stands after it, against another thread's order_all() on the same
-// `sleepers`.
+// A full fence: orders everything before it before everything after it, with respect to another thread's order_all() on
+// the same `sleepers`.
 inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
 #if defined(__SANITIZE_THREAD__)
     // ThreadSanitizer does not know fences. Two read-modify-writes of one number are ordered one after the other, and
-    // the later one sees all that was before the earlier one: the same promise, at a higher price.
+    // the later one sees everything before the earlier one: the same guarantee at a higher cost.
     sleepers.fetch_add(0, std::memory_order_seq_cst);
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 
-// Whether whoever goes to sleep in this process has the kernel put a fence into all threads that could wake it
-// (membarrier). Where that holds for all ranks, publishing needs no fence of its own.
+// Whether a thread that goes to sleep in this process lets the kernel run a fence in all threads that could wake it
+// (membarrier). If that holds for all ranks, publishing needs no fence.
 bool sleepers_fence_for_all();
 void fence_for_all();
 
-// Make `value` known to whoever waits for it.
+// Publish `value` to the ranks that wait for it.
 //
-// Release: what was written before is visible to whoever reads the new value. The fence after it orders the store
-// before the look at `sleepers`; a sleeper does the opposite (counts itself, fence, looks at the value), so one of the
-// two sees the other: either we wake it, or it does not go to sleep. Without the fence both could look too early.
+// Release: everything written before is visible to a reader of the new value. The fence after it orders the store
+// before the read of `sleepers`. A sleeper does the opposite (counts itself, fence, reads the value), so one of the two
+// sees the other: either we wake it, or it does not go to sleep. Without the fence both could read too early.
 //
-// The fence waits until the store has reached every cache, twice in every call, for the sake of somebody who hardly
-// ever sleeps. With `fenced_by_sleepers` the sleeper pays instead: between counting itself and looking at the value it
-// has the kernel run a fence on every processor that runs a rank. If our store comes before that fence, the sleeper
-// sees it; if our look comes after it, we see the sleeper; and the compiler keeps the two in this order.
+// The fence waits until the store has reached every cache, twice in every call, although peers hardly ever sleep. With
+// `fenced_by_sleepers` the sleeper pays instead: between counting itself and looking at the value it has the kernel run
+// a fence on every processor that runs a rank. If our store comes before that fence, the sleeper sees it; if our read
+// comes after it, we see the sleeper; and the compiler keeps the two in this order.
 inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number,
                     bool fenced_by_sleepers = false) {
     value.store(number, std::memory_order_release);
@@ -75,19 +75,19 @@ inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleeper
     if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
 }
 
-// Wait until `value` is at least `target`. `before_blocking()` is called when looking alone did not do; `on_stall()`
-// now and then while nothing happens: it gives the longest time to sleep, and ends the wait by throwing. Returns what
-// was seen at last.
+// Wait until `value` is at least `target`. `before_blocking()` is called when spinning was not enough. `on_stall()` is
+// called now and then while nothing happens: it returns the longest time to sleep, and ends the wait by throwing.
+// Returns the last value seen.
 template <typename BeforeBlocking, typename OnStall>
 inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
                       const Patience& patience, BeforeBlocking&& before_blocking, OnStall&& on_stall) {
-    // Acquire: pairs with the release in publish(), so that what the peer wrote before is there to be read.
+    // Acquire: pairs with the release in publish(), so that what the peer wrote before is visible.
     uint64_t seen;
     auto there = [&] { return (seen = value.load(std::memory_order_acquire)) >= target; };
     if (there()) [[likely]]
         return seen;
     for (uint32_t look = 0; look < patience.looks; ++look) {
-        // At first without a pause: it takes as long as the news from another core.
+        // At first without a pause instruction: a pause takes as long as a cache line from another core.
         if (look >= eager_looks) relax();
         if (there()) return seen;
     }

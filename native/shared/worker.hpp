@@ -1,4 +1,4 @@
-// Calls that go on in the background, one after the other, in the order in which they were made.
+// Background calls, executed one after the other in the order in which they were made.
 #pragma once
 
 #include <unistd.h>
@@ -63,7 +63,7 @@ class Worker {
         changed_.notify_all();
         return ticket;
     }
-    // Take back what was submitted; false if it has begun.
+    // Withdraw a submitted job; false if it has begun.
     bool withdraw(const Ticket& ticket) {
         std::lock_guard lock(mutex_);
         return std::erase_if(jobs_, [&](const auto& job) { return job.second.get() == &ticket; }) > 0;
@@ -79,7 +79,7 @@ class Worker {
         std::unique_lock lock(mutex_);
         while (true) {
             changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
-            if (jobs_.empty()) return;  // what was submitted before the end is still done
+            if (jobs_.empty()) return;  // jobs submitted before the end are still done
             auto [job, ticket] = std::move(jobs_.front());
             jobs_.pop_front();
             working_ = true;
@@ -90,10 +90,10 @@ class Worker {
             } catch (...) {
                 error = std::current_exception();
             }
-            // A child that was forked off inside the job has no other thread, and nothing to go back to.
+            // A child forked inside the job has no other thread, and nothing to return to.
             if (forks() != forks_) _exit(EXIT_FAILURE);
             job = nullptr;
-            // Not busy any more by the time somebody hears that it is done: the next call need not go through here.
+            // Clear `busy` before the job is reported as done, so that the next call need not go through here.
             lock.lock();
             working_ = false;
             lock.unlock();

@@ -1,4 +1,4 @@
-// Messages without Python, ranks as threads. Exit status 0 if all is well, 1 if not.
+// Messages without Python, with ranks as threads. Exit status 0 if all tests pass, 1 otherwise.
 #include "messages/channel.hpp"
 
 #include <numeric>
@@ -57,7 +57,7 @@ Numbers counting_from(int32_t first, size_t length) {
     return numbers;
 }
 
-// To the neighbour and from the other one, at the same time: shorter than a ring of bytes, and much longer.
+// Send to one neighbour and receive from the other at the same time: messages shorter than the ring, and much longer.
 void messages_pass_each_other(uint32_t ranks) {
     World world(ranks);
     run_ranks(ranks, [&](uint32_t rank) {
@@ -113,7 +113,7 @@ void anybody_may_be_received_from() {
     });
 }
 
-// Many messages of all lengths between all, each rank with what it expects of whom drawn from the same seed.
+// Many messages of all lengths between all ranks; every rank derives what to expect from the same seed.
 void many_at_once(uint32_t ranks, int rounds) {
     World world(ranks);
     run_ranks(ranks, [&](uint32_t rank) {

@@ -1,4 +1,5 @@
-// The communicator without Python: programs written by hand, ranks as threads. Exit status 0 if all is well, 1 if not.
+// The communicator without Python: programs written by hand, ranks as threads. Exit status 0 if all tests pass, 1
+// otherwise.
 #include "collectives/communicator.hpp"
 
 #include <numeric>
@@ -11,8 +12,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// All-reduce in two instructions: everybody puts its array where all can read it, waits for all, and folds what lies
-// there in the order of the ranks.
+// All-reduce in two instructions: every rank copies its array to where all can read it, waits for all, and folds the
+// copies in rank order.
 Program everybody_reads_everything(uint32_t rank, uint32_t ranks) {
     Program program;
     program.name = "all_reduce/by hand/None/private";
@@ -75,7 +76,7 @@ void sums_are_right(uint32_t ranks, int calls) {
     World world(ranks);
     run_ranks(ranks, [&](uint32_t rank) {
         for (int call = 0; call < calls; ++call) {
-            // None, one that fits a line, some that fit a segment, and some that need several.
+            // No elements, one that fits a cache line, some that fit a segment, and some that need several.
             size_t lengths[] = {0, 1, 2, 3, 17, 1000, 131072, 300001};
             std::vector<float> array(lengths[call % 8]);
             for (size_t i = 0; i < array.size(); ++i) array[i] = static_cast<float>((i * (rank + 1) + call) % 1000);
@@ -122,7 +123,7 @@ void a_call_can_be_aborted_and_interrupted() {
     });
     expect_fault(Fault::rank_lost, "this communicator was aborted", [&] { world.all_reduce(0, array); });
     other.join();
-    world.all_reduce(1, array);  // rank 0 had done for it what it needs
+    world.all_reduce(1, array);  // rank 0 had already done its part
     expect_fault(Fault::rank_lost, "rank 0 gave up", [&] { world.all_reduce(1, array); });
 
     World another(2);
@@ -135,7 +136,7 @@ void a_call_can_be_aborted_and_interrupted() {
     expect(interrupted, "an interrupt ends a wait");
 }
 
-// Threads of one rank take turns; whoever waits for too long says so.
+// Threads of one rank take turns; a thread that waits too long throws.
 void threads_of_one_rank_take_turns() {
     World world(2);
     constexpr int threads = 3, calls = 200;

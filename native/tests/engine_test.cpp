@@ -1,6 +1,5 @@
-// What the engine stands on, without Python: shared memory that is given out and taken back, and numbers that are
-// waited for. Exit status 0 if all is well, 1 if not. Under ThreadSanitizer the data that is handed over is what it
-// watches.
+// The basis of the engine, without Python: shared memory that is allocated and released, and numbers that are waited
+// for. Exit status 0 if all tests pass, 1 otherwise. ThreadSanitizer watches the data that is passed between threads.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,8 +51,8 @@ void arena_gives_and_takes_back() {
     }
 }
 
-// Two threads hand a plain number to and fro, with the patience to spin, to yield, or to sleep at once. A wake-up that
-// is lost would cost a second each time, and the rounds would not fit the time.
+// Two threads pass a plain number back and forth, with the patience to spin, to yield, or to sleep at once. A lost
+// wake-up would cost a second each time, and the rounds would take too long.
 void numbers_are_handed_over(Patience patience, int rounds) {
     Counter ping{}, pong{};
     uint64_t plain = 0;
@@ -78,7 +77,7 @@ void numbers_are_handed_over(Patience patience, int rounds) {
     expect(ping.sleepers.load() == 0 && pong.sleepers.load() == 0, "nobody is counted as asleep at the end");
 }
 
-// Everybody waits for everybody, round after round, more threads than cores.
+// All threads wait for all others, round after round, with more threads than cores.
 void all_meet(uint32_t ranks, int rounds) {
     std::vector<std::unique_ptr<Counter>> counters;
     for (uint32_t i = 0; i < ranks; ++i) counters.push_back(std::make_unique<Counter>());
@@ -106,8 +105,8 @@ void all_meet(uint32_t ranks, int rounds) {
     for (auto& thread : threads) thread.join();
 }
 
-// One thread writes the records of call after call into the same place, others look: whatever they get is one record,
-// not parts of two.
+// One thread writes the records of call after call into the same place while others read: they always get one record,
+// never parts of two.
 void records_are_never_torn(uint64_t calls) {
     auto made_for = [](uint64_t call) {
         CallRecord record;
@@ -149,7 +148,7 @@ void records_are_never_torn(uint64_t calls) {
     expect(seen.load() > 0, "somebody saw a record");
 }
 
-// A forked child has the parent's objects and not its memory: it may end them, and may not use them.
+// A forked child has the parent's objects but not its shared memory: it may destroy them, but not use them.
 void a_forked_child_is_not_the_rank() {
     auto arena = std::make_unique<Arena>(1 << 20);
     size_t lent = arena->allocate(4096), kept = arena->allocate(4096);
@@ -165,7 +164,7 @@ void a_forked_child_is_not_the_rank() {
         } catch (const EngineError& error) {
             good &= error.fault == Fault::usage;
         }
-        arena->release(kept);     // of no effect
+        arena->release(kept);     // has no effect
         arena->at(lent)[17] = 6;  // it is shared memory
         arena.reset();
         _exit(good ? 0 : 1);

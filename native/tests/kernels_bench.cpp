@@ -1,5 +1,5 @@
-// How fast the kernels are, beside memcpy: gigabytes (read and written) a second in the first and second cache and in
-// memory, and nanoseconds a call for a few elements. Arguments: the instruction set (default: the best).
+// How fast the kernels are, compared with memcpy: gigabytes (read and written) per second in the L1 and L2 caches and
+// in memory, and nanoseconds per call for a few elements. Argument: the instruction set (default: the best).
 #include "kernels/kernels.hpp"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ double best_seconds(size_t calls, const std::function<void()>& call) {
 
 struct Arrays {
     explicit Arrays(size_t bytes) : bytes(bytes) {
-        // Arrays that all begin at the same place of a page would compete for the same lines of the cache.
+        // Arrays that all begin at the same offset in a page would compete for the same cache lines.
         const size_t stride = bytes + 4096 + 17 * 64;
         memory.reset(static_cast<char*>(std::aligned_alloc(4096, ((most_sources + 2) * stride + 4095) / 4096 * 4096)));
         std::memset(memory.get(), 0, (most_sources + 2) * stride);

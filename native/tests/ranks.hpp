@@ -23,7 +23,7 @@ inline void expect(bool good, const std::string& what) {
     std::fprintf(stderr, "not so: %s\n", what.c_str());
 }
 
-// Runs something that must fail, in that way, with these words in its sentence.
+// Runs something that must fail with this fault and with these words in its message.
 inline void expect_fault(Fault fault, const std::string& words, const std::function<void()>& work) {
     try {
         work();

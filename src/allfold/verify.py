@@ -57,7 +57,7 @@ class Proof:
         lines += [
             "  no deadlock, no unordered access in the compiled programs",
             f"  steps                    {counts.steps}",
-            f"  rounds, a message a port {counts.rounds}  (at least {bounds.rounds})",
+            f"  rounds (1 message/port)  {counts.rounds}  (at least {bounds.rounds})",
             f"  messages in all          {counts.messages}  (at least {bounds.messages})",
         ]
         if schedule.promise.carries_data:

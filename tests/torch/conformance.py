@@ -1,14 +1,14 @@
-"""torch's own test-suite for backends, run on allfold and beside it on gloo. `make conformance` writes docs/conformance.md.
+"""torch's own test suite for backends, run on allfold and on gloo. `make conformance` writes docs/conformance.md.
 
     python tests/torch/conformance.py                               all tests with both backends; goes on where it was stopped
     python tests/torch/conformance.py --only all_gather barrier     some of them, by parts of their names or by whole names
     python tests/torch/conformance.py --backend allfold --fresh     one backend, from the start
 
-The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It asks for backends by name in about two
-hundred places; here allfold answers to the names of gloo and mpi in all of them, so that whatever torch enables for one of
-the two, or expects of it, it enables for and expects of allfold. Ranks are forked from a process that has imported
-everything, since spawning them costs seconds a test; one test at a time, first with 4 ranks, then with 8 those that want so
-many. A test that fails is given a second chance, with either backend, and the table says so.
+The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about two
+hundred places; in all of them allfold compares equal to gloo and mpi here. So whatever torch enables for one of the two, or
+expects of it, it enables for allfold or expects of allfold. Ranks are forked from a process that has imported everything,
+because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8 those that need
+them. A test that fails gets a second chance, with either backend, and the table says so.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Conformance",
         "",
-        "torch ships the test-suite of its backends in the wheel; this is what it says of allfold, and beside it of gloo.",
-        "`make conformance` runs it and writes this page.",
+        "torch ships a test suite for its distributed backends in the wheel. This page shows its results for allfold, and for",
+        "gloo as a comparison. `make conformance` runs the suite and writes this page. [Documentation index](index.md)",
         "",
         f"torch {', '.join(versions)}; class `DistributedTest._DistTestBase` of",
         f"`torch.testing._internal.distributed.distributed_test`, {len(names)} tests; {RANKS} ranks, {MORE_RANKS} where a",
-        "test wants so many.",
+        "test needs them.",
         "",
         "| | gloo | allfold |",
         "|---|---|---|",
@@ -134,13 +134,13 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "",
         f"Tests that pass with gloo and do not pass with allfold: {', '.join(f'`{name}`' for name in behind) or 'none'}.",
         "",
-        "The suite asks for backends by name in many places. The runner (`tests/torch/conformance.py`) has allfold answer",
-        "to the names of gloo and mpi there, so that what torch enables for one of them, or expects of it, it enables for and",
-        "expects of allfold. `dist.get_backend()` still says allfold: what tests look for in a profile under the name of the",
-        "backend, they look for with gloo alone.",
+        "The suite compares backend names in many places. In these places the runner (`tests/torch/conformance.py`) lets",
+        "allfold compare equal to gloo and mpi. So whatever torch enables for one of the two, or expects of it, it enables",
+        "for allfold or expects of allfold. `dist.get_backend()` still returns allfold, so tests that look for the backend's",
+        "name in a profile do that only with gloo.",
         "",
-        f"{len(skipped)} tests are skipped with both backends. {len(gpus)} of them are for GPUs, or for backends of GPUs; the",
-        "others are listed at the end.",
+        f"{len(skipped)} tests are skipped with both backends. {len(gpus)} of them are for GPUs or GPU backends; the others",
+        "are listed at the end.",
         "",
         "| test | gloo | allfold |",
         "|---|---|---|",
@@ -150,7 +150,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             if name not in skipped
         ),
         "",
-        "Skipped with both, and why:",
+        "Skipped with both backends, and why:",
         "",
         *(f"- `{name}`: {results['allfold'][name]['reason']}" for name in skipped if name not in gpus),
         "",

@@ -1,4 +1,4 @@
-"""The command line: `allfold COMMAND …`, one file a command.
+"""The command line: `allfold COMMAND …`, one file per command.
 
 A command is a module with a `SUMMARY`, `add_arguments(parser)` and `run(arguments)`, which gives the exit status: 0
 good, 1 the thing checked is wrong, 2 wrong usage.
@@ -26,11 +26,11 @@ _COMMANDS = {
     "export": "a schedule for the MSCCL runtimes, ASTRA-sim or Perfetto",
     "plan": "which algorithm for this size on this topology, how long it takes and what limits it",
     "simulate": "who sends what when on a topology: busy and idle ranks, the critical path",
-    "topo": "what this machine has: cores, caches, memory nodes, GPUs, network cards; and what follows",
-    "studio": "the page to play with, on this machine: every algorithm, topology and size; edit and prove at once",
-    "run": "start a script once for every rank of this machine",
-    "tune": "measure this machine: who wins from which size on, for whoever names no algorithm",
-    "bench": "how fast collectives are here, beside gloo, Open MPI, MPICH and memcpy",
+    "topo": "the hardware of this machine: cores, caches, memory nodes, GPUs, network cards; and what it means",
+    "studio": "the interactive page, served on this machine: every algorithm, topology and size; edit and prove",
+    "run": "start a script once per rank on this machine",
+    "tune": "measure which algorithm is fastest here at which size; calls that name none then use it",
+    "bench": "how fast collectives are here, compared with gloo, Open MPI, MPICH and memcpy",
     "doctor": "what the ranks of a live run are doing, and who waits for whom",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
@@ -39,7 +39,7 @@ _DESCRIPTION = (
     "Write a collective algorithm once, as a few readable lines of Python. Then prove it, price it, see it, run it."
 )
 _EPILOG = """\
-`allfold COMMAND --help` explains a command by an example.
+`allfold COMMAND --help` explains a command with an example.
 exit status: 0 good, 1 the thing checked is wrong, 2 wrong usage.
 
 example:
@@ -100,7 +100,7 @@ def _complain(words: Sequence[str], message: str) -> None:
 
 
 def _drop_output() -> None:
-    """Nobody takes our output any more; the interpreter must not stumble over that once more when it exits."""
+    """Nobody reads our output any more; without this, the interpreter would report it again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

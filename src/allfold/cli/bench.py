@@ -1,4 +1,4 @@
-"""`allfold bench`: how fast collectives are here, beside other libraries, measured in turns in one run."""
+"""`allfold bench`: how fast collectives are here, compared with other libraries, measured in turns in one run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ..ops import check_supported, find_op
 from ..registry import algorithms, find_algorithm
 
 SUMMARY = """\
-How fast collectives between real processes of this machine are, in the columns and conventions of nccl-tests (GB are
-10^9 bytes; the size of gather-like collectives is that of the whole array), beside other libraries and beside memcpy.
-Everyone is measured in the same run, in turns: a batch of each, round after round, the best round of each. Results are
+Measure collectives between real processes on this machine, and compare them with other libraries and with memcpy. Columns and
+conventions are those of nccl-tests (1 GB is 10^9 bytes; the size of gather-like collectives is that of the whole array). All
+libraries are measured in the same run, in turns: one batch of each per round; the best round of each counts. Results are
 checked on every rank."""
 
 _EPILOG = f"""\
@@ -47,17 +47,17 @@ example:
   # Avg bus bandwidth    : 0.3692
   # openmpi ÷ ours       : 0.844 in the geometric mean, 0.6 at least at 8
 
-  $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm against the one taken by itself
+  $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm, and the one chosen by default
   $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
-  $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI of another environment
+  $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI from another environment
   $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
 
-where the peers come from (a peer that is not installed is named, and the run goes on without it):
+how to install the peers (a peer that is not installed is named, and the run goes on without it):
   gloo     {HOW_TO_GET["gloo"]}
   openmpi  {HOW_TO_GET["openmpi"]}
   mpich    {HOW_TO_GET["mpich"]}
 
-exit status: 0 good, 1 a result of ours is wrong, 2 wrong usage, 130 after Ctrl-C with what was measured until then."""
+exit status: 0 good, 1 one of our results is wrong, 2 wrong usage, 130 after Ctrl-C; what was measured is still printed."""
 
 _LEAST_ROUNDS = 5
 
@@ -65,20 +65,32 @@ _LEAST_ROUNDS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes a library (default: 2)")
-    add("-b", "--begin", default="8", metavar="SIZE", help="the least size: 8, 64K, 128M (default: 8)")
+    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes per library (default: 2)")
+    add("-b", "--begin", default="8", metavar="SIZE", help="the smallest size: 8, 64K, 128M (default: 8)")
     add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
-    add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the last (default: 8)")
-    add("--step", metavar="SIZE", help="every size is so many bytes more than the last, instead of -f")
-    add("--collective", default="all_reduce", metavar="C|all", help="one, several (A,B) or all (default: all_reduce)")
-    add("--algo", default="auto", metavar="A,B|all", help="ours by these algorithms; auto chooses (default: auto)")
-    add("--torch", action="store_true", help="ours through torch.distributed; the engine itself is then a peer as well")
+    add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the one before (default: 8)")
+    add("--step", metavar="SIZE", help="every size is this many bytes more than the one before, instead of -f")
+    add(
+        "--collective",
+        default="all_reduce",
+        metavar="C|all",
+        help="one collective, several (A,B) or all (default: all_reduce)",
+    )
+    add(
+        "--algo",
+        default="auto",
+        metavar="A,B|all",
+        help="use these algorithms; auto lets the engine choose (default: auto)",
+    )
+    add(
+        "--torch", action="store_true", help="call ours through torch.distributed; the engine itself is then a peer too"
+    )
     add("--dtype", default="float32", metavar="T", help="element type (default: float32)")
     add("--op", default="sum", metavar="OP", help="reduction (default: sum)")
     add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (default: 0)")
     memory = parser.add_mutually_exclusive_group()
-    memory.add_argument("--shared", action="store_true", help="ours on arrays in shared memory (comm.empty)")
-    memory.add_argument("--both", action="store_true", help="ours on private and on shared arrays, side by side")
+    memory.add_argument("--shared", action="store_true", help="use arrays in shared memory (comm.empty)")
+    memory.add_argument("--both", action="store_true", help="use private and shared arrays, side by side")
     add("--peers", default="all", metavar="P,Q|all|none", help=f"of {', '.join(HOW_TO_GET)} (default: all)")
     add("-i", "--iterations", type=int, metavar="N", help="calls in a batch (default: as many as --seconds allows)")
     add("-w", "--warmup", type=int, default=2, metavar="N", help="calls before a batch, not timed (default: 2)")
@@ -88,10 +100,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_LEAST_ROUNDS,
         metavar="N",
-        help=f"turns of everybody at every size, the best counts (default and least: {_LEAST_ROUNDS})",
+        help=f"rounds at every size, the best counts (default and minimum: {_LEAST_ROUNDS})",
     )
-    add("--check", action=argparse.BooleanOptionalAction, default=True, help="compare results with what they must be")
-    add("--json", metavar="FILE", help="also write everything as JSON; - writes it to stdout, and no table")
+    add("--check", action=argparse.BooleanOptionalAction, default=True, help="check the results")
+    add("--json", metavar="FILE", help="also write everything as JSON; - writes JSON to stdout instead of the table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -227,7 +239,7 @@ class _Output:
         self.subject = ""
         self.shows_progress = sys.stderr.isatty()
         if file not in (None, "-"):
-            # Now, rather than after an hour of measuring.
+            # Fail now, not after an hour of measuring.
             try:
                 Path(str(file)).touch()
             except OSError as error:

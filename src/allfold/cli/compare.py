@@ -12,8 +12,8 @@ from .choose import rank_counts
 from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-Steps, messages and bytes of algorithms side by side, counted from their schedules and not from formulas. Bytes are
-multiples of S, the bytes of one buffer; a port is one rank's sending or receiving side."""
+Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
+multiples of S, the size of one buffer; a port is one rank's sending or receiving side."""
 
 _EPILOG = """\
 example:

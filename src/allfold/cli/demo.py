@@ -19,8 +19,8 @@ from .compare import count, write_comparison
 from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-Four processes, every all_reduce algorithm: run on real numbers through shared memory, checked against NumPy and against
-the reference engine bit by bit, proved for all numbers there are, timed, compared; and the ring drawn step by step."""
+Every all_reduce algorithm on four processes: run on real numbers through shared memory, checked against NumPy and, bit by
+bit, against the reference engine, proved for all inputs, timed and compared. Then the ring, drawn step by step."""
 
 _EPILOG = """\
 example:

@@ -22,9 +22,9 @@ from ..verify import verify
 from .choose import add_with, choose, ranks_of
 
 SUMMARY = """\
-Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to be simulated by ASTRA-sim (chakra), to be
-looked at (perfetto), or as it is (json). What is written was read back and proved to do what the schedule does, down to
-the brackets of every reduction; what a format cannot express is refused with the reason."""
+Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to simulate in ASTRA-sim (chakra), to view
+(perfetto), or as it is (json). The output is read back and proved to do the same as the schedule, down to the brackets of
+every reduction. What a format cannot express is refused with the reason."""
 
 _EPILOG = """\
 example:
@@ -53,10 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write here (chakra: a prefix, then .RANK.et)")
-    parser.add_argument("--size", metavar="BYTES", help="bytes of the buffer, for chakra and a modelled perfetto: 64M")
-    parser.add_argument("--topology", metavar="T", help="perfetto: on the clock of a simulation on this topology")
-    parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (1)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to this file (chakra: a prefix, followed by .RANK.et)"
+    )
+    parser.add_argument(
+        "--size", metavar="BYTES", help="bytes of the buffer, for chakra and for perfetto with --topology: 64M"
+    )
+    parser.add_argument("--topology", metavar="T", help="perfetto: use the times of a simulation on this topology")
+    parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -105,7 +109,7 @@ def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
 
 def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
     if arguments.output is None:
-        raise UsageError("--to chakra writes a file a rank: add -o PREFIX")
+        raise UsageError("--to chakra writes one file per rank: add -o PREFIX")
     prefix = Path(arguments.output)
     if prefix.name in ("", ".."):
         raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in traces/ring")

@@ -9,7 +9,7 @@ from ..registry import algorithms, find_algorithm, schedule
 from .choose import one_rank_count
 from .terminal import add_color, add_json, times, write_json, write_table
 
-SUMMARY = "Which algorithms there are: their steps, and the bytes through their busiest port for buffers of S bytes."
+SUMMARY = "List the algorithms, with their steps and the bytes through their busiest port for buffers of S bytes."
 
 _EPILOG = """\
 example:

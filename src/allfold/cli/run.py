@@ -1,4 +1,4 @@
-"""`allfold run`: start a script, a module or any command once for every rank of this machine."""
+"""`allfold run`: start a script, a module or any command once per rank on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from allfold.errors import UsageError
 from allfold.launch.spawn import launch
 
 _DESCRIPTION = """\
-Start a Python script once for every rank, and look after the processes: when one fails, all end, and the last line says
-which rank it was. In the script, `allfold.init()` gives the communicator. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT are set as well, so that scripts written for torch.distributed run unchanged."""
+Start a Python script once per rank and supervise the processes: when one fails, all are ended, and the last line says which
+rank it was. In the script, `allfold.init()` returns the communicator. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT are also set, so that scripts written for torch.distributed run unchanged."""
 
 _EPILOG = """\
 example:
@@ -35,8 +35,8 @@ example:
   $ allfold run -n 2 -m package.module --its-own --options
   $ allfold run -n 2 -- ./executable --its-own --options
 
-exit status: 0 if every rank succeeded, with --survive if one did; otherwise that of the rank that failed first, 128 + N
-  if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
+exit status: 0 if every rank succeeded (with --survive, if at least one did); otherwise the status of the rank that failed
+  first, or 128 + N if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="begin every line of output with the rank it comes from",
     )
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end all ranks after so many seconds")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end all ranks after this many seconds")
     parser.add_argument(
         "--survive",
         action="store_true",
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"allfold run: {error}\n")
         return 2
     if status == 128 + signal.SIGPIPE:
-        # Nobody reads our output any more; the interpreter must not stumble over that once more when it exits.
+        # Nobody reads our output any more; without this, the interpreter would report it again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 

@@ -25,9 +25,9 @@ from .film import play
 from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\
-An algorithm step by step: the moves of every step, then who holds what after it. A move +3:0→1 adds chunk 3 of rank 0
-to that of rank 1; without the plus it replaces it; 3:0→1@5 lands in chunk 5. --svg writes the figure of it, --html a
-page to play with; both also show what is wrong with a wrong one, at its place."""
+Show an algorithm step by step: the moves of every step, then who holds what after it. The move +3:0→1 adds chunk 3 of rank 0
+to chunk 3 of rank 1; without the plus it replaces it; 3:0→1@5 goes into chunk 5. --svg writes a figure, --html an
+interactive page. For a wrong algorithm, both also show what is wrong, and where."""
 
 _EPILOG = """\
 example:
@@ -48,9 +48,9 @@ example:
     rank 2 [·12]   ··2    ··2
   …
 
-  $ allfold show ring --animate                              # the same as a film
+  $ allfold show ring --animate                              # plays it in the terminal
   $ allfold show naive driver ring --ranks 4 --svg three.svg # figures for a paper
-  $ allfold show ring --ranks 8 --html ring.html             # a page to play with; opens from disk, loads nothing
+  $ allfold show ring --ranks 8 --html ring.html             # an interactive page; opens from disk, loads nothing
   $ allfold show hierarchical --ranks 5 --with groups=[[0,1,2],[3,4]] --with across=tree
   $ allfold show my_ring.py:ring --collective all_reduce --ranks 6
 
@@ -64,20 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
-    parser.add_argument("--moves-only", action="store_true", help="only the moves")
+    parser.add_argument("--moves-only", action="store_true", help="show only the moves")
     parser.add_argument(
         "--programs", action="store_true", help="the program that each rank runs, compiled from the moves"
     )
-    parser.add_argument("--full", action="store_true", help="leave nothing out, however long")
-    parser.add_argument("--animate", action="store_true", help="one grid that fills, on a terminal")
+    parser.add_argument("--full", action="store_true", help="show everything, however long it is")
+    parser.add_argument("--animate", action="store_true", help="play it in the terminal")
     parser.add_argument(
-        "--speed", type=float, default=1.0, metavar="X", help="with --animate: steps a second (default: 1)"
+        "--speed", type=float, default=1.0, metavar="X", help="with --animate: steps per second (default: 1)"
     )
     parser.add_argument("--svg", metavar="FILE", help="write the figure of all steps")
-    parser.add_argument(
-        "--columns", type=int, metavar="N", help="with --svg: so many grids in a row (default: what fits)"
-    )
-    parser.add_argument("--html", metavar="FILE", help="write the page, with the first NAME in front")
+    parser.add_argument("--columns", type=int, metavar="N", help="with --svg: grids per row (default: as many as fit)")
+    parser.add_argument("--html", metavar="FILE", help="write the interactive page; it opens with the first NAME")
     parser.add_argument(
         "--topology",
         default=TOPOLOGY,
@@ -85,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"with --html: where the ranks sit, as for allfold plan, or none (default: {TOPOLOGY})",
     )
     parser.add_argument("--size", default="1M", metavar="S", help="with --html: bytes of the buffer (default: 1M)")
-    parser.add_argument("--measure", action="store_true", help="with --html: run it here and put the recording in")
+    parser.add_argument("--measure", action="store_true", help="with --html: run it here and include the recording")
     add_json(parser)
     add_color(parser)
 

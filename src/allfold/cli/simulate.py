@@ -28,8 +28,8 @@ from .choose import Choice, add_with, choose, ranks_of
 from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\
-Simulate an algorithm on a topology, message by message: a message leaves as soon as what it carries is there and its port
-is free, links are shared fairly, reductions take time. It shows who was busy when and what the end waited for."""
+Simulate an algorithm on a topology, message by message: a message leaves as soon as its data is ready and its port is free,
+links are shared fairly, reductions take time. The result shows which ranks were busy when, and the critical path."""
 
 _EPILOG = """\
 example:
@@ -69,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="X",
-        help="delay every message by chance, its latency and its bytes, by a part of X in the mean (0.1: 10 %%)",
+        help="random delay of the latency and the transfer of every message, on average by a factor of 1 + X (0.1: 10 %%)",
     )
     parser.add_argument(
         "--slow", action="append", default=[], metavar="RANK=F", help="this rank takes F times as long; may be repeated"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the noise (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the noise (default: 0)")
     parser.add_argument("--svg", metavar="FILE", help="draw the space-time diagram")
     parser.add_argument("--trace", metavar="FILE", help="write the trace for Perfetto and chrome://tracing")
     add_json(parser)

@@ -12,9 +12,9 @@ from ..studio.server import Studio
 from .terminal import write_lines
 
 SUMMARY = """\
-Open the page with a server behind it: any algorithm, number of ranks, topology and size is computed when it is asked
-for, source code can be edited and is proved at once, and what is shown can be run and recorded. The server listens on
-this machine only and answers nobody who does not have the token in the address that it prints. Ctrl-C ends it."""
+Open the interactive page with a server behind it. The server computes any algorithm, number of ranks, topology and size on
+request, proves source code as you edit it, and can run and record what is shown. It listens on this machine only, and answers
+only requests with the token that is in the printed address. Ctrl-C ends it."""
 
 _EPILOG = """\
 example:
@@ -27,16 +27,14 @@ docs/studio.md says what the studio refuses, and what edited code may use."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="listen on this port (default: any that is free)"
-    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="listen on this port (default: any free port)")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument(
         "--edit-seconds",
         type=float,
         default=Limits.seconds,
         metavar="S",
-        help=f"processor time that edited code may use (default: {Limits.seconds:g})",
+        help=f"CPU seconds that edited code may use (default: {Limits.seconds:g})",
     )
 
 

@@ -1,4 +1,4 @@
-"""`allfold topo`: what this machine has, and what that means for the choice of an algorithm."""
+"""`allfold topo`: the hardware of this machine, and what it means for the choice of an algorithm."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .choose import one_rank_count
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-What this machine has: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
-drawing, with what follows from it for the choice of an algorithm. What is not there is said to be absent. A container's
-limit of CPU time counts."""
+Show the hardware of this machine: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
+drawing, with what it means for the choice of an algorithm. Missing hardware is listed as missing. A container's CPU limit is
+taken into account."""
 
 _EPILOG = """\
 example:
@@ -34,7 +34,7 @@ _SMALL, _LARGE = 1024, 64 * 2**20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("--ranks", metavar="N", help="how many ranks the topology has (default: one for every core)")
+    parser.add_argument("--ranks", metavar="N", help="how many ranks the topology has (default: one per core)")
     parser.add_argument("--emit", metavar="FILE", help="write it as a topology, in JSON")
     parser.add_argument("--gpus", action="store_true", help="with --emit: the GPUs instead of the cores")
     parser.add_argument("--svg", metavar="FILE", help="write the drawing as a picture")
@@ -88,7 +88,7 @@ def means(machine: Machine) -> Iterator[str]:
     if len(near) > 1:
         yield (
             f"Memory has {len(near)} nodes: messages between them cross a slower link, so algorithms that take groups "
-            "(two_level, hierarchical) should get one group a node."
+            "(two_level, hierarchical) should get one group per node."
         )
     wired = [gpu for gpu in machine.gpus if any(word.startswith("NV") for word in gpu.links.values())]
     if len(machine.gpus) > 1 and wired:

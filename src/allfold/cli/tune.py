@@ -1,4 +1,4 @@
-"""`allfold tune`: time every algorithm on this machine, fit the model to it, and say who wins from where on."""
+"""`allfold tune`: time every algorithm on this machine, fit the model to it, and say which wins from which size on."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from ..tune.tune import SECONDS, SIZES, Progress, conclude, tune
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
-Time every algorithm of every collective between real processes of this machine, on ordinary and on shared arrays; fit
-the model of the engine to it; find from which size on which algorithm is the fastest; and write all that to a tuning file.
-Whoever then names no algorithm gets the one that was the fastest here. Results do not change by it: for reductions
-only algorithms are chosen that fold from rank 0 up, as the built-in rule does, unless --any-order gives that up.
-The file is the user's own (~/.config/allfold/tuning.json, or below $XDG_CONFIG_HOME), or where --output says;
-ALLFOLD_TUNING=FILE has it read from elsewhere, ALLFOLD_TUNING=off has it ignored. Numbers of ranks that were
-not tuned keep the built-in rule. Let the machine be quiet meanwhile."""
+Time every algorithm of every collective between real processes on this machine, on ordinary and on shared arrays; fit the
+engine's model to the times; find which algorithm is the fastest from which size on; and write all of it to a tuning file.
+Calls that name no algorithm then use the one that was the fastest here. This does not change results: for reductions, only
+algorithms are chosen that fold from rank 0 up, as the built-in rule does, unless --any-order allows others. The file is
+~/.config/allfold/tuning.json (or in $XDG_CONFIG_HOME), or what --output names. ALLFOLD_TUNING=FILE makes runs read another
+file, ALLFOLD_TUNING=off makes them ignore it. Numbers of ranks that were not tuned keep the built-in rule. The machine should
+be otherwise idle."""
 
 _EPILOG = """\
 example:
   $ allfold tune -n 4                                        about two minutes
   $ allfold tune -n 2 --collectives all_reduce,broadcast --sizes 1K-4M --seconds 20
   $ allfold tune -n 4 --refit --any-order                    choose again from what is in the file, without measuring
-  $ allfold plan --measured --collective all_reduce          what the model says beside what was measured
+  $ allfold plan --measured --collective all_reduce          the model compared with what was measured
   $ ALLFOLD_TUNING=off python train.py                       as if nothing had been tuned
 
-exit status: 0 good, 2 wrong usage, 130 after Ctrl-C; then nothing is written."""
+exit status: 0 good, 2 wrong usage, 130 after Ctrl-C (nothing is written)."""
 
 _MOST_RANKS = 64
 _RESTLESS = 0.15
@@ -55,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes (default: 2)")
-    add("--sizes", metavar="A,B|A-B", help="bytes of the whole buffer, or from A to B by fours (default: 256-16M)")
+    add(
+        "--sizes",
+        metavar="A,B|A-B",
+        help="bytes of the whole buffer, or from A to B in factors of 4 (default: 256-16M)",
+    )
     add("--collectives", default="all", metavar="C,D|all", help="these collectives (default: all)")
     add(
         "--seconds",
@@ -65,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"about how long to measure (default: {SECONDS:g}); large sizes take what they need",
     )
     add("--output", metavar="FILE", help="write the tuning file there")
-    add("--any-order", action="store_true", help="let reductions fold in another order where that is faster")
+    add("--any-order", action="store_true", help="allow reductions to fold in another order where that is faster")
     add("--refit", action="store_true", help="fit and choose again from the measurements that the file holds")
     add_json(parser)
     add_color(parser)

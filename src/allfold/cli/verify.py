@@ -24,9 +24,9 @@ from .choose import Choice, add_with, choose, choose_all, rank_counts
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
-Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the
-programs compiled from the schedule neither deadlock nor touch the same memory unordered. For rooted collectives every
-root is proved. A single case is explained in full, several are a line an algorithm."""
+Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
+programs have no deadlock and no unordered access to the same memory. For rooted collectives every root is proved. A single
+case is explained in full; several cases give one line per algorithm."""
 
 _EPILOG = """\
 example:
@@ -37,7 +37,7 @@ example:
     same for any length      no
     no deadlock, no unordered access in the compiled programs
     steps                    10
-    rounds, a message a port 10  (at least 3)
+    rounds (1 message/port)  10  (at least 3)
     messages in all          60  (at least 10)
     bytes in all             10 S  (at least 10 S)
     bytes, busiest port      1.6667 S  (at least 1.6667 S)
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names", nargs="*", metavar="NAME", help="algorithms, FILE.py:function, or a schedule: FILE.xml, FILE.json"
     )
     parser.add_argument(
-        "--all", action="store_true", help="every algorithm there is (of the collective, if one is given)"
+        "--all", action="store_true", help="every built-in algorithm (of the collective, if one is given)"
     )
     parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
     parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")

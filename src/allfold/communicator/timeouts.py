@@ -15,4 +15,4 @@ def check_timeout(call: str, timeout: object) -> None:
     except OverflowError:
         good = False
     if not good:
-        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!s:.40}")
+        raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!r:.40}")

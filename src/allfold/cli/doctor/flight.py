@@ -1,4 +1,4 @@
-"""What `allfold doctor` says of flight records: the last calls of all ranks side by side, and where they part."""
+"""What `allfold doctor` says about flight records: the last calls of all ranks side by side, and where they differ."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from ...files import write_whole
 from ...wording import name_ranks, ranges
 from ..terminal import write_lines, write_table
 
-FORMATS = {"torch": "a folder of files for torchfrtrace, one a rank", "perfetto": "a Chrome trace, one track a rank"}
+FORMATS = {
+    "torch": "a folder of files for torchfrtrace, one per rank",
+    "perfetto": "a Chrome trace, one track per rank",
+}
 
 
 def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None) -> bool:
-    """Print every group's last calls; whether its ranks part."""
+    """Print every group's last calls; true if its ranks differ in a call."""
     parted = False
     for position, group in enumerate(groups):
         rows, sentences = compare_calls(group, last)
@@ -29,7 +32,7 @@ def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None)
 
 
 def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], list[str]]:
-    """Rows of call, ranks, what they came with, when and how long; and sentences about calls in which they part."""
+    """Rows of call, ranks, what they called, when and how long; and sentences about calls in which they differ."""
     from ..doctor import describe_call
 
     calls = {member["rank"]: {call["call"]: call for call in member["calls"]} for member in group["members"]}

@@ -27,10 +27,10 @@ from .map import map_as_svg, map_as_text
 from .measured import write_measured
 
 SUMMARY = """\
-Price every algorithm of a collective on a topology, the fastest first (of those within a per cent, the one with the least
-to start): how long it takes in the α-β-γ model, what limits it, and how far it is from what no algorithm can beat.
-Topologies are named, or read from a JSON file (allfold topo --emit writes one): one_host, hosts, ring, torus, fat_tree,
-dragonfly, dgx_h100, ethernet_cloud, laptop. Their parameters follow a colon:
+Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
+how far it is from the lower bound. The fastest comes first (of those within one per cent, the one with the fewest message
+starts). A topology is a JSON file (allfold topo --emit writes one) or a name: one_host, hosts, ring, torus, fat_tree,
+dragonfly, dgx_h100, ethernet_cloud, laptop. Parameters follow a colon:
 fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the model."""
 
 _EPILOG = """\
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
     )
     parser.add_argument(
-        "--sweep", action="store_true", help="the fastest algorithm for many sizes and numbers of ranks"
+        "--sweep", action="store_true", help="map the fastest algorithm over many sizes and numbers of ranks"
     )
     parser.add_argument("--svg", metavar="FILE", help="with --sweep: write the map as a picture")
     parser.add_argument(
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="FILE",
-        help="what the model of this machine predicts beside what allfold tune measured (default: the user's tuning file)",
+        help="compare predictions for this machine with what allfold tune measured (default: the user's tuning file)",
     )
     add_json(parser)
     add_color(parser)

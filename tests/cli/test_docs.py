@@ -1,0 +1,96 @@
+"""The documentation holds together: links lead somewhere, files and modules that are named exist, the index is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NOT_OURS = {".git", ".venv", ".venv-mpich", "build", "dist", "node_modules", "static"}
+# A path may be written from the root of the repository, from the package, or from the folder of the page that names it.
+FROM = ("", "src/allfold", "src", "native", "web/src")
+
+
+def _files(*endings: str) -> list[Path]:
+    found = (path for path in ROOT.rglob("*") if path.name.endswith(endings) and path.is_file())
+    ours = (path for path in found if NOT_OURS.isdisjoint(path.relative_to(ROOT).parts))
+    return sorted(path for path in ours if not any(part.startswith(".") for part in path.relative_to(ROOT).parts))
+
+
+PAGES = [str(path.relative_to(ROOT)) for path in _files(".md")]
+SOURCES = [
+    str(path.relative_to(ROOT)) for path in _files(".py", ".pyi", ".cpp", ".hpp", ".cmake", ".sh", ".ts", ".tsx")
+]
+
+
+def _prose(page: str) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page, as GitHub makes anchors of them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_there_are_pages() -> None:
+    assert {"README.md", "CHANGELOG.md", "docs/index.md", "examples/README.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_relative_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (ROOT / page).parent / path if path else ROOT / page
+        assert there.exists(), f"{page} links to {target}, which does not exist"
+        assert not anchor or anchor in _anchors(there), f"{page} links to {target}, which has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_are_named_exist(page: str) -> None:
+    places = [*(ROOT / start for start in FROM), (ROOT / page).parent]
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|cpp|hpp|md|sh|tsx?|css|svg))(?::\w+)?`", _prose(page)):
+        assert any((place / path).exists() for place in places), f"{page} names {path}, which does not exist"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_modules_that_are_named_exist(page: str) -> None:
+    for name in re.findall(r"`(allfold(?:\.\w+)+)", _prose(page)):
+        place, names = ROOT / "src/allfold", name.split(".")[1:]
+        while names and ((place / names[0]).is_dir() or (place / f"{names[0]}.py").is_file()):
+            place /= names.pop(0)
+        if names:  # something that the module defines or imports
+            module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+            assert re.search(rf"\b{names[0]}\b", module.read_text(encoding="utf-8")), f"{page}: there is no {name}"
+
+
+def test_the_files_that_comments_name_exist() -> None:
+    paths = re.compile(
+        r"(?<![\w./-])((?:src/allfold|tests|native|docs|benchmarks|examples)/[\w./-]*\w\.(?:py|cpp|hpp|md|sh))\b"
+    )
+    stale = {
+        f"{source} names {path}"
+        for source in [*SOURCES, "Makefile", "CMakeLists.txt", "pyproject.toml"]
+        for path in paths.findall((ROOT / source).read_text(encoding="utf-8"))
+        if not (ROOT / path).exists()
+    }
+    assert not stale
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs/index.md"
+    listed = {
+        (index.parent / path).resolve() for path in re.findall(r"\]\(([^)#\s]+)\)", index.read_text(encoding="utf-8"))
+    }
+    missing = [page for page in PAGES if page != "docs/index.md" and (ROOT / page).resolve() not in listed]
+    assert not missing, f"docs/index.md does not list {', '.join(missing)}"
+
+
+def test_every_page_of_the_documentation_links_to_the_index() -> None:
+    for page in [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"] + ["README.md"]:
+        assert re.search(r"\]\((?:docs/)?index\.md\)", (ROOT / page).read_text(encoding="utf-8")), f"{page} does not"
