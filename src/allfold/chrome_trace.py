@@ -16,21 +16,21 @@ class Track:
     process: int = 0
 
     def name(self, name: str) -> Row:
-        return {"name": "thread_name", "ph": "M", **self.place(), "args": {"name": name}}
+        return {"name": "thread_name", "ph": "M", **self._place(), "args": {"name": name}}
 
     def slice(
         self, name: str, category: str, start: float, length: float, arguments: dict[str, Any] | None = None
     ) -> Row:
         """Something that took time. Slices of one track must not overlap."""
-        row = {"name": name, "cat": category, "ph": "X", "ts": start, "dur": length, **self.place()}
+        row = {"name": name, "cat": category, "ph": "X", "ts": start, "dur": length, **self._place()}
         return row if arguments is None else {**row, "args": arguments}
 
     def arrow(self, number: int, at: float, leaves: bool) -> Row:
         """One end of an arrow between two slices: where it leaves, or where it arrives."""
         end = {"ph": "s"} if leaves else {"ph": "f", "bp": "e"}
-        return {"name": "message", "cat": "flow", "id": number, "ts": at, **self.place(), **end}
+        return {"name": "message", "cat": "flow", "id": number, "ts": at, **self._place(), **end}
 
-    def place(self) -> Row:
+    def _place(self) -> Row:
         return {"pid": self.process, "tid": self.thread}
 
 

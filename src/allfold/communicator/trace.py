@@ -47,13 +47,10 @@ class Trace:
         begin = min((event.start for event in self.events), default=0)
         rows: list[Row] = [Track(rank).name(f"rank {rank}") for rank in range(self._communicator.size)]
         for event in self.events:
-            # Its keys are in the order that files have had since the first of them.
-            common = {"ph": "X", **Track(event.rank).place(), "args": asdict(event)}
+            track, start, facts = Track(event.rank), (event.start - begin) / 1e3, asdict(event)
             if event.waited:
-                start, name = (event.start - begin) / 1e3, f"wait ({event.collective})"
-                rows.append({"name": name, "cat": "wait", "ts": start, "dur": event.waited / 1e3, **common})
-            start = (event.start + event.waited - begin) / 1e3
-            rows.append({"name": event.what, "cat": "work", "ts": start, "dur": event.worked / 1e3, **common})
+                rows.append(track.slice(f"wait ({event.collective})", "wait", start, event.waited / 1e3, facts))
+            rows.append(track.slice(event.what, "work", start + event.waited / 1e3, event.worked / 1e3, facts))
         return trace(rows, "ns")
 
     def save(self, path: str | PathLike[str], chrome: bool = False) -> None:

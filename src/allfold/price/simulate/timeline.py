@@ -220,9 +220,7 @@ class Timeline:
                         }
                         start = float(begin[message] * 1e6)
                         length = float((finish[message] - begin[message]) * 1e6)
-                        # Its keys are in the order that files have had since the first of them.
-                        row = {"name": words[message], "cat": what, "ph": "X", **track.place()}
-                        rows.append({**row, "ts": start, "dur": length, "args": arguments})
+                        rows.append(track.slice(words[message], what, start, length, arguments))
                         if what != "combines":
                             leaves = what == "sends"
                             rows.append(track.arrow(message, start if leaves else start + length, leaves))
