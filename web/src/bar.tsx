@@ -2,13 +2,12 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { fraction, jumpTo, pause, playing, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
+import { fraction, jumpTo, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
 import { state } from "./state";
 
 export function Bar(props: { entry: Entry }): JSX.Element | null {
-  const { view } = state.value;
-  if (view === "wins") return null; // nothing there has steps
-  const racing = view === "race";
+  if (plays.value === "nothing") return null;
+  const racing = plays.value === "race";
   const steps = props.entry.schedule.steps.length;
   const step = Math.min(state.value.step, steps);
   return (

@@ -1,6 +1,7 @@
 /** What Python puts into the page: one JSON document. `src/allfold/view/page.py` writes it. */
 
-export type ViewName = "holds" | "time" | "bytes" | "race" | "wins" | "code";
+import type { ViewName } from "./views/table";
+
 export type Clock = "steps" | "modelled" | "measured";
 
 export interface PageState {

@@ -2,10 +2,10 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { jumpTo } from "./player";
+import { jumpTo, plays } from "./player";
 import { nameRanks } from "./replay";
 import { replayOf } from "./source";
-import { pinned, state } from "./state";
+import { pinned } from "./state";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -13,7 +13,6 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const { right, all } = replay.progress(replay.at(step));
   const moves = replay.moves(step - 1).length;
-  const stepped = state.value.view !== "wins" && state.value.view !== "race"; // these have clocks of their own
   return (
     <aside class="facts">
       {pinned.value && (
@@ -27,7 +26,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           </button>
         </p>
       )}
-      {stepped && (
+      {plays.value === "steps" && (
         <section>
           <h3>
             {step === 0 ? "At the start" : `Step ${step - 1}`}
