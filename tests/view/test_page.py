@@ -258,6 +258,8 @@ def test_the_page_gets_what_its_views_draw() -> None:
     page = page_of(af.schedule("all_reduce", "ring", 4), others=[])
     there = {*page, *page["entries"][0]}
     assert {key for keys in needed for key in re.findall(r'"(\w+)"', keys)} <= there
+    links = page["entries"][0]["links"]
+    assert links[0]["place"] == {"rank": 0, "way": "out"} and links[-1]["place"] == {"host": 0}
 
 
 def test_a_view_that_is_none_is_refused() -> None:

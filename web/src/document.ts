@@ -75,9 +75,21 @@ export interface TimelineJson {
   idle: number[];
 }
 
+/** Where a link is in its network, by what it is: which numbers there are says how it is drawn. Python's `Link.place`. */
+export type Place =
+  | { rank: number; way: "out" | "in" } // a port
+  | { host: number } // a bus
+  | { host: number; card: number; leaf?: number; way: "out" | "in" } // a network card, and the leaf it hangs on
+  | { leaf: number; uplink: number; way: "up" | "down" }
+  | { node: number; dimension: number; down: number } // a cable of a torus
+  | { group: number; router: number; to: number } // a cable between two routers of a group
+  | { group: number; cable: number }; // a cable to another group
+
 export interface LinkJson {
   name: string;
   kind: string;
+  /** Absent where nobody knows it: of links that were written by hand. */
+  place?: Place;
   bytes: number;
   /** That its bytes take in all. */
   seconds: number;

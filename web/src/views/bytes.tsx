@@ -107,7 +107,7 @@ const use = (link: LinkJson, duration: number): number => (duration > 0 ? Math.m
 
 function drawTopology(entry: Entry, replay: Replay, step: number, duration: number, width: number): Drawn | null {
   const links = entry.links!;
-  const drawing = placesOf(entry.topology!, links, entry.pairs ?? null, replay.ranks, width);
+  const drawing = placesOf(entry.topology!, links, replay.ranks, width);
   if (!drawing) return null;
   const most = Math.max(...links.map((link) => link.bytes)) || 1;
   const now = linksOf(entry, replay, step);

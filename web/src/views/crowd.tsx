@@ -5,7 +5,7 @@ import { dark, deeper, type Drawn } from "../picture";
 import { fullness } from "../palette";
 import { NOTHING, type Replay, type State } from "../replay";
 import { plural } from "../words";
-import { every } from "./grid";
+import { every } from "../numbers";
 
 export const MOST_ROWS = 64;
 

@@ -76,8 +76,3 @@ function marksAcross(ranks: number, columns: number): number {
   if (ranks <= 16) return 4;
   return Math.ceil(Math.sqrt(ranks));
 }
-
-/** 0, `step`, 2 · `step` … below `many`: the rows or columns that have room for a label. */
-export function every(many: number, step: number): number[] {
-  return Array.from({ length: Math.ceil(many / step) }, (_, i) => i * step);
-}

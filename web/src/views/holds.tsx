@@ -2,6 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Entry } from "../document";
+import { every } from "../numbers";
 import { dark, lights, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { fraction } from "../player";
@@ -12,7 +13,7 @@ import { plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths } from "./arcs";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseMarks } from "./dense";
-import { every, layOut, type Grid } from "./grid";
+import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
 
