@@ -7,12 +7,13 @@ import { Bar } from "./bar";
 import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
-import { dark, dimming, showText } from "./picture";
+import { dark } from "./palette";
+import { dimming, Quiet, showText } from "./picture";
 import { jumpTo, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
 import { asked, beside, focus, go, hovered, pinned, state } from "./state";
-import { plural } from "./words";
+import { moment, plural } from "./words";
 import { VIEWS, viewOf, type ViewName } from "./views/table";
 
 export function App(): JSX.Element {
@@ -90,19 +91,14 @@ function View(props: { name: ViewName; entry: Entry; step: number }): JSX.Elemen
   const id = `view-${props.name}`;
   const { collective, algorithm, ranks } = props.entry.schedule;
   const file = `${collective}-${algorithm}-${ranks}-${props.name}-step${props.step}`;
-  const moment = props.step ? `after step ${props.step - 1}` : "at the start";
-  const caption = `${collective} by ${algorithm}, ${plural(ranks, "rank")}${plays === "steps" ? `, ${moment}` : ""}`;
+  const caption = `${collective} by ${algorithm}, ${plural(ranks, "rank")}${plays === "steps" ? `, ${moment(props.step)}` : ""}`;
   return (
     <section class="view" id={id} role="tabpanel" aria-labelledby={`tab-${props.name}`}>
       <header>
         <h2>{title}</h2>
         <span class="save">
-          <button type="button" class="quiet" onClick={() => saveSvg(id, file, caption)}>
-            SVG
-          </button>
-          <button type="button" class="quiet" onClick={() => void savePng(id, file, caption)}>
-            PNG
-          </button>
+          <Quiet onClick={() => saveSvg(id, file, caption)}>SVG</Quiet>
+          <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
         </span>
       </header>
       <Draw entry={props.entry} step={props.step} />
@@ -140,25 +136,15 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
             ))}
           </select>
         </label>
-        <button
-          type="button"
-          class="quiet"
-          aria-pressed={showText.value}
-          onClick={() => (showText.value = !showText.value)}
-        >
+        <Quiet aria-pressed={showText.value} onClick={() => (showText.value = !showText.value)}>
           text
-        </button>
-        <button
-          type="button"
-          class="quiet"
-          onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()}
-          aria-label="Light or dark"
-        >
+        </Quiet>
+        <Quiet onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()} aria-label="Light or dark">
           {dark.value ? "light" : "dark"}
-        </button>
-        <button type="button" class="quiet" onClick={props.onHelp} aria-label="Keyboard and help">
+        </Quiet>
+        <Quiet onClick={props.onHelp} aria-label="Keyboard and help">
           ?
-        </button>
+        </Quiet>
       </span>
     </header>
   );

@@ -42,20 +42,16 @@ export interface Proof {
   facts: string[];
 }
 
-export interface Counts {
-  steps: number;
-  rounds: number;
-  messages: number;
-  bytes: number;
-  busiest_port_bytes: number;
-  busiest_port_messages: number;
-}
-
 export interface Bounds {
   rounds: number;
   messages: number;
   bytes: number;
   busiest_port_bytes: number;
+}
+
+export interface Counts extends Bounds {
+  steps: number;
+  busiest_port_messages: number;
 }
 
 /** Columns with one entry a message; seconds since the beginning. */

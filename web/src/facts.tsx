@@ -2,7 +2,8 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { jumpTo, plays } from "./player";
+import { Quiet, ShowWhere } from "./picture";
+import { plays } from "./player";
 import { nameRanks } from "./replay";
 import { replayOf } from "./source";
 import { pinned } from "./state";
@@ -21,9 +22,9 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
           kept in sight
-          <button type="button" class="quiet" onClick={() => (pinned.value = null)} aria-label="Let go">
+          <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
             ×
-          </button>
+          </Quiet>
         </p>
       )}
       {plays.value === "steps" && (
@@ -50,7 +51,6 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   const { proof } = props.entry;
-  const at = (proof.step ?? -1) + 1;
   return (
     <section class={proof.ok ? "verdict ok" : "verdict not"}>
       <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
@@ -62,11 +62,7 @@ function Verdict(props: { entry: Entry; step: number }): JSX.Element {
           ))}
         </ul>
       )}
-      {!proof.ok && at > 0 && at !== props.step && (
-        <button type="button" onClick={() => jumpTo(at)}>
-          Show where
-        </button>
-      )}
+      <ShowWhere proof={proof} step={props.step} />
     </section>
   );
 }

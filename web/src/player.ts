@@ -1,6 +1,7 @@
 /** Playing: a position that moves on with the clock of the browser, over steps or, in the race, over time. */
 
 import { signal } from "@preact/signals";
+import { clamp } from "./numbers";
 import { go, state } from "./state";
 import type { View } from "./views/table";
 
@@ -89,8 +90,4 @@ function playSteps(passed: number): void {
 function playRace(passed: number): void {
   raceAt.value = clamp((raceAt.value ?? 0) + (passed * speed.value) / RACE, 0, 1);
   if (raceAt.value >= 1) pause();
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value));
 }

@@ -26,7 +26,7 @@ export interface View {
   /** What the player moves in it: the step, the clock of the race, or nothing. */
   plays: "steps" | "race" | "nothing";
   /** Whether it needs the whole width, so that the facts stand below it. */
-  broad: boolean;
+  broad?: boolean;
 }
 
 export const VIEWS = [
@@ -38,7 +38,6 @@ export const VIEWS = [
     draw: Holds,
     needs: ["schedule", "starts", "ends", "proof"],
     plays: "steps",
-    broad: false,
   },
   {
     name: "time",
@@ -48,7 +47,6 @@ export const VIEWS = [
     draw: Time,
     needs: ["schedule", "timeline"],
     plays: "steps",
-    broad: false,
   },
   {
     name: "bytes",
@@ -58,7 +56,6 @@ export const VIEWS = [
     draw: Bytes,
     needs: ["schedule", "topology", "links", "pairs", "bottleneck"],
     plays: "steps",
-    broad: false,
   },
   {
     name: "race",

@@ -1,5 +1,6 @@
 /** Where the cells of the grid lie, and the marks inside them. */
 
+import type { JSX } from "preact";
 import type { Replay } from "../replay";
 
 export interface Grid {
@@ -75,4 +76,11 @@ function marksAcross(ranks: number, columns: number): number {
   if (ranks <= 3) return ranks;
   if (ranks <= 16) return 4;
   return Math.ceil(Math.sqrt(ranks));
+}
+
+/** A frame around a cell. */
+export function Around(props: { grid: Grid; at: { rank: number; chunk: number }; class: string }): JSX.Element {
+  const { grid, at } = props;
+  const [x, y] = [grid.x(at.chunk) - 2, grid.y(at.rank) - 2];
+  return <rect class={props.class} x={x} y={y} width={grid.cellX + 4} height={grid.cellY + 4} rx={6} />;
 }
