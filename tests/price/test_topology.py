@@ -22,6 +22,7 @@ from allfold.price.topology.this_machine import (
     topology_of_the_gpus,
     topology_of_this_machine,
 )
+from allfold.price.topology.topology import PLACES
 
 NAMES = sorted(CONSTRUCTORS)
 
@@ -126,6 +127,32 @@ def test_a_torus_leaves_no_rank_over(ranks: int) -> None:
     assert np.prod(near_cube(ranks)) == ranks
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_says_where_it_is(name: str) -> None:
+    links = list(find_topology(name, 24).links)
+    for link in links:
+        assert link.place is not None and set(link.place) in [set(keys) for keys in PLACES]
+        unnamed = ("way", "leaf") if "card" in link.place else ("way",)  # the name of a card does not say its leaf
+        numbers = [number for key, number in link.place.items() if key not in unnamed]
+        assert numbers == [int(word) for word in link.name.split() if word.isdecimal()]
+        assert link.place.get("way", link.name.split()[-1]) in link.name
+    assert len({json.dumps(link.place) for link in links}) == len(links)
+
+
+@pytest.mark.parametrize("name", ["fat_tree:ranks_per_host=4,hosts_per_leaf=2,cards=2", "dgx_h100"])
+def test_a_card_hangs_on_the_leaf_that_its_messages_climb_to(name: str) -> None:
+    topology = find_topology(name, 32)
+    routes = topology.routes(*all_pairs(32))
+    climbed = 0
+    for pair in range(len(routes)):
+        places = [topology.links[int(link)].place or {} for link in routes[pair]]
+        uplinks = [place["leaf"] for place in places if "uplink" in place]
+        if uplinks:
+            climbed += 1
+            assert uplinks == [place["leaf"] for place in places if "card" in place]
+    assert climbed
+
+
 # Text and JSON -------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +214,14 @@ def test_a_graph_written_by_hand() -> None:
     assert Topology.from_json(topology.to_json()).to_json() == topology.to_json()
 
 
+def test_links_written_by_hand_may_say_where_they_are() -> None:
+    topology = Topology.from_json(edited("links/0/place", {"host": 0}))
+    assert [link.place for link in topology.links[7:10]] == [{"rank": 3, "way": "in"}, {"host": 0}, None]
+    card = {"host": 1, "card": 0, "leaf": 3, "way": "out"}
+    again = Topology.from_json(Topology.from_json(edited("links/2/place", card)).to_json())
+    assert again.links[10].place == card
+
+
 def test_routes_written_by_hand() -> None:
     pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
     routes = [{"from": a, "to": b, "links": ["cable"] if abs(a - b) > 1 else []} for a, b in pairs]
@@ -235,6 +270,14 @@ def edited(path: str, value: Any) -> dict[str, Any]:
         (edited("links/2/name", "rank 3 in"), "there are two links 'rank 3 in'"),
         (edited("links/2/name", 7), "name 7"),
         (edited("links/2/speed", 7), "unknown key 'speed'"),
+        (edited("links/2/place", "host 0"), "place is 'host 0'; expected an object"),
+        (
+            edited("links/2/place", {"host": 0, "shelf": 1}),
+            "the place says host, shelf; expected one of: host; host, card",
+        ),
+        (edited("links/2/place", {"rank": 0, "way": "out"}), "the place says rank, way; expected one of"),
+        (edited("links/2/place", {"host": -1}), "host is -1; expected a whole number"),
+        (edited("links/2/place", {"host": 0, "card": 0, "way": "up"}), "way is 'up'; expected out or in"),
         (edited("graph/edges/0/link", "nowhere"), "names the link 'nowhere', which is not listed"),
         (edited("graph/edges/0/to", "box 9"), "'box 9', which is neither a rank below 4 nor a node"),
         (edited("graph/edges/0/to", True), "True, which is neither"),

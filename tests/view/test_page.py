@@ -20,7 +20,7 @@ from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
 from allfold.price.simulate.simulate import simulate
 from allfold.view import html
-from allfold.view.page import document, entry, page_of, schedule_up_to_error, table, topologies
+from allfold.view.page import VIEWS, document, entry, page_of, schedule_up_to_error, table, topologies
 from allfold.view.text import draw
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
@@ -240,6 +240,31 @@ def test_the_document_has_what_the_page_expects() -> None:
     assert [(row["collective"], row["algorithm"]) for row in page["catalogue"]] == EVERY
     assert all(row["summary"] and row["rooted"] == COLLECTIVES[row["collective"]].rooted for row in page["catalogue"])
     assert [one["name"] for one in page["topologies"]] == ["hosts:ranks_per_host=4"]
+
+
+def test_the_page_has_the_views_that_python_knows() -> None:
+    text = (ROOT / "web/src/views/table.ts").read_text()
+    shown = re.findall(r'^    name: "(\w+)",\n    title: "([^"]+)",$', text, re.M)
+    assert shown == list(VIEWS.items())
+    docs = " ".join((ROOT / "docs/studio.md").read_text().split())
+    assert all(title.lower() in docs for title in VIEWS.values())
+    assert f"where the page opens: {', '.join(VIEWS)} |" in docs
+
+
+def test_the_page_gets_what_its_views_draw() -> None:
+    text = (ROOT / "web/src/views/table.ts").read_text()
+    needed = re.findall(r"^    needs: \[(.+)\],$", text, re.M)
+    assert len(needed) == len(VIEWS)
+    page = page_of(af.schedule("all_reduce", "ring", 4), others=[])
+    there = {*page, *page["entries"][0]}
+    assert {key for keys in needed for key in re.findall(r'"(\w+)"', keys)} <= there
+    links = page["entries"][0]["links"]
+    assert links[0]["place"] == {"rank": 0, "way": "out"} and links[-1]["place"] == {"host": 0}
+
+
+def test_a_view_that_is_none_is_refused() -> None:
+    with pytest.raises(af.UsageError, match="no view 'upside'; known: holds, time, bytes, race, wins, code"):
+        page_of(af.schedule("all_reduce", "ring", 4), None, others=[], view="upside")
 
 
 def test_a_wrong_schedule_opens_where_it_is_wrong() -> None:

@@ -1,8 +1,9 @@
 import { readFileSync } from "node:fs";
 import type { Page } from "@playwright/test";
+import * as table from "../src/views/table";
 import { exported, expect, test, written } from "./allfold";
 
-const VIEWS = ["holds", "time", "bytes", "race", "wins", "code"];
+const VIEWS = table.VIEWS.map((view) => view.name);
 let address = "";
 
 /** A ring that ends before its results are everywhere: wrong, so it is not simulated, and its race is run in steps. */

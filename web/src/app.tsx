@@ -2,32 +2,19 @@
 
 import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { Entry, ViewName } from "./document";
+import type { Entry } from "./document";
 import { Bar } from "./bar";
 import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
-import { dark, dimming, showText } from "./picture";
-import { jumpTo, length, pause, stepBy, toggle } from "./player";
+import { dark } from "./palette";
+import { dimming, Quiet, showText } from "./picture";
+import { jumpTo, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
-import { asked, beside, focus, go, hovered, pinned, state, VIEWS } from "./state";
-import { plural } from "./words";
-import { Bytes } from "./views/bytes";
-import { Code } from "./views/code";
-import { Holds } from "./views/holds";
-import { Race } from "./views/race";
-import { Time } from "./views/time";
-import { Wins } from "./views/wins";
-
-const DRAW: Record<ViewName, (props: { entry: Entry; step: number }) => JSX.Element> = {
-  holds: Holds,
-  time: Time,
-  bytes: Bytes,
-  race: Race,
-  wins: Wins,
-  code: Code,
-};
+import { asked, beside, focus, go, hovered, pinned, state } from "./state";
+import { moment, plural } from "./words";
+import { VIEWS, viewOf, type ViewName } from "./views/table";
 
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
@@ -49,6 +36,7 @@ export function App(): JSX.Element {
   }, []);
   const { entry, waiting, error } = current.value;
   length.value = entry ? entry.schedule.steps.length : 0;
+  plays.value = viewOf(state.value.view).plays;
   return (
     <div class="page">
       <style>{dimming(focus.value)}</style>
@@ -80,7 +68,6 @@ function Stage(props: { entry: Entry }): JSX.Element {
   const { view } = state.value;
   const step = Math.min(state.value.step, props.entry.schedule.steps.length);
   const second = beside.value && beside.value !== view ? beside.value : null;
-  const wide = view === "wins" || view === "race" || view === "code";
   // What was pointed at may be gone without ever having been left.
   useEffect(() => void (hovered.value = null), [view, second, props.entry]);
   const onPointerMove = (event: PointerEvent): void => {
@@ -88,7 +75,7 @@ function Stage(props: { entry: Entry }): JSX.Element {
   };
   return (
     <main
-      class={`stage${second ? " twofold" : ""}${wide ? " broad" : ""}`}
+      class={`stage${second ? " twofold" : ""}${viewOf(view).broad ? " broad" : ""}`}
       onPointerMove={onPointerMove}
       onPointerLeave={() => (hovered.value = null)}
     >
@@ -100,25 +87,18 @@ function Stage(props: { entry: Entry }): JSX.Element {
 }
 
 function View(props: { name: ViewName; entry: Entry; step: number }): JSX.Element {
-  const Draw = DRAW[props.name];
-  const { title } = VIEWS.find((one) => one.name === props.name)!;
+  const { title, plays, draw: Draw } = viewOf(props.name);
   const id = `view-${props.name}`;
   const { collective, algorithm, ranks } = props.entry.schedule;
   const file = `${collective}-${algorithm}-${ranks}-${props.name}-step${props.step}`;
-  const moment = props.step ? `after step ${props.step - 1}` : "at the start";
-  const stepless = props.name === "wins" || props.name === "race";
-  const caption = `${collective} by ${algorithm}, ${plural(ranks, "rank")}${stepless ? "" : `, ${moment}`}`;
+  const caption = `${collective} by ${algorithm}, ${plural(ranks, "rank")}${plays === "steps" ? `, ${moment(props.step)}` : ""}`;
   return (
     <section class="view" id={id} role="tabpanel" aria-labelledby={`tab-${props.name}`}>
       <header>
         <h2>{title}</h2>
         <span class="save">
-          <button type="button" class="quiet" onClick={() => saveSvg(id, file, caption)}>
-            SVG
-          </button>
-          <button type="button" class="quiet" onClick={() => void savePng(id, file, caption)}>
-            PNG
-          </button>
+          <Quiet onClick={() => saveSvg(id, file, caption)}>SVG</Quiet>
+          <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
         </span>
       </header>
       <Draw entry={props.entry} step={props.step} />
@@ -156,25 +136,15 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
             ))}
           </select>
         </label>
-        <button
-          type="button"
-          class="quiet"
-          aria-pressed={showText.value}
-          onClick={() => (showText.value = !showText.value)}
-        >
+        <Quiet aria-pressed={showText.value} onClick={() => (showText.value = !showText.value)}>
           text
-        </button>
-        <button
-          type="button"
-          class="quiet"
-          onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()}
-          aria-label="Light or dark"
-        >
+        </Quiet>
+        <Quiet onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()} aria-label="Light or dark">
           {dark.value ? "light" : "dark"}
-        </button>
-        <button type="button" class="quiet" onClick={props.onHelp} aria-label="Keyboard and help">
+        </Quiet>
+        <Quiet onClick={props.onHelp} aria-label="Keyboard and help">
           ?
-        </button>
+        </Quiet>
       </span>
     </header>
   );
@@ -215,12 +185,13 @@ function openView(name: ViewName): void {
 
 function onKeyOfPlayer(event: KeyboardEvent): boolean {
   const many = event.shiftKey ? 5 : 1;
+  const view = VIEWS.find((one) => one.key === event.key);
   if (event.key === " ") toggle();
   else if (event.key === "ArrowRight") stepBy(many);
   else if (event.key === "ArrowLeft") stepBy(-many);
   else if (event.key === "Home") jumpTo(0);
   else if (event.key === "End") jumpTo(length.value);
-  else if (/^[1-6]$/.test(event.key)) openView(VIEWS[Number(event.key) - 1].name);
+  else if (view) openView(view.name);
   else return false;
   return true;
 }

@@ -2,29 +2,25 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { fraction, jumpTo, pause, playing, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
+import { fraction, jumpTo, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
 import { state } from "./state";
+import { moment, percent } from "./words";
 
 export function Bar(props: { entry: Entry }): JSX.Element | null {
-  const { view } = state.value;
-  if (view === "wins") return null; // nothing there has steps
-  const racing = view === "race";
+  if (plays.value === "nothing") return null;
+  const racing = plays.value === "race";
   const steps = props.entry.schedule.steps.length;
   const step = Math.min(state.value.step, steps);
   return (
     <footer class="bar" role="group" aria-label="Player">
-      <button type="button" class="round" onClick={() => (racing ? rewind() : jumpTo(0))} aria-label="To the start">
-        <Icon d="M5 4v12M16 4 8 10l8 6z" />
-      </button>
-      <button type="button" class="round" onClick={() => stepBy(-1)} aria-label="One step back">
-        <Icon d="M13 4 6 10l7 6z" />
-      </button>
-      <button type="button" class="round play" onClick={toggle} aria-label={playing.value ? "Pause" : "Play"}>
-        <Icon d={playing.value ? "M6 4v12M14 4v12" : "M6 3.5 16 10 6 16.5z"} heavy={playing.value} />
-      </button>
-      <button type="button" class="round" onClick={() => stepBy(1)} aria-label="One step on">
-        <Icon d="M7 4l7 6-7 6z" />
-      </button>
+      <Round says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => (racing ? rewind() : jumpTo(0))} />
+      <Round says="One step back" d="M13 4 6 10l7 6z" onClick={() => stepBy(-1)} />
+      {playing.value ? (
+        <Round says="Pause" d="M6 4v12M14 4v12" kind="round play" heavy onClick={toggle} />
+      ) : (
+        <Round says="Play" d="M6 3.5 16 10 6 16.5z" kind="round play" onClick={toggle} />
+      )}
+      <Round says="One step on" d="M7 4l7 6-7 6z" onClick={() => stepBy(1)} />
       {racing ? (
         <input
           type="range"
@@ -40,9 +36,7 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
       ) : (
         <Scrubber steps={steps} step={step} />
       )}
-      <output class="where">
-        {racing ? `${Math.round((raceAt.value ?? 1) * 100)} %` : step === 0 ? "start" : `step ${step - 1}`}
-      </output>
+      <output class="where">{racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step - 1}`}</output>
       <label class="speed">
         <span class="unseen">Speed</span>
         <select value={String(speed.value)} onChange={(event) => (speed.value = Number(event.currentTarget.value))}>
@@ -68,7 +62,7 @@ function Scrubber(props: { steps: number; step: number }): JSX.Element {
       step="any"
       value={step + fraction.value}
       aria-label="Step"
-      aria-valuetext={step === 0 ? "at the start" : `after step ${step - 1} of ${steps}`}
+      aria-valuetext={step ? `${moment(step)} of ${steps}` : moment(step)}
       onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}
       onKeyDown={(event) => {
         // With step="any" the browser's own arrows would move by hundredths.
@@ -91,17 +85,19 @@ function rewind(): void {
   raceAt.value = 0;
 }
 
-function Icon(props: { d: string; heavy?: boolean }): JSX.Element {
+function Round(props: { says: string; d: string; kind?: string; heavy?: boolean; onClick: () => void }): JSX.Element {
   return (
-    <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true">
-      <path
-        d={props.d}
-        fill={props.heavy ? "none" : "currentColor"}
-        stroke="currentColor"
-        stroke-width={props.heavy ? 3.4 : 1.6}
-        stroke-linejoin="round"
-        stroke-linecap="round"
-      />
-    </svg>
+    <button type="button" class={props.kind ?? "round"} onClick={props.onClick} aria-label={props.says}>
+      <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true">
+        <path
+          d={props.d}
+          fill={props.heavy ? "none" : "currentColor"}
+          stroke="currentColor"
+          stroke-width={props.heavy ? 3.4 : 1.6}
+          stroke-linejoin="round"
+          stroke-linecap="round"
+        />
+      </svg>
+    </button>
   );
 }

@@ -1,6 +1,7 @@
 /** What Python puts into the page: one JSON document. `src/allfold/view/page.py` writes it. */
 
-export type ViewName = "holds" | "time" | "bytes" | "race" | "wins" | "code";
+import type { ViewName } from "./views/table";
+
 export type Clock = "steps" | "modelled" | "measured";
 
 export interface PageState {
@@ -41,20 +42,16 @@ export interface Proof {
   facts: string[];
 }
 
-export interface Counts {
-  steps: number;
-  rounds: number;
-  messages: number;
-  bytes: number;
-  busiest_port_bytes: number;
-  busiest_port_messages: number;
-}
-
 export interface Bounds {
   rounds: number;
   messages: number;
   bytes: number;
   busiest_port_bytes: number;
+}
+
+export interface Counts extends Bounds {
+  steps: number;
+  busiest_port_messages: number;
 }
 
 /** Columns with one entry a message; seconds since the beginning. */
@@ -74,9 +71,21 @@ export interface TimelineJson {
   idle: number[];
 }
 
+/** Where a link is in its network, by what it is: which numbers there are says how it is drawn. Python's `Link.place`. */
+export type Place =
+  | { rank: number; way: "out" | "in" } // a port
+  | { host: number } // a bus
+  | { host: number; card: number; leaf?: number; way: "out" | "in" } // a network card, and the leaf it hangs on
+  | { leaf: number; uplink: number; way: "up" | "down" }
+  | { node: number; dimension: number; down: number } // a cable of a torus
+  | { group: number; router: number; to: number } // a cable between two routers of a group
+  | { group: number; cable: number }; // a cable to another group
+
 export interface LinkJson {
   name: string;
   kind: string;
+  /** Absent where nobody knows it: of links that were written by hand. */
+  place?: Place;
   bytes: number;
   /** That its bytes take in all. */
   seconds: number;

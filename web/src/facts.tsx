@@ -2,10 +2,11 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { jumpTo } from "./player";
+import { Quiet, ShowWhere } from "./picture";
+import { plays } from "./player";
 import { nameRanks } from "./replay";
 import { replayOf } from "./source";
-import { pinned, state } from "./state";
+import { pinned } from "./state";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -13,7 +14,6 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const { right, all } = replay.progress(replay.at(step));
   const moves = replay.moves(step - 1).length;
-  const stepped = state.value.view !== "wins" && state.value.view !== "race"; // these have clocks of their own
   return (
     <aside class="facts">
       {pinned.value && (
@@ -22,12 +22,12 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
           kept in sight
-          <button type="button" class="quiet" onClick={() => (pinned.value = null)} aria-label="Let go">
+          <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
             ×
-          </button>
+          </Quiet>
         </p>
       )}
-      {stepped && (
+      {plays.value === "steps" && (
         <section>
           <h3>
             {step === 0 ? "At the start" : `Step ${step - 1}`}
@@ -51,7 +51,6 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   const { proof } = props.entry;
-  const at = (proof.step ?? -1) + 1;
   return (
     <section class={proof.ok ? "verdict ok" : "verdict not"}>
       <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
@@ -63,11 +62,7 @@ function Verdict(props: { entry: Entry; step: number }): JSX.Element {
           ))}
         </ul>
       )}
-      {!proof.ok && at > 0 && at !== props.step && (
-        <button type="button" onClick={() => jumpTo(at)}>
-          Show where
-        </button>
-      )}
+      <ShowWhere proof={proof} step={props.step} />
     </section>
   );
 }

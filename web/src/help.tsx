@@ -2,12 +2,13 @@
 
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { VIEWS } from "./views/table";
 
 const KEYS: [string, string][] = [
   ["space", "play and pause"],
   ["← →", "one step back, one step on; with shift five"],
   ["home end", "to the start, to the end"],
-  ["1 … 6", "the six views"],
+  ...VIEWS.map(({ key, title, summary }): [string, string] => [key, `${title}: ${summary}`]),
   ["esc", "let go of what is held"],
   ["?", "this"],
 ];
@@ -27,7 +28,11 @@ export function Help(props: { onClose: () => void }): JSX.Element {
         <dl>
           {KEYS.map(([key, what]) => (
             <div key={key}>
-              <dt>{key.split(" ").map((one) => (one === "…" ? " … " : <kbd key={one}>{one}</kbd>))}</dt>
+              <dt>
+                {key.split(" ").map((one) => (
+                  <kbd key={one}>{one}</kbd>
+                ))}
+              </dt>
               <dd>{what}</dd>
             </div>
           ))}

@@ -1,5 +1,11 @@
 /** Colours that stay apart for colour-blind eyes (after Paul Tol's qualitative sets), one list for each ground. */
 
+import { signal } from "@preact/signals";
+import { clamp } from "./numbers";
+
+/** Whether the page is dark. */
+export const dark = signal(false);
+
 const LIGHT = [
   "#3f74b5",
   "#e08214",
@@ -30,48 +36,60 @@ const DARK = [
 ];
 
 /** The colour of the i-th of `many` things (ranks, algorithms). Beyond twelve, steps around the hue circle. */
-export function colourOf(index: number, many: number, dark: boolean): string {
-  const list = dark ? DARK : LIGHT;
+export function colourOf(index: number, many: number): string {
+  const list = dark.value ? DARK : LIGHT;
   if (many <= list.length) return list[index % list.length];
   const hue = (index * 360) / many + 210;
   // Neighbours also alternate in lightness, so that they differ where their hues do not.
-  const light = (dark ? 64 : 50) + (index % 2 ? 7 : -5);
-  return `hsl(${Math.round(hue % 360)} ${dark ? 52 : 48}% ${light}%)`;
+  const light = (dark.value ? 64 : 50) + (index % 2 ? 7 : -5);
+  return `hsl(${Math.round(hue % 360)} ${dark.value ? 52 : 48}% ${light}%)`;
 }
 
+type Colour = [number, number, number];
+
+const HEAT: Record<"light" | "dark", Colour[]> = {
+  light: [
+    [214, 223, 235],
+    [132, 174, 218],
+    [52, 108, 180],
+    [17, 45, 100],
+  ],
+  dark: [
+    [47, 60, 78],
+    [62, 104, 158],
+    [112, 166, 228],
+    [206, 230, 255],
+  ],
+};
+const FULLNESS: Record<"light" | "dark", Colour[]> = {
+  light: [
+    [236, 238, 242],
+    [52, 101, 168],
+  ],
+  dark: [
+    [38, 45, 54],
+    [111, 159, 224],
+  ],
+};
+
 /** How much a link is used: one hue that darkens on paper and brightens at night. Red is left to what is wrong. */
-export function heat(share: number, dark: boolean): string {
-  const at = Math.max(0, Math.min(1, share));
-  const stops = dark
-    ? [
-        [47, 60, 78],
-        [62, 104, 158],
-        [112, 166, 228],
-        [206, 230, 255],
-      ]
-    : [
-        [214, 223, 235],
-        [132, 174, 218],
-        [52, 108, 180],
-        [17, 45, 100],
-      ];
-  const place = at * (stops.length - 1);
+export function heat(share: number): string {
+  return between(HEAT[dark.value ? "dark" : "light"], share);
+}
+
+/** From nothing to everything, for shares of contributions. */
+export function fullness(share: number): string {
+  return between(FULLNESS[dark.value ? "dark" : "light"], share);
+}
+
+function between(stops: Colour[], share: number): string {
+  const place = clamp(share, 0, 1) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(place));
   const mix = stops[low].map((one, i) => Math.round(one + (stops[low + 1][i] - one) * (place - low)));
   return `rgb(${mix.join(" ")})`;
 }
 
-/** From nothing to everything, for shares of contributions. */
-export function fullness(share: number, dark: boolean): string {
-  const at = Math.max(0, Math.min(1, share));
-  const [from, to] = dark
-    ? [
-        [38, 45, 54],
-        [111, 159, 224],
-      ]
-    : [
-        [236, 238, 242],
-        [52, 101, 168],
-      ];
-  return `rgb(${from.map((one, i) => Math.round(one + (to[i] - one) * at)).join(" ")})`;
+/** How more is shown: by dark squares on paper, by bright ones at night. */
+export function deeper(): string {
+  return dark.value ? "the brighter" : "the darker";
 }

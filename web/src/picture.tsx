@@ -1,12 +1,12 @@
 /** The frame of every picture: it knows its width, names itself to screen readers, and can be saved. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { ButtonHTMLAttributes, ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { playing } from "./player";
+import type { Proof } from "./document";
+import { jumpTo, playing } from "./player";
 import { go, hovered, state, togglePin, type Focus } from "./state";
 
-export const dark = signal(false);
 /** Whether the text twins are shown to everybody; screen readers get them in any case. */
 export const showText = signal(false);
 
@@ -62,11 +62,6 @@ export function anchorOf(x: number, width: number): "middle" | "end" {
   return x > width - 26 ? "end" : "middle";
 }
 
-/** How more is shown: by dark squares on paper, by bright ones at night. */
-export function deeper(): string {
-  return dark.value ? "the brighter" : "the darker";
-}
-
 /** The same in words. It is read out when it changes, and seen when text is switched on. */
 export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
   return (
@@ -75,6 +70,42 @@ export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
         <p key={i}>{line}</p>
       ))}
     </div>
+  );
+}
+
+/** What a sign in the picture means. */
+export function Key(props: { sign: string; children: ComponentChildren }): JSX.Element {
+  return (
+    <span>
+      <i class={props.sign} /> {props.children}
+    </span>
+  );
+}
+
+/** What the ends of a scale of colours mean. */
+export function Scale(props: { from: string; to: string; colours: string[] }): JSX.Element {
+  return (
+    <span class="scale">
+      {props.from}
+      <i class="ramp" style={{ background: `linear-gradient(90deg, ${props.colours.join(",")})` }} />
+      {props.to}
+    </span>
+  );
+}
+
+/** A button that stays in the background. */
+export function Quiet(props: ButtonHTMLAttributes<HTMLButtonElement>): JSX.Element {
+  return <button type="button" class="quiet" {...props} />;
+}
+
+/** Leads to the step at which a schedule goes wrong, unless it is shown. */
+export function ShowWhere(props: { proof: Proof; step: number }): JSX.Element | null {
+  const at = (props.proof.step ?? -1) + 1;
+  if (props.proof.ok || at === 0 || at === props.step) return null;
+  return (
+    <button type="button" onClick={() => jumpTo(at)}>
+      Show where
+    </button>
   );
 }
 

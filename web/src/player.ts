@@ -1,7 +1,9 @@
 /** Playing: a position that moves on with the clock of the browser, over steps or, in the race, over time. */
 
 import { signal } from "@preact/signals";
+import { clamp } from "./numbers";
 import { go, state } from "./state";
+import type { View } from "./views/table";
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
 
@@ -11,8 +13,9 @@ export const speed = signal(1);
 export const fraction = signal(0);
 /** Where the race stands, from 0 to 1; null until the race says where its first one is through. */
 export const raceAt = signal<number | null>(null);
-/** How many steps there are to play; the page sets it with the schedule. */
+/** How many steps there are to play, and what playing moves in the view; the page sets them with what it shows. */
 export const length = signal(0);
+export const plays = signal<View["plays"]>("steps");
 
 const LONGEST = 24; // seconds that playing everything takes at most, however many steps there are
 const RACE = 8; // seconds of a race
@@ -25,7 +28,7 @@ export function stillMotion(): boolean {
 
 export function toggle(): void {
   if (playing.value) return pause();
-  if (state.value.view === "race") {
+  if (plays.value === "race") {
     if ((raceAt.value ?? 1) >= 1) raceAt.value = 0;
   } else if (state.value.step >= length.value) {
     go({ step: 0 });
@@ -42,7 +45,7 @@ export function pause(): void {
 
 export function stepBy(change: number): void {
   pause();
-  if (state.value.view === "race") {
+  if (plays.value === "race") {
     raceAt.value = clamp((raceAt.value ?? 1) + change / 50, 0, 1);
     return;
   }
@@ -58,7 +61,7 @@ function tick(now: number): void {
   if (!playing.value) return;
   const passed = last === null ? 0 : Math.min(0.1, (now - last) / 1000);
   last = now;
-  if (state.value.view === "race") playRace(passed);
+  if (plays.value === "race") playRace(passed);
   else playSteps(passed);
   if (playing.value) requestAnimationFrame(tick);
 }
@@ -87,8 +90,4 @@ function playSteps(passed: number): void {
 function playRace(passed: number): void {
   raceAt.value = clamp((raceAt.value ?? 0) + (passed * speed.value) / RACE, 0, 1);
   if (raceAt.value >= 1) pause();
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value));
 }

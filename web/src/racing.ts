@@ -2,6 +2,7 @@
 
 import type { Entry } from "./document";
 import type { Replay } from "./replay";
+import { routesOf } from "./source";
 import type { Happening } from "./views/transfers";
 
 export interface Runner {
@@ -74,16 +75,13 @@ export function busiestPort(one: Runner, now: number): number {
 /** The share of links that carry something now; of ports, where routes are not known or nobody knows the time. */
 export function linksInUse(one: Runner, now: number): number {
   if (one.ports) return one.ports.used[Math.floor(now)] ?? 0;
-  const { pairs, links } = one.entry;
+  const { links } = one.entry;
   const busy = new Set<number>();
   const ranks = one.replay.ranks;
-  const routes =
-    pairs && links
-      ? new Map(pairs.source.map((source, i) => [source * ranks + pairs.destination[i], pairs.links[i]]))
-      : null;
+  const routes = links ? routesOf(one.entry) : null;
   for (const transfer of one.what.transfers) {
     if (transfer.source === transfer.destination || now < transfer.start || now >= transfer.arrived) continue;
-    if (routes) for (const link of routes.get(transfer.source * ranks + transfer.destination) ?? []) busy.add(link);
+    if (routes) for (const link of routes(transfer.source, transfer.destination)) busy.add(link);
     else {
       busy.add(transfer.source);
       busy.add(ranks + transfer.destination);

@@ -7,15 +7,11 @@
  */
 
 import { Contributions } from "./contributions";
-import type { MoveRow, ScheduleJson } from "./document";
+import type { Entry, MoveRow, ScheduleJson } from "./document";
 
 export const NOTHING = -1;
 
-export interface Replayable {
-  schedule: ScheduleJson;
-  starts: number[][];
-  ends: number[][];
-}
+export type Replayable = Pick<Entry, "schedule" | "starts" | "ends">;
 
 export interface Move {
   /** Its number in the schedule, counted over all steps. */

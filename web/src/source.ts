@@ -2,12 +2,14 @@
 
 import { computed, effect, signal } from "@preact/signals";
 import type { Entry, MeasuredPoint, PageData, PageState, TableRow } from "./document";
+import { every, unique } from "./numbers";
+import { remembered } from "./remembered";
 import { Replay } from "./replay";
 import { go, state } from "./state";
+import { messageOf } from "./words";
 
 let page: PageData;
 const entries = new Map<string, Entry>();
-const replays = new WeakMap<Entry, Replay>();
 
 /** Counts when an entry arrives, so that whoever asked looks again. */
 const arrivals = signal(0);
@@ -34,11 +36,15 @@ export function keyOf(one: PageState, algorithm = one.algorithm): string {
   return [one.collective, algorithm, one.ranks, one.root, one.topology, one.size].join("/");
 }
 
-export function replayOf(entry: Entry): Replay {
-  let replay = replays.get(entry);
-  if (!replay) replays.set(entry, (replay = new Replay(entry)));
-  return replay;
-}
+export const replayOf = remembered((entry: Entry) => new Replay(entry));
+
+/** The links between two ranks, by their places in `links`; null where routes are not known. */
+export const routesOf = remembered((entry: Entry) => {
+  if (!entry.pairs) return null;
+  const { source, destination, links } = entry.pairs;
+  const routes = new Map(source.map((from, i) => [`${from} ${destination[i]}`, links[i]]));
+  return (from: number, to: number): number[] => routes.get(`${from} ${to}`) ?? [];
+});
 
 export interface Found {
   entry: Entry | null;
@@ -60,8 +66,7 @@ let shown: Entry | null = null;
 /** What the page shows. While the next entry is computed, the last one stays, so that nothing jumps. */
 export const current = computed<Found>(() => {
   if (edited.value) return { entry: edited.value, waiting: false, error: null };
-  const { step: _, view: __, clock: ___, rivals: ____, ...identity } = state.value;
-  const found = find({ ...state.value, ...identity });
+  const found = find(state.value);
   if (found.entry) shown = found.entry;
   return found.entry ? found : { ...found, entry: found.error ? null : shown };
 });
@@ -100,7 +105,7 @@ export function choices(
       topologies: page.topologies.map((row) => row.name),
       ranks: [],
       sizes: SIZES,
-      roots: rooted(one.collective) ? Array.from({ length: one.ranks }, (_, rank) => rank) : [],
+      roots: rooted(one.collective) ? every(one.ranks) : [],
     };
   }
   const all = [...entries.values()];
@@ -121,10 +126,6 @@ const SIZES = Array.from({ length: 15 }, (_, i) => 2 ** (2 * i + 2));
 
 export function rooted(collective: string): boolean {
   return page.catalogue.find((row) => row.collective === collective)?.rooted ?? false;
-}
-
-function unique<T>(values: T[]): T[] {
-  return [...new Set(values)];
 }
 
 /** An address may ask for what a file does not hold: then the state says what is shown instead. */
@@ -174,7 +175,7 @@ async function ask(key: string, one: PageState, algorithm: string): Promise<void
   try {
     entries.set(key, await request<Entry>(`/api/entry?${words}`));
   } catch (error) {
-    failures.set(key, error instanceof Error ? error.message : String(error));
+    failures.set(key, messageOf(error));
   }
   waiting.delete(key);
   arrivals.value++;
@@ -223,20 +224,13 @@ export async function proveEdited(code: string): Promise<Entry> {
 /** Run the current algorithm between real processes, and take the recording. */
 export async function measure(): Promise<void> {
   const one = state.value;
-  const entry = await request<Entry>("/api/measure", {
-    collective: one.collective,
-    algorithm: one.algorithm,
-    ranks: one.ranks,
-    root: one.root,
-    size: one.size,
-    topology: one.topology,
-  });
+  const { collective, algorithm, ranks, root, size, topology } = one;
+  const entry = await request<Entry>("/api/measure", { collective, algorithm, ranks, root, size, topology });
   const known = entries.get(keyOf(one));
   entries.set(keyOf(one), known ? { ...known, recording: entry.recording } : entry);
   const events = entry.recording?.events ?? [];
   const begin = Math.min(...events.map((event) => event.start));
   const end = Math.max(...events.map((event) => event.start + event.waited + event.worked));
-  const { collective, algorithm, ranks, size } = one;
   const point = { collective, algorithm, ranks, size, seconds: (end - begin) * 1e-9, memory: events[0]?.memory ?? "" };
   if (events.length) measured.value = [...measured.value, point];
   arrivals.value++;

@@ -47,6 +47,15 @@ export function percent(share: number): string {
   return `${Math.round(share * 100)} %`;
 }
 
+/** Where the player stands: `after step 3`. */
+export function moment(done: number): string {
+  return done ? `after step ${done - 1}` : "at the start";
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
 /** `rank 0 sends chunk 2 to rank 1, reduced`. */
 export function sentence(move: Move): string {
   const into = move.into === move.chunk ? "" : ` into chunk ${move.into}`;

@@ -1,10 +1,14 @@
 import { expect, test } from "vitest";
-import type { LinkJson, PairsJson, TopologyJson } from "../src/document";
+import type { LinkJson, Place, TopologyJson } from "../src/document";
 import { placesOf } from "../src/views/places";
 
-const link = (name: string): LinkJson => ({ name, kind: "", bytes: 1, seconds: 1, latency: 0, bandwidth: 1 });
+const WAYS = ["out", "in"] as const;
+const link = (place?: Place): LinkJson => {
+  const known = place ? { place } : {};
+  return { name: JSON.stringify(place), kind: "", bytes: 1, seconds: 1, latency: 0, bandwidth: 1, ...known };
+};
 const ports = (ranks: number): LinkJson[] =>
-  ["out", "in"].flatMap((way) => Array.from({ length: ranks }, (_, rank) => link(`rank ${rank} ${way}`)));
+  WAYS.flatMap((way) => Array.from({ length: ranks }, (_, rank) => link({ rank, way })));
 const topology = (host: number[], parameters: Record<string, unknown> = {}): TopologyJson => ({
   name: "",
   ranks: host.length,
@@ -16,11 +20,13 @@ const topology = (host: number[], parameters: Record<string, unknown> = {}): Top
   source: "",
   parameters,
 });
-const cards = (host: number): LinkJson[] => [link(`host ${host} card 0 out`), link(`host ${host} card 0 in`)];
+const cards = (host: number, leaf?: number): LinkJson[] =>
+  WAYS.map((way) => link({ host, card: 0, way, ...(leaf === undefined ? {} : { leaf }) }));
+const uplinks = (leaf: number): LinkJson[] => (["up", "down"] as const).map((way) => link({ leaf, uplink: 0, way }));
 
 test("hosts are boxes, the switch is above them, ranks are inside", () => {
-  const links = [...ports(4), link("host 0 memory bus"), link("host 1 memory bus"), ...cards(0), ...cards(1)];
-  const drawing = placesOf(topology([0, 0, 1, 1]), links, null, 4, 900)!;
+  const links = [...ports(4), link({ host: 0 }), link({ host: 1 }), ...cards(0), ...cards(1)];
+  const drawing = placesOf(topology([0, 0, 1, 1]), links, 4, 900)!;
   const [first, second] = drawing.boxes.filter((box) => box.kind === "host");
   const above = drawing.boxes.find((box) => box.label === "switch")!;
   expect(above.y + above.height).toBeLessThan(first.y);
@@ -33,46 +39,42 @@ test("hosts are boxes, the switch is above them, ranks are inside", () => {
   expect(new Set(drawing.shapes.map((shape) => shape.link)).size).toBe(links.length);
 });
 
-test("a card hangs on the leaf that its routes climb to", () => {
-  const links = [
-    ...ports(2),
-    ...cards(0),
-    ...cards(1),
-    link("leaf 0 up 0"),
-    link("leaf 0 down 0"),
-    link("leaf 1 up 0"),
-    link("leaf 1 down 0"),
-  ];
-  const at = (name: string): number => links.findIndex((one) => one.name === name);
-  const route = [
-    "rank 0 out",
-    "host 0 card 0 out",
-    "leaf 0 up 0",
-    "leaf 1 down 0",
-    "host 1 card 0 in",
-    "rank 1 in",
-  ].map(at);
-  const pairs: PairsJson = { source: [0], destination: [1], bytes: [1], links: [route] };
-  const drawing = placesOf(topology([0, 1]), links, pairs, 2, 900)!;
-  expect(drawing.boxes.map((box) => box.label)).toEqual(expect.arrayContaining(["leaf 0", "leaf 1", "spines"]));
+test("a leaf stands over the hosts whose cards hang on it", () => {
+  const hosts = [0, 1, 2].flatMap((host) => cards(host, host === 2 ? 1 : 0));
+  const links = [...ports(3), ...hosts, ...uplinks(0), ...uplinks(1)];
+  const drawing = placesOf(topology([0, 1, 2]), links, 3, 900)!;
+  const middle = (label: string): number => {
+    const box = drawing.boxes.find((one) => one.label === label)!;
+    return box.x + box.width / 2;
+  };
+  expect(middle("leaf 0")).toBeCloseTo((middle("host 0") + middle("host 1")) / 2);
+  expect(middle("leaf 1")).toBeCloseTo(middle("host 2"));
+  expect(middle("spines")).toBeCloseTo(450);
 });
 
 test("a torus has a cable to each neighbour, and every link its place", () => {
   const cables = Array.from({ length: 8 }, (_, node) =>
-    [0, 1].flatMap((d) => [0, 1].map((down) => link(`node ${node} dimension ${d} cable ${down}`))),
+    [0, 1].flatMap((d) => [0, 1].map((down) => link({ node, dimension: d, down }))),
   ).flat();
-  const drawing = placesOf(
-    topology([0, 1, 2, 3, 4, 5, 6, 7], { shape: [2, 4] }),
-    [...ports(8), ...cables],
-    null,
-    8,
-    900,
-  )!;
+  const drawing = placesOf(topology([0, 1, 2, 3, 4, 5, 6, 7], { shape: [2, 4] }), [...ports(8), ...cables], 8, 900)!;
   expect(drawing.shapes).toHaveLength(cables.length);
   expect(drawing.ranks[1].y).toBe(drawing.ranks[0].y);
   expect(drawing.ranks[4].x).toBe(drawing.ranks[0].x);
 });
 
-test("links whose names say nothing are not drawn", () => {
-  expect(placesOf(topology([0, 0]), [...ports(2), link("the blue cable")], null, 2, 900)).toBeNull();
+test("routers of a dragonfly stand in their groups", () => {
+  const local = [0, 1].flatMap((router) => [0, 1].map((to) => link({ group: 0, router, to })));
+  const drawing = placesOf(topology([0, 1, 2]), [...ports(3), ...local, link({ group: 0, cable: 0 })], 3, 900)!;
+  expect(drawing.boxes.filter((box) => box.kind === "group")).toHaveLength(2);
+  expect(drawing.shapes).toHaveLength(6 + 2 + 1); // a router has no cable to itself
+});
+
+test("a topology with links whose place nobody knows is not drawn", () => {
+  expect(placesOf(topology([0, 0]), [...ports(2), link()], 2, 900)).toBeNull();
+});
+
+test("what a file says of a place that does not exist is left out", () => {
+  const strange = [link({ node: 7, dimension: 0, down: 0 }), link({ node: 0, dimension: 3, down: 0 })];
+  const cables = [0, 1].map((node) => link({ node, dimension: 0, down: 0 }));
+  expect(placesOf(topology([0, 1]), [...cables, ...strange], 2, 900)!.shapes).toHaveLength(2);
 });

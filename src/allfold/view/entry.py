@@ -243,6 +243,7 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
             {
                 "name": link.name,
                 "kind": link.kind,
+                **({} if link.place is None else {"place": link.place}),
                 "bytes": float(of_link[number]),
                 "seconds": float(of_link[number] / link.bandwidth),
                 "latency": link.latency,

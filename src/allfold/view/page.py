@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "table", "topologies"]
 
-VIEWS = ("holds", "time", "bytes", "race", "wins", "code")
+VIEWS = {
+    "holds": "Who holds what",
+    "time": "Space and time",
+    "bytes": "Where the bytes go",
+    "race": "Race",
+    "wins": "Who wins where",
+    "code": "Code and picture",
+}
+"""Names and titles of the views, in the order of their tabs; `web/src/views/table.ts` says the rest of them."""
 TABLE_RANKS = (2, 4, 8, 16, 32, 64)
 TOPOLOGY, SIZE = "hosts:ranks_per_host=4", 2**20
 _OFFERED = (

@@ -1,16 +1,17 @@
 /** The moves of a step as arcs between the cells of the grid, and the way that a cell's content has come. */
 
 import type { JSX } from "preact";
+import { tenth } from "../numbers";
 import { fraction } from "../player";
 import { lights } from "../picture";
 import type { Move, Replay } from "../replay";
 import { sentence } from "../words";
-import type { Grid } from "./grid";
+import { Around, type Grid } from "./grid";
 
 const SINGLE = 200; // up to so many moves, each is an element of its own that lights up
 const MOST = 1500;
 
-export function arcsFit(_: Replay, moves: number): boolean {
+export function arcsFit(moves: number): boolean {
   return moves <= MOST;
 }
 
@@ -19,7 +20,7 @@ export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.E
   const { replay, grid, done } = props;
   const under = fraction.value;
   const moves = replay.moves(under > 0 ? done : done - 1);
-  if (!moves.length || moves.length > MOST) return null;
+  if (!moves.length || !arcsFit(moves.length)) return null;
   if (moves.length > SINGLE || grid.pitchX < 12) {
     const path = (reduces: boolean): string =>
       moves
@@ -85,24 +86,20 @@ function curve(grid: Grid, move: Move): { path: string; points: [Point, Point, P
       [edge + bow, intoY],
       [edge + 1, intoY],
     ];
-  } else if (intoX > sourceX) {
-    const reach = (intoX - sourceX - grid.cellX) / 2 + 6;
-    points = [
-      [sourceX + grid.cellX, sourceY],
-      [sourceX + grid.cellX + reach, sourceY],
-      [intoX - reach, intoY],
-      [intoX - 1, intoY],
-    ];
   } else {
-    const reach = (sourceX - intoX - grid.cellX) / 2 + 6;
+    // To another column: out at the side that faces it, in at the side that it faces.
+    const right = intoX > sourceX;
+    const way = right ? 1 : -1;
+    const [start, end] = right ? [sourceX + grid.cellX, intoX] : [sourceX, intoX + grid.cellX];
+    const reach = way * ((Math.abs(intoX - sourceX) - grid.cellX) / 2 + 6);
     points = [
-      [sourceX, sourceY],
-      [sourceX - reach, sourceY],
-      [intoX + grid.cellX + reach, intoY],
-      [intoX + grid.cellX + 1, intoY],
+      [start, sourceY],
+      [start + reach, sourceY],
+      [end - reach, intoY],
+      [end - way, intoY],
     ];
   }
-  const [from, one, two, to] = points.map((point) => point.map((value) => Math.round(value * 10) / 10).join(" "));
+  const [from, one, two, to] = points.map((point) => point.map(tenth).join(" "));
   return { path: `M${from}C${one} ${two} ${to}`, points };
 }
 
@@ -128,14 +125,7 @@ export function Paths(props: {
       {[...moves.values()].map((move) => (
         <path key={move.number} class="came" d={curve(grid, move).path} />
       ))}
-      <rect
-        class="asked"
-        x={grid.x(of.chunk) - 2}
-        y={grid.y(of.rank) - 2}
-        width={grid.cellX + 4}
-        height={grid.cellY + 4}
-        rx={6}
-      />
+      <Around grid={grid} at={of} class="asked" />
     </g>
   );
 }

@@ -2,10 +2,11 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
-import { dark, lights, Picture, Twin, type Drawn } from "../picture";
+import { clamp, every, unique } from "../numbers";
+import { Key, lights, Picture, Scale, Twin, type Drawn } from "../picture";
 import { colourOf, fullness, heat } from "../palette";
 import type { Replay } from "../replay";
-import { replayOf } from "../source";
+import { replayOf, routesOf } from "../source";
 import { state } from "../state";
 import { bytes, percent, seconds } from "../words";
 import { placesOf } from "./places";
@@ -42,53 +43,26 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
           drawMatrix(entry, replay, step, width)
         }
       />
-      {!asMatrix && (
-        <p class="legend">
-          <span>
-            <i class="wedge" /> width: bytes
-          </span>
-          <span class="scale">
-            idle
-            <i
-              class="ramp"
-              style={{
-                background: `linear-gradient(90deg, ${[0, 0.33, 0.66, 1].map((at) => heat(at, dark.value)).join(",")})`,
-              }}
+      <p class="legend">
+        {asMatrix ? (
+          <>
+            <Scale
+              from={step ? "no bytes so far" : "no bytes"}
+              to="the most in the end"
+              colours={[fullness(0.12), fullness(1)]}
             />
-            in use all the time
-          </span>
-          <span>
-            <i class="swatch outlined" /> bottleneck
-          </span>
-          <span>
-            <i class="line flowing" /> used in this step
-          </span>
-        </p>
-      )}
-      {asMatrix && (
-        <p class="legend">
-          <span class="scale">
-            {step ? "no bytes so far" : "no bytes"}
-            <i
-              class="ramp"
-              style={{
-                background: `linear-gradient(90deg, ${fullness(0.12, dark.value)}, ${fullness(1, dark.value)})`,
-              }}
-            />
-            the most in the end
-          </span>
-          {hostsOf(entry, replay).length > 1 && (
-            <span>
-              <i class="swatch host" /> a host's own pairs
-            </span>
-          )}
-          {step > 0 && (
-            <span>
-              <i class="swatch fresh" /> used in this step
-            </span>
-          )}
-        </p>
-      )}
+            {hostsOf(entry, replay).length > 1 && <Key sign="swatch host">a host's own pairs</Key>}
+            {step > 0 && <Key sign="swatch fresh">used in this step</Key>}
+          </>
+        ) : (
+          <>
+            <Key sign="wedge">width: bytes</Key>
+            <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />
+            <Key sign="swatch outlined">bottleneck</Key>
+            <Key sign="line flowing">used in this step</Key>
+          </>
+        )}
+      </p>
       {!links.length && <p class="note">No topology was given, so no links are known.</p>}
       {busy.length > 0 && (
         <Busiest
@@ -107,7 +81,7 @@ const use = (link: LinkJson, duration: number): number => (duration > 0 ? Math.m
 
 function drawTopology(entry: Entry, replay: Replay, step: number, duration: number, width: number): Drawn | null {
   const links = entry.links!;
-  const drawing = placesOf(entry.topology!, links, entry.pairs ?? null, replay.ranks, width);
+  const drawing = placesOf(entry.topology!, links, replay.ranks, width);
   if (!drawing) return null;
   const most = Math.max(...links.map((link) => link.bytes)) || 1;
   const now = linksOf(entry, replay, step);
@@ -155,7 +129,7 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
             <path
               class={link.bytes ? "link" : "link unused"}
               d={shape.path}
-              stroke={heat(use(link, duration), dark.value)}
+              stroke={heat(use(link, duration))}
               stroke-width={broad(link)}
             />
             {now.has(shape.link) && <path class="flowing" d={shape.path} />}
@@ -177,7 +151,7 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
       )}
       {drawing.ranks.map((one) => (
         <g key={one.rank} class="hot" {...lights({ ranks: [one.rank] })}>
-          <circle class="rank" cx={one.x} cy={one.y} r={one.r} fill={colourOf(one.rank, replay.ranks, dark.value)} />
+          <circle class="rank" cx={one.x} cy={one.y} r={one.r} fill={colourOf(one.rank, replay.ranks)} />
           <text class="inside" x={one.x} y={one.y} font-size={Math.max(8, one.r * 0.95)}>
             {one.rank}
           </text>
@@ -190,14 +164,8 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
 
 /** The links that the moves of a step take. */
 function linksOf(entry: Entry, replay: Replay, step: number): Set<number> {
-  const found = new Set<number>();
-  if (!entry.pairs) return found;
-  const routes = new Map(
-    entry.pairs.source.map((source, i) => [source * replay.ranks + entry.pairs!.destination[i], entry.pairs!.links[i]]),
-  );
-  for (const move of replay.moves(step - 1))
-    for (const link of routes.get(move.source * replay.ranks + move.destination) ?? []) found.add(link);
-  return found;
+  const routes = routesOf(entry);
+  return new Set(replay.moves(step - 1).flatMap((move) => routes?.(move.source, move.destination) ?? []));
 }
 
 function Busiest(props: {
@@ -220,7 +188,7 @@ function Busiest(props: {
               <i
                 style={{
                   width: `${(100 * link.seconds) / most}%`,
-                  background: heat(use(link, props.duration), dark.value),
+                  background: heat(use(link, props.duration)),
                 }}
               />
             </td>
@@ -237,14 +205,14 @@ function Busiest(props: {
 /** The hosts that are framed in the matrix; none where ranks are taken together. */
 function hostsOf(entry: Entry, replay: Replay): number[] {
   const host = entry.topology?.host;
-  return host && replay.ranks <= MOST_SQUARES ? [...new Set(host.slice(0, replay.ranks))] : [];
+  return host && replay.ranks <= MOST_SQUARES ? unique(host.slice(0, replay.ranks)) : [];
 }
 
 /** From whom to whom, so far: rows send, columns receive. More than 64 ranks are taken together in blocks. */
 function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): Drawn {
   const side = Math.min(MOST_SQUARES, replay.ranks);
   const [left, top] = [64, 46];
-  const cell = Math.max(4, Math.min(22, Math.floor((Math.min(width, 860) - left - 16) / side)));
+  const cell = clamp(Math.floor((Math.min(width, 860) - left - 16) / side), 4, 22);
   const block = (rank: number): number => Math.floor((rank * side) / replay.ranks);
   const all = new Float64Array(side * side);
   const sofar = new Float64Array(side * side);
@@ -274,14 +242,14 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
         y={top + row * cell}
         width={cell - 1}
         height={cell - 1}
-        fill={fullness(0.12 + 0.88 * (sofar[place] / most), dark.value)}
+        fill={fullness(0.12 + 0.88 * (sofar[place] / most))}
         opacity={step === 0 ? 0.5 : sofar[place] ? 1 : 0.35}
       >
         <title>{`rank ${row} to rank ${column}: ${bytes(sofar[place] * chunk)} of ${bytes(all[place] * chunk)}`}</title>
       </rect>,
     );
   }
-  const every = Math.ceil(16 / cell);
+  const labelled = Math.ceil(16 / cell);
   const host = entry.topology?.host;
   const hosts = hostsOf(entry, replay);
   const content = (
@@ -302,7 +270,7 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
           />
         );
       })}
-      {Array.from({ length: Math.ceil(side / every) }, (_, i) => i * every).map((row) => (
+      {every(side, labelled).map((row) => (
         <g key={row}>
           <text
             class="label hot"
@@ -313,7 +281,7 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
           >
             {Math.ceil((row * replay.ranks) / side)}
           </text>
-          {row % (2 * every) === 0 && (
+          {row % (2 * labelled) === 0 && (
             <text
               class="label hot"
               x={left + row * cell + cell / 2}

@@ -1,12 +1,8 @@
 /** Where the ranks and links of networks without a tree of switches are drawn: tori and dragonflies. */
 
 import type { LinkJson, TopologyJson } from "../document";
-import type { Box, Drawing, Shape } from "./places";
-
-export const CABLE = /^node (\d+) (?:dimension|ring) (\d+) cable (\d+)$/;
-export const LOCAL = /^group (\d+) router (\d+) to router (\d+)$/;
-export const ABROAD = /^group (\d+) cable (\d+)$/;
-const PORT = /^rank (\d+) (out|in)$/;
+import { every, tenth } from "../numbers";
+import { placed, type Box, type Drawing, type Shape } from "./places";
 
 /** A torus: one dimension is a circle, two are a grid, three a stack of grids seen from the side. */
 export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
@@ -14,21 +10,19 @@ export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number,
   const shape = Array.isArray(given) ? (given as number[]) : [topology.ranks];
   const high = Math.min(460, Math.max(280, width * 0.5));
   const at = shape.length === 1 ? onCircle(shape[0], width, high) : onGrid(shape, width, high);
-  const circles: Drawing["ranks"] = [];
-  for (let rank = 0; rank < Math.min(ranks, topology.ranks); rank++) circles.push({ rank, ...at(rank), r: 14 });
-  const lowest = Math.max(...Array.from({ length: topology.ranks }, (_, node) => at(node).y));
+  const circles = every(Math.min(ranks, topology.ranks)).map((rank) => ({ rank, ...at(rank), r: 14 }));
+  const lowest = Math.max(...every(topology.ranks).map((node) => at(node).y));
   const strides = shape.map((_, d) => shape.slice(d + 1).reduce((product, one) => product * one, 1));
   const shapes: Shape[] = [];
-  links.forEach((link, i) => {
-    const cable = link.name.match(CABLE);
-    if (!cable) return;
-    const [node, dimension, down] = cable.slice(1).map(Number);
-    const place = Math.floor(node / strides[dimension]) % shape[dimension];
-    const next = (place + (down ? shape[dimension] - 1 : 1)) % shape[dimension];
-    const other = node + (next - place) * strides[dimension];
-    if (other === node) return;
+  for (const { link, place } of placed(links, "dimension")) {
+    const { node, dimension, down } = place;
+    if (node >= topology.ranks || dimension >= shape.length) continue; // a file may say anything
+    const along = Math.floor(node / strides[dimension]) % shape[dimension];
+    const next = (along + (down ? shape[dimension] - 1 : 1)) % shape[dimension];
+    const other = node + (next - along) * strides[dimension];
+    if (other === node) continue;
     const [from, to] = [at(node), at(other)];
-    const around = Math.abs(next - place) > 1;
+    const around = Math.abs(next - along) > 1;
     // The two directions of a cable lie beside each other; the way around the edge bows out.
     const [dx, dy] = [to.x - from.x, to.y - from.y];
     const far = Math.hypot(dx, dy) || 1;
@@ -38,15 +32,22 @@ export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number,
       y: (from.y + to.y) / 2 + (dx / far) * bow * 1.6,
     };
     shapes.push({
-      link: i,
-      path: `M${r1(from.x)} ${r1(from.y)}Q${r1(middle.x)} ${r1(middle.y)} ${r1(to.x)} ${r1(to.y)}`,
+      link,
+      path: `M${point(from)}Q${point(middle)} ${point(to)}`,
       ranks: [node, other].filter((one) => one < ranks),
     });
-  });
+  }
   return { height: Math.min(high, lowest + 50), widest: 8, boxes: [], ranks: circles, shapes };
 }
 
-function onCircle(many: number, width: number, high: number): (node: number) => { x: number; y: number } {
+interface Point {
+  x: number;
+  y: number;
+}
+
+const point = ({ x, y }: Point): string => `${tenth(x)} ${tenth(y)}`;
+
+function onCircle(many: number, width: number, high: number): (node: number) => Point {
   const radius = Math.min(width / 2 - 30, high / 2 - 28);
   return (node) => {
     const angle = (2 * Math.PI * node) / many - Math.PI / 2;
@@ -54,7 +55,7 @@ function onCircle(many: number, width: number, high: number): (node: number) => 
   };
 }
 
-function onGrid(shape: number[], width: number, high: number): (node: number) => { x: number; y: number } {
+function onGrid(shape: number[], width: number, high: number): (node: number) => Point {
   const columns = shape[shape.length - 1];
   const rows = shape[shape.length - 2];
   const layers = shape.slice(0, -2).reduce((product, one) => product * one, 1);
@@ -74,9 +75,8 @@ function onGrid(shape: number[], width: number, high: number): (node: number) =>
 
 /** Groups as boxes, routers in them, ranks below; cables to other groups go up. */
 export function dragonfly(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
-  const local = links.map((link) => link.name.match(LOCAL));
-  const abroad = links.map((link) => link.name.match(ABROAD));
-  const routers = Math.max(1, ...local.map((match) => (match ? Math.max(Number(match[2]), Number(match[3])) + 1 : 0)));
+  const local = placed(links, "router");
+  const routers = Math.max(0, ...local.map(({ place }) => Math.max(place.router, place.to))) + 1;
   const routerOf = (rank: number): number => topology.host[rank];
   const groups = Math.floor(Math.max(...topology.host.slice(0, ranks)) / routers) + 1;
   const gap = 24;
@@ -123,30 +123,22 @@ export function dragonfly(topology: TopologyJson, links: LinkJson[], ranks: numb
       r: Math.min(13, (pitch / perRouter) * 0.4),
     });
   }
-  links.forEach((link, i) => {
-    const port = link.name.match(PORT);
-    if (port && Number(port[1]) < ranks) {
-      const at = circles[Number(port[1])];
-      const shift = port[2] === "out" ? -4.5 : 4.5;
-      shapes.push({ link: i, path: `M${r1(at.x + shift)} ${at.y - at.r}V222`, ranks: [Number(port[1])] });
-    }
-    const inside = local[i];
-    if (inside && inside[2] !== inside[3] && Number(inside[1]) < groups) {
-      const [from, to] = [2, 3].map((k) => routerX(Number(inside[1]) * routers + Number(inside[k])));
-      const rise = 20 + Math.abs(to - from) * 0.22 + (to > from ? 0 : 8);
-      shapes.push({
-        link: i,
-        path: `M${r1(from)} 196Q${r1((from + to) / 2)} ${r1(196 - rise)} ${r1(to)} 196`,
-        ranks: [],
-      });
-    }
-    const out = abroad[i];
-    if (out && Number(out[1]) < groups) {
-      const from = groupX(Number(out[1])) + wide / 2 + Number(out[2]) * 8;
-      shapes.push({ link: i, path: `M${r1(from)} 96L${r1(width / 2 + (from - width / 2) * 0.5)} 34`, ranks: [] });
-    }
-  });
+  for (const { link, place } of placed(links, "rank")) {
+    if (place.rank >= ranks) continue;
+    const { x, y, r } = circles[place.rank];
+    const shift = place.way === "out" ? -4.5 : 4.5;
+    shapes.push({ link, path: `M${tenth(x + shift)} ${y - r}V222`, ranks: [place.rank] });
+  }
+  for (const { link, place } of local) {
+    if (place.router === place.to || place.group >= groups) continue;
+    const [from, to] = [place.router, place.to].map((router) => routerX(place.group * routers + router));
+    const top = { x: (from + to) / 2, y: 196 - (20 + Math.abs(to - from) * 0.22 + (to > from ? 0 : 8)) };
+    shapes.push({ link, path: `M${tenth(from)} 196Q${point(top)} ${tenth(to)} 196`, ranks: [] });
+  }
+  for (const { link, place } of placed(links, "cable")) {
+    if (place.group >= groups) continue;
+    const from = groupX(place.group) + wide / 2 + place.cable * 8;
+    shapes.push({ link, path: `M${tenth(from)} 96L${tenth(width / 2 + (from - width / 2) * 0.5)} 34`, ranks: [] });
+  }
   return { height: 336, widest: 7, boxes, ranks: circles, shapes };
 }
-
-const r1 = (value: number): number => Math.round(value * 10) / 10;

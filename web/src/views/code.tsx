@@ -4,10 +4,11 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { CodeFile, Entry } from "../document";
-import { jumpTo } from "../player";
+import { Quiet, ShowWhere } from "../picture";
 import { inLines } from "../python";
 import { edited, inStudio, proveEdited, Refusal, replayOf } from "../source";
 import { state } from "../state";
+import { messageOf } from "../words";
 import { Holds } from "./holds";
 
 /** What is being edited: it stays while other views are looked at, and until another algorithm is chosen. */
@@ -49,11 +50,7 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
         {!entry.proof.ok && (
           <p class="alarm" role="alert">
             {entry.proof.message}
-            {entry.proof.step !== undefined && entry.proof.step !== null && entry.proof.step + 1 !== step && (
-              <button type="button" onClick={() => jumpTo(entry.proof.step! + 1)}>
-                Show where
-              </button>
-            )}
+            <ShowWhere proof={entry.proof} step={step} />
           </p>
         )}
         {entry.proof.ok && edited.value && <p class="good">{entry.proof.message}</p>}
@@ -144,7 +141,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
     } catch (error) {
       if (number !== asked.current) return; // an older text's trouble
       const line = error instanceof Refusal ? error.line : null;
-      setRefusal({ message: error instanceof Error ? error.message : String(error), line });
+      setRefusal({ message: messageOf(error), line });
     } finally {
       if (number === asked.current) setBusy(false);
     }
@@ -166,9 +163,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
         {original.file}
         <span class="save">
           {busy && <span class="soft">being proved …</span>}
-          <button
-            type="button"
-            class="quiet"
+          <Quiet
             disabled={text === original.text && !edited.value}
             onClick={() => {
               clearTimeout(timer.current);
@@ -180,7 +175,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
             }}
           >
             undo all
-          </button>
+          </Quiet>
         </span>
       </figcaption>
       {refusal && (

@@ -1,23 +1,24 @@
 /** Who holds what among more ranks than can be drawn one by one: squares that stand for many cells. */
 
-import type { ComponentChildren } from "preact";
-import { dark, deeper, type Drawn } from "../picture";
-import { fullness } from "../palette";
+import { clamp, every } from "../numbers";
+import { deeper, fullness } from "../palette";
+import type { Drawn } from "../picture";
 import { NOTHING, type Replay, type State } from "../replay";
 import { plural } from "../words";
-import { every } from "./grid";
 
 export const MOST_ROWS = 64;
 
-/** The share of contributions that has arrived, block by block. */
-export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
-  const left = 76;
-  const top = 34;
-  const rows = Math.min(MOST_ROWS, replay.ranks);
-  const columns = Math.min(MOST_ROWS, replay.width);
-  const size = Math.max(3, Math.min(14, Math.floor((width - left - 8) / columns)));
-  const high = Math.max(size, Math.min(14, Math.floor(640 / rows)));
-  const wide = columns === 1 ? 120 : size;
+interface Blocks {
+  rows: number;
+  columns: number;
+  /** Row by row, how much of what belongs there has arrived. */
+  shares: number[];
+}
+
+/** Ranks by chunks in at most so many rows and columns, neighbours taken together. */
+export function blocksOf(replay: Replay, state: State, most: number): Blocks {
+  const rows = Math.min(most, replay.ranks);
+  const columns = Math.min(most, replay.width);
   const sums = new Float64Array(rows * columns);
   const counts = new Float64Array(rows * columns);
   const per = replay.reduces ? replay.ranks : 1;
@@ -30,21 +31,27 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
       if (state.datum[cell] !== NOTHING) sums[block] += Math.min(per, replay.count(state, cell)) / per;
     }
   }
-  const blocks: ComponentChildren[] = [];
-  for (let block = 0; block < sums.length; block++) {
-    const row = Math.floor(block / columns);
-    const column = block % columns;
-    blocks.push(
-      <rect
-        key={block}
-        x={left + column * wide}
-        y={top + row * high}
-        width={wide - 0.5}
-        height={high - 0.5}
-        fill={fullness(counts[block] ? sums[block] / counts[block] : 0, dark.value)}
-      />,
-    );
-  }
+  return { rows, columns, shares: Array.from(sums, (sum, block) => (counts[block] ? sum / counts[block] : 0)) };
+}
+
+/** The share of contributions that has arrived, block by block. */
+export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
+  const left = 76;
+  const top = 34;
+  const { rows, columns, shares } = blocksOf(replay, state, MOST_ROWS);
+  const size = clamp(Math.floor((width - left - 8) / columns), 3, 14);
+  const high = Math.max(size, Math.min(14, Math.floor(640 / rows)));
+  const wide = columns === 1 ? 120 : size;
+  const blocks = shares.map((share, block) => (
+    <rect
+      key={block}
+      x={left + (block % columns) * wide}
+      y={top + Math.floor(block / columns) * high}
+      width={wide - 0.5}
+      height={high - 0.5}
+      fill={fullness(share)}
+    />
+  ));
   const firstOf = (row: number): number => Math.ceil((row * replay.ranks) / rows);
   const step = Math.max(1, Math.ceil(16 / high));
   const content = (
@@ -67,7 +74,7 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
 export function drawSquare(replay: Replay, state: State, width: number): Drawn {
   const across = 2 ** Math.ceil(Math.log2(replay.ranks) / 2);
   const rows = Math.ceil(replay.ranks / across);
-  const side = Math.max(6, Math.min(20, Math.floor((width - 96) / across)));
+  const side = clamp(Math.floor((width - 96) / across), 6, 20);
   const left = Math.max(64, (width - across * side) / 2);
   const changed = new Set(replay.moves(state.done - 1).map((move) => move.destination));
   const per = replay.reduces ? replay.ranks : 1;
@@ -81,7 +88,7 @@ export function drawSquare(replay: Replay, state: State, width: number): Drawn {
           {row * across}
         </text>
       ))}
-      {Array.from({ length: replay.ranks }, (_, rank) => (
+      {every(replay.ranks).map((rank) => (
         <rect
           key={rank}
           class={changed.has(rank) ? "pair fresh" : "pair"}
@@ -91,7 +98,7 @@ export function drawSquare(replay: Replay, state: State, width: number): Drawn {
           width={side - 2}
           height={side - 2}
           rx={2}
-          fill={fullness(state.datum[rank] === NOTHING ? 0 : replay.count(state, rank) / per, dark.value)}
+          fill={fullness(state.datum[rank] === NOTHING ? 0 : replay.count(state, rank) / per)}
         >
           <title>{`rank ${rank}: ${replay.count(state, rank)} of ${per}`}</title>
         </rect>

@@ -4,6 +4,8 @@ import type { JSX } from "preact";
 import { signal } from "@preact/signals";
 import type { Entry } from "../document";
 import type { Figures } from "../model";
+import { clamp } from "../numbers";
+import { Quiet } from "../picture";
 import { rate, seconds } from "../words";
 
 /** Where the sliders stand; until one is moved, where the topology has them. */
@@ -37,54 +39,38 @@ export function Sliders(props: { known: number[]; ranks: number; now: Figures })
         />
         <output>{ranks}</output>
       </label>
-      <LogSlider
-        label="latency"
-        least={1e-8}
-        most={1e-4}
-        value={now.latency}
-        shown={seconds}
-        onSet={(latency) => set({ latency })}
-      />
-      <LogSlider
-        label="bandwidth"
-        least={1e8}
-        most={1e12}
-        value={now.bandwidth}
-        shown={rate}
-        onSet={(bandwidth) => set({ bandwidth })}
-      />
-      <LogSlider
-        label="combining"
-        least={1e8}
-        most={1e13}
-        value={now.reduction}
-        shown={rate}
-        onSet={(reduction) => set({ reduction })}
-      />
+      {FIGURES.map((one) => (
+        <LogSlider key={one.figure} {...one} value={now[one.figure]} onSet={(value) => set({ [one.figure]: value })} />
+      ))}
       {(figures.value || ranksShown.value !== null) && (
-        <button
-          type="button"
-          class="quiet"
+        <Quiet
           onClick={() => {
             figures.value = null;
             ranksShown.value = null;
           }}
         >
           back to the topology's figures
-        </button>
+        </Quiet>
       )}
     </div>
   );
 }
 
-function LogSlider(props: {
+interface Range {
+  figure: keyof Figures;
   label: string;
   least: number;
   most: number;
-  value: number;
   shown: (value: number) => string;
-  onSet: (value: number) => void;
-}): JSX.Element {
+}
+
+const FIGURES: Range[] = [
+  { figure: "latency", label: "latency", least: 1e-8, most: 1e-4, shown: seconds },
+  { figure: "bandwidth", label: "bandwidth", least: 1e8, most: 1e12, shown: rate },
+  { figure: "reduction", label: "combining", least: 1e8, most: 1e13, shown: rate },
+];
+
+function LogSlider(props: Range & { value: number; onSet: (value: number) => void }): JSX.Element {
   const { least, most } = props;
   const place = Math.log(props.value / least) / Math.log(most / least);
   return (
@@ -94,7 +80,7 @@ function LogSlider(props: {
         type="range"
         min={0}
         max={1000}
-        value={Math.round(Math.max(0, Math.min(1, place)) * 1000)}
+        value={Math.round(clamp(place, 0, 1) * 1000)}
         aria-valuetext={props.shown(props.value)}
         onInput={(event) => props.onSet(least * (most / least) ** (Number(event.currentTarget.value) / 1000))}
       />

@@ -2,17 +2,18 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Entry } from "../document";
-import { dark, lights, Picture, Twin, type Drawn } from "../picture";
+import { every } from "../numbers";
+import { Key, lights, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { fraction } from "../player";
 import { NOTHING, type Replay, type State } from "../replay";
 import { asked, askFor } from "../state";
 import { replayOf } from "../source";
-import { plural, stepSentence } from "../words";
+import { moment, plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths } from "./arcs";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseMarks } from "./dense";
-import { every, layOut, type Grid } from "./grid";
+import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
 
@@ -21,7 +22,7 @@ const COLOURED = 16; // up to so many ranks every mark has its rank's colour and
 export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
   const replay = replayOf(props.entry);
   const state = replay.at(props.step);
-  const label = `Who holds what, ${props.step ? `after step ${props.step - 1}` : "at the start"}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
+  const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
   return (
     <>
@@ -36,7 +37,7 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
               : drawBlocks(replay, state, width)
         }
       />
-      {!props.compact && <Legend replay={replay} crowd={crowd} />}
+      {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} />)}
       <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
       {!props.compact && asked.value && <Provenance replay={replay} done={props.step} />}
     </>
@@ -112,7 +113,7 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
               width={3}
               height={14}
               rx={1.5}
-              fill={colourOf(rank, replay.ranks, dark.value)}
+              fill={colourOf(rank, replay.ranks)}
             />
           )}
         </g>
@@ -171,7 +172,7 @@ function contributions(
         width={marks.size}
         height={marks.size}
         rx={marks.size / 4}
-        fill={here ? colourOf(rank, replay.ranks, dark.value) : undefined}
+        fill={here ? colourOf(rank, replay.ranks) : undefined}
       />,
     );
     const times = doubled.get(rank);
@@ -215,7 +216,7 @@ function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number
         width={grid.cellX - 2 * inset}
         height={grid.cellY - 2 * inset}
         rx={Math.min(4, inset)}
-        fill={colourOf(from, replay.ranks, dark.value)}
+        fill={colourOf(from, replay.ranks)}
       />
       {grid.cellX >= 18 && (
         <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
@@ -233,46 +234,19 @@ export function shortName(replay: Replay, datum: number): string {
   return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
 }
 
-function Legend(props: { replay: Replay; crowd: boolean }): JSX.Element {
-  const { replay, crowd } = props;
+function Legend(props: { replay: Replay }): JSX.Element {
+  const { replay } = props;
   return (
     <p class="legend">
-      {!crowd && replay.reduces && (
-        <span>
-          <i class="swatch filled" /> a rank's contribution, in its own place
-        </span>
-      )}
-      {!crowd && !replay.reduces && (
-        <span>
-          <i class="swatch filled" /> a piece, in the colour of the rank it came from
-        </span>
-      )}
-      {!crowd && (
-        <span>
-          <i class="swatch right" /> as {replay.schedule.collective} promises
-        </span>
-      )}
-      {!crowd && (
-        <span>
-          <i class="swatch changed" /> changed in this step
-        </span>
-      )}
-      {!crowd && replay.kinds.reduce && (
-        <span>
-          <i class="line reduce" /> combined on arrival
-        </span>
-      )}
-      {!crowd && replay.kinds.copy && (
-        <span>
-          <i class="line copy" /> copied
-        </span>
-      )}
-      {!crowd && replay.schedule.scratch > 0 && (
-        <span>
-          <i class="upright" /> scratch follows
-        </span>
-      )}
-      {!crowd && !arcsFit(replay, replay.moves(0).length) && (
+      <Key sign="swatch filled">
+        {replay.reduces ? "a rank's contribution, in its own place" : "a piece, in the colour of the rank it came from"}
+      </Key>
+      <Key sign="swatch right">as {replay.schedule.collective} promises</Key>
+      <Key sign="swatch changed">changed in this step</Key>
+      {replay.kinds.reduce && <Key sign="line reduce">combined on arrival</Key>}
+      {replay.kinds.copy && <Key sign="line copy">copied</Key>}
+      {replay.schedule.scratch > 0 && <Key sign="upright">scratch follows</Key>}
+      {!arcsFit(replay.moves(0).length) && (
         <span>too many moves a step for arcs; the cells they change are outlined</span>
       )}
     </p>

@@ -2,11 +2,12 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { scaleLinear } from "d3-scale";
-import { anchorOf, dark, deeper, lights, openStep, type Drawn } from "../picture";
-import { fullness } from "../palette";
+import { every, tenth } from "../numbers";
+import { deeper, fullness } from "../palette";
+import { anchorOf, lights, openStep, type Drawn } from "../picture";
 import { fraction } from "../player";
 import { seconds } from "../words";
-import type { Happening, Transfer } from "./transfers";
+import type { Happening, Interval, Transfer } from "./transfers";
 
 const SINGLE = 1200; // up to so many messages each is an element of its own
 export const LIFELINES = 64;
@@ -39,8 +40,8 @@ function frameOf(what: Happening, ranks: number, width: number): Frame {
 /** A row a rank, and time from left to right. */
 export function drawLifelines(what: Happening, ranks: number, done: number, width: number): Drawn {
   const frame = frameOf(what, ranks, width);
-  const { left, bottom, x, y, band } = frame;
-  const every = ranks <= 32 ? 1 : 2;
+  const { left, bottom, y } = frame;
+  const labelled = ranks <= 32 ? 1 : 2;
   const content = (
     <>
       <defs>
@@ -49,27 +50,18 @@ export function drawLifelines(what: Happening, ranks: number, done: number, widt
         </pattern>
       </defs>
       <Axis what={what} frame={frame} width={width} />
-      {Array.from({ length: ranks }, (_, rank) => (
+      {every(ranks).map((rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
-          {rank % every === 0 && (
+          {rank % labelled === 0 && (
             <text class="label" x={left - 12} y={y(rank) + 4} text-anchor="end">
               {width < 560 || ranks > 16 ? rank : `rank ${rank}`}
             </text>
           )}
-          <rect class="band" x={x(0)} y={y(rank) - band / 2} width={x(what.duration) - x(0)} height={band} />
+          <rect class="band" {...bar(frame, { rank, start: 0, end: what.duration })} />
         </g>
       ))}
       {what.idle.map((one, i) => (
-        <rect
-          key={i}
-          class="idle"
-          fill="url(#idle)"
-          data-r={one.rank}
-          x={x(one.start)}
-          y={y(one.rank) - band / 2}
-          width={Math.max(0, x(one.end) - x(one.start))}
-          height={band}
-        />
+        <rect key={i} class="idle" fill="url(#idle)" data-r={one.rank} {...bar(frame, one)} />
       ))}
       {what.transfers.length > SINGLE ? (
         <ManyTransfers what={what} frame={frame} done={done} />
@@ -81,6 +73,12 @@ export function drawLifelines(what: Happening, ranks: number, done: number, widt
     </>
   );
   return { width, height: bottom + 34, content };
+}
+
+/** A time of one rank on its lifeline. */
+function bar(frame: Frame, { rank, start, end }: Interval, least = 0): Record<"x" | "y" | "width" | "height", number> {
+  const { x, y, band } = frame;
+  return { x: x(start), y: y(rank) - band / 2, width: Math.max(least, x(end) - x(start)), height: band };
 }
 
 function Axis(props: { what: Happening; frame: Frame; width: number }): JSX.Element {
@@ -118,13 +116,7 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
           <title>{saying(one, what)}</title>
           <path class={one.reduces ? "reduce" : "copy"} d={shape(one, frame)} />
           {one.end > one.landed && (
-            <rect
-              class="combine"
-              x={frame.x(one.landed)}
-              y={frame.y(one.destination) - frame.band / 2}
-              width={Math.max(1, frame.x(one.end) - frame.x(one.landed))}
-              height={frame.band}
-            />
+            <rect class="combine" {...bar(frame, { rank: one.destination, start: one.landed, end: one.end }, 1)} />
           )}
         </g>
       ))}
@@ -143,11 +135,9 @@ function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): 
     const way = one.destination > one.source ? "down" : "up";
     add(`${group}|${one.reduces ? "reduce" : "copy"} ${way}`, shape(one, frame));
     if (one.end > one.landed) {
-      const [from, to] = [frame.x(one.landed), frame.x(one.end)];
-      add(
-        `${group}|combine`,
-        `M${from.toFixed(1)} ${frame.y(one.destination) - frame.band / 2}H${to.toFixed(1)}v${frame.band}H${from.toFixed(1)}z`,
-      );
+      const [from, to] = [tenth(frame.x(one.landed)), tenth(frame.x(one.end))];
+      const top = frame.y(one.destination) - frame.band / 2;
+      add(`${group}|combine`, `M${from} ${top}H${to}v${frame.band}H${from}z`);
     }
   }
   const order = [...paths].sort(([a], [b]) => Number(a.includes("critical")) - Number(b.includes("critical")));
@@ -167,7 +157,7 @@ function shape(one: Transfer, frame: Frame): string {
   if (one.source === one.destination) return "";
   const side = one.destination > one.source ? frame.band / 2 : -frame.band / 2;
   const [top, bottom] = [frame.y(one.source) + side, frame.y(one.destination) - side];
-  const at = (time: number): string => frame.x(time).toFixed(1);
+  const at = (time: number): number => tenth(frame.x(time));
   return `M${at(one.start)} ${top}L${at(one.sent)} ${top}L${at(one.arrived)} ${bottom}L${at(one.first)} ${bottom}z`;
 }
 
@@ -205,14 +195,7 @@ function Work(props: { what: Happening; frame: Frame; done: number }): JSX.Eleme
             y2={frame.y(one.rank)}
           />
         ))}
-      <rect
-        class={one.reduces ? "combine" : "copying"}
-        x={frame.x(one.start)}
-        y={frame.y(one.rank) - tall / 2}
-        width={Math.max(1, frame.x(one.end) - frame.x(one.start))}
-        height={tall}
-        rx={1.5}
-      />
+      <rect class={one.reduces ? "combine" : "copying"} {...bar({ ...frame, band: tall }, one, 1)} rx={1.5} />
     </g>
   ));
   return <g>{shapes}</g>;
@@ -261,7 +244,7 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
         y={frame.y(row) - 6}
         width={wide + 0.2}
         height={12}
-        fill={fullness(share, dark.value)}
+        fill={fullness(share)}
         opacity={ahead ? 0.35 : 1}
       />,
     );
@@ -272,9 +255,9 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
         {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; ${deeper()}, the more of them send, receive or combine`}
       </text>
       <g shape-rendering="crispEdges">{cells}</g>
-      {Array.from({ length: LIFELINES / 4 }, (_, i) => (
-        <text key={i} class="label" x={64} y={frame.y(i * 4) + 4} text-anchor="end">
-          {`rank ${Math.ceil((i * 4 * ranks) / LIFELINES)}`}
+      {every(LIFELINES, 4).map((row) => (
+        <text key={row} class="label" x={64} y={frame.y(row) + 4} text-anchor="end">
+          {`rank ${Math.ceil((row * ranks) / LIFELINES)}`}
         </text>
       ))}
       <Axis what={what} frame={frame} width={width} />

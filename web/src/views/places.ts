@@ -1,7 +1,8 @@
-/** Where ranks, hosts, switches and links of a topology are drawn. Pure: names of links and hosts in, shapes out. */
+/** Where ranks, hosts, switches and links of a topology are drawn. Pure: places of links and hosts in, shapes out. */
 
-import type { LinkJson, PairsJson, TopologyJson } from "../document";
-import { ABROAD, CABLE, cabled, dragonfly, LOCAL } from "./cables";
+import type { LinkJson, Place, TopologyJson } from "../document";
+import { clamp, every, sum, unique } from "../numbers";
+import { cabled, dragonfly } from "./cables";
 
 export interface Shape {
   link: number;
@@ -28,66 +29,49 @@ export interface Drawing {
   shapes: Shape[];
 }
 
-const PORT = /^rank (\d+) (out|in)$/;
-const BUS = /^host (\d+) memory bus$/;
-const CARD = /^host (\d+) card (\d+) (out|in)$/;
-const LEAF = /^leaf (\d+) (up|down) (\d+)$/;
+/** The places that have these numbers. */
+type With<Key extends string> = Extract<Place, Record<Key, number>>;
 
-/** A drawing with meaning in its positions, or null where the names say nothing: then only the list is shown. */
-export function placesOf(
-  topology: TopologyJson,
-  links: LinkJson[],
-  pairs: PairsJson | null,
-  ranks: number,
-  width: number,
-): Drawing | null {
-  if (links.some((link) => CABLE.test(link.name))) return cabled(topology, links, ranks, width);
-  if (links.some((link) => LOCAL.test(link.name) || ABROAD.test(link.name)))
-    return dragonfly(topology, links, ranks, width);
-  const known = links.every((link) => [PORT, BUS, CARD, LEAF].some((pattern) => pattern.test(link.name)));
-  return known ? switched(topology, links, pairs, ranks, width) : null;
+/** The links whose place has such a number, by their number in the list. */
+export function placed<Key extends string>(links: LinkJson[], key: Key): { link: number; place: With<Key> }[] {
+  return links.flatMap(({ place }, link) => (place && key in place ? [{ link, place: place as With<Key> }] : []));
+}
+
+/** A drawing with meaning in its positions, or null where links have no known place: then only the list is shown. */
+export function placesOf(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing | null {
+  if (placed(links, "dimension").length) return cabled(topology, links, ranks, width);
+  if (placed(links, "group").length) return dragonfly(topology, links, ranks, width);
+  return links.every((link) => link.place) ? switched(topology, links, ranks, width) : null;
 }
 
 /** Hosts as boxes in a row, leaf switches above, spines on top. */
-function switched(
-  topology: TopologyJson,
-  links: LinkJson[],
-  pairs: PairsJson | null,
-  ranks: number,
-  width: number,
-): Drawing {
-  const hosts = [...new Set(topology.host.slice(0, ranks))];
+function switched(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
+  const hosts = unique(topology.host.slice(0, ranks));
   const number = new Map(hosts.map((host, i) => [host, i]));
-  const named = (pattern: RegExp): { match: RegExpMatchArray; link: number }[] =>
-    links.flatMap((link, i) => {
-      const match = link.name.match(pattern);
-      return match ? [{ match, link: i }] : [];
-    });
-  const cards = named(CARD).filter(({ match }) => number.has(Number(match[1])));
-  const perHost = Math.max(0, ...cards.map(({ match }) => Number(match[2]) + 1));
-  const ups = named(LEAF);
-  const leafNumbers = [...new Set(ups.map(({ match }) => Number(match[1])))].sort((a, b) => a - b);
-  const climbs = leaves(links, pairs);
-  // A card that sends nothing has no route to read its leaf off: with as many leaves as cards a host, they are rails.
-  const leafOf = (host: number, card: number): number =>
-    climbs.get(`${host} ${card}`) ?? (leafNumbers.length === perHost ? card : (leafNumbers[0] ?? 0));
-  const showLeaves = ups.length > 0 && leafNumbers.length > 1;
+  const members = hosts.map((host) => every(ranks).filter((rank) => topology.host[rank] === host));
+  const here = <T extends { place: { host: number } }>(one: T): boolean => number.has(one.place.host);
+  const buses = placed(links, "host").filter((one) => here(one) && !("card" in one.place));
+  const cards = placed(links, "card").filter(here);
+  const uplinks = placed(links, "uplink");
+  const perHost = Math.max(0, ...cards.map(({ place }) => place.card + 1));
+  const leaves = unique(uplinks.map(({ place }) => place.leaf)).sort((a, b) => a - b);
+  const showLeaves = leaves.length > 1;
 
   const gap = Math.min(28, width * 0.03);
   const pitch = Math.min(
     hosts.length === 1 ? 88 : 72,
     (width - 8 - gap * (hosts.length - 1) - 16 * hosts.length) / ranks,
   );
-  const counts = hosts.map((host) => topology.host.slice(0, ranks).filter((one) => one === host).length);
-  const total = counts.reduce((sum, many) => sum + many * pitch + 16, 0) + gap * (hosts.length - 1);
+  const wide = members.map((mine) => mine.length * pitch + 16);
+  const total = sum(wide) + gap * (hosts.length - 1);
   const spineY = 8;
   const leafY = showLeaves ? 92 : 8;
   const hostY = cards.length ? leafY + 34 + 74 : 8;
-  const hasBus = links.some((link) => BUS.test(link.name));
   const hostHeight = 150;
   const busY = hostY + 44;
   const rankY = hostY + 112;
   const radius = Math.min(14, pitch * 0.34);
+  const spread = Math.min(8, pitch * 0.16);
 
   const boxes: Box[] = [];
   const shapes: Shape[] = [];
@@ -96,120 +80,75 @@ function switched(
   let x = (width - total) / 2;
   hosts.forEach((host, i) => {
     left.push(x);
-    const wide = counts[i] * pitch + 16;
-    boxes.push({ kind: "host", x, y: hostY, width: wide, height: hostHeight, label: `host ${host}` });
-    x += wide + gap;
+    boxes.push({ kind: "host", x, y: hostY, width: wide[i], height: hostHeight, label: `host ${host}` });
+    members[i].forEach((rank, place) => {
+      circles[rank] = { rank, x: x + 8 + (place + 0.5) * pitch, y: rankY, r: radius };
+    });
+    x += wide[i] + gap;
   });
-  const within = hosts.map(() => 0);
-  const spread = Math.min(8, pitch * 0.16);
-  const place: number[] = [];
-  for (let rank = 0; rank < ranks; rank++) {
-    const host = number.get(topology.host[rank])!;
-    place[rank] = left[host] + 8 + (within[host]++ + 0.5) * pitch;
-    circles.push({ rank, x: place[rank], y: rankY, r: radius });
+  for (const { place, link } of placed(links, "rank")) {
+    if (place.rank >= ranks) continue;
+    const at = circles[place.rank].x + (place.way === "out" ? -spread : spread);
+    const end = busY + (buses.length ? 4 : 0);
+    shapes.push({ link, path: `M${at} ${rankY - radius}V${end}`, ranks: [place.rank] });
   }
-  for (const { match, link } of named(PORT)) {
-    const rank = Number(match[1]);
-    if (rank >= ranks) continue;
-    const at = place[rank] + (match[2] === "out" ? -spread : spread);
-    shapes.push({ link, path: `M${at} ${rankY - radius}V${busY + (hasBus ? 4 : 0)}`, ranks: [rank] });
-  }
-  for (const { match, link } of named(BUS)) {
-    const host = number.get(Number(match[1]));
-    if (host === undefined) continue;
-    const members = topology.host.slice(0, ranks).flatMap((one, rank) => (one === hosts[host] ? [rank] : []));
-    shapes.push({ link, path: `M${left[host] + 14} ${busY}H${left[host] + counts[host] * pitch + 2}`, ranks: members });
+  for (const { place, link } of buses) {
+    const host = number.get(place.host)!;
+    const path = `M${left[host] + 14} ${busY}H${left[host] + wide[host] - 14}`;
+    shapes.push({ link, path, ranks: members[host] });
   }
   // Where a host has no bus that is a link, its ports meet at a thin bar, which is drawn as a switch.
-  if (!hasBus)
+  if (!buses.length)
     hosts.forEach((_, i) =>
-      boxes.push({ kind: "switch", x: left[i] + 12, y: busY - 4, width: counts[i] * pitch - 8, height: 8, label: "" }),
+      boxes.push({ kind: "switch", x: left[i] + 12, y: busY - 4, width: wide[i] - 24, height: 8, label: "" }),
     );
+  if (!cards.length) return { height: hostY + hostHeight + 8, widest: widestOf(spread), boxes, ranks: circles, shapes };
 
-  const center = (i: number): number => left[i] + (counts[i] * pitch + 16) / 2;
+  const center = (i: number): number => left[i] + wide[i] / 2;
+  const leafOf = (card: { leaf?: number }): number => (showLeaves ? (card.leaf ?? leaves[0]) : 0);
   // A leaf stands over the hosts below it; leaves that share their hosts stand side by side.
-  const below = (leaf: number): number[] =>
-    hosts.flatMap((host, i) =>
-      Array.from({ length: perHost }, (_, card) => leafOf(host, card)).includes(leaf) ? [i] : [],
-    );
-  const rails = leafNumbers.some(
-    (leaf, i) => i > 0 && below(leaf).some((host) => below(leafNumbers[i - 1]).includes(host)),
-  );
-  const share = (width - 8) / Math.max(1, leafNumbers.length);
-  const leafX = (leaf: number): number => {
-    if (rails) return 4 + (leafNumbers.indexOf(leaf) + 0.5) * share;
-    const under = below(leaf).map(center);
-    return under.length ? under.reduce((sum, one) => sum + one, 0) / under.length : width / 2;
+  const below = new Map<number, number[]>();
+  for (const { place } of cards)
+    below.set(leafOf(place), unique([...(below.get(leafOf(place)) ?? []), number.get(place.host)!]));
+  const under = (leaf: number): number[] => below.get(leaf) ?? [];
+  const rails = leaves.some((leaf, i) => i > 0 && under(leaf).some((host) => under(leaves[i - 1]).includes(host)));
+  const share = (width - 8) / Math.max(1, leaves.length);
+  /** The middle and the width of a leaf, or of the one switch over all hosts. */
+  const leafAt = (leaf: number): { middle: number; broad: number } => {
+    if (!showLeaves) return { middle: width / 2, broad: Math.min(total * 0.6, 420) };
+    if (rails) return { middle: 4 + (leaves.indexOf(leaf) + 0.5) * share, broad: Math.min(120, share - 10) };
+    const centers = under(leaf).map(center);
+    if (!centers.length) return { middle: width / 2, broad: 70 };
+    const reach = centers[centers.length - 1] - centers[0];
+    return { middle: sum(centers) / centers.length, broad: clamp(reach * 0.8 + 70, 70, 260) };
   };
-  const leafWide = (leaf: number): number => {
-    if (rails) return Math.min(120, share - 10);
-    const under = below(leaf);
-    return under.length
-      ? Math.max(70, Math.min(260, (center(under[under.length - 1]) - center(under[0])) * 0.8 + 70))
-      : 70;
-  };
-  if (cards.length) {
-    const tops = showLeaves ? leafNumbers : [0];
-    for (const leaf of tops) {
-      const middle = showLeaves ? leafX(leaf) : width / 2;
-      const wide = showLeaves ? leafWide(leaf) : Math.min(total * 0.6, 420);
-      boxes.push({
-        kind: "switch",
-        x: middle - wide / 2,
-        y: leafY,
-        width: wide,
-        height: 34,
-        label: showLeaves ? `leaf ${leaf}` : "switch",
-      });
-    }
-    for (const { match, link } of cards) {
-      const [host, card, out] = [number.get(Number(match[1]))!, Number(match[2]), match[3] === "out"];
-      const step = Math.min(26, (counts[host] * pitch) / (perHost + 1));
-      const from = center(host) + (card - (perHost - 1) / 2) * step + (out ? -5 : 5);
-      const leaf = leafOf(Number(match[1]), card);
-      const middle = showLeaves ? leafX(leaf) : width / 2;
-      const wide = (showLeaves ? leafWide(leaf) : Math.min(total * 0.6, 420)) - 24;
-      const hereX = middle + Math.max(-wide / 2, Math.min(wide / 2, from - middle));
-      shapes.push({
-        link,
-        path: `M${from} ${busY - 2}V${hostY - 8}L${hereX} ${leafY + 42}V${leafY + 34}`,
-        ranks: topology.host.slice(0, ranks).flatMap((one, rank) => (one === hosts[host] ? [rank] : [])),
-      });
-    }
+  for (const leaf of showLeaves ? leaves : [0]) {
+    const { middle, broad } = leafAt(leaf);
+    const label = showLeaves ? `leaf ${leaf}` : "switch";
+    boxes.push({ kind: "switch", x: middle - broad / 2, y: leafY, width: broad, height: 34, label });
+  }
+  for (const { place, link } of cards) {
+    const host = number.get(place.host)!;
+    const step = Math.min(26, (members[host].length * pitch) / (perHost + 1));
+    const from = center(host) + (place.card - (perHost - 1) / 2) * step + (place.way === "out" ? -5 : 5);
+    const { middle, broad } = leafAt(leafOf(place));
+    const to = middle + clamp(from - middle, 12 - broad / 2, broad / 2 - 12);
+    const path = `M${from} ${busY - 2}V${hostY - 8}L${to} ${leafY + 42}V${leafY + 34}`;
+    shapes.push({ link, path, ranks: members[host] });
   }
   if (showLeaves) {
     const spine = rails ? width - 8 : Math.min(total, 460);
     boxes.push({ kind: "switch", x: (width - spine) / 2, y: spineY, width: spine, height: 28, label: "spines" });
-    const perLeaf = Math.max(...ups.map(({ match }) => Number(match[3]) + 1));
-    for (const { match, link } of ups) {
-      const leaf = Number(match[1]);
-      if (!leafNumbers.includes(leaf)) continue;
-      const step = Math.min(22, leafWide(leaf) / (perLeaf + 1));
-      const from = leafX(leaf) + (Number(match[3]) - (perLeaf - 1) / 2) * step + (match[2] === "up" ? -5 : 5);
-      const half = spine / 2 - 12;
-      const to = width / 2 + Math.max(-half, Math.min(half, from - width / 2));
+    const perLeaf = Math.max(...uplinks.map(({ place }) => place.uplink + 1));
+    for (const { place, link } of uplinks) {
+      const { middle, broad } = leafAt(place.leaf);
+      const step = Math.min(22, broad / (perLeaf + 1));
+      const from = middle + (place.uplink - (perLeaf - 1) / 2) * step + (place.way === "up" ? -5 : 5);
+      const to = width / 2 + clamp(from - width / 2, 12 - spine / 2, spine / 2 - 12);
       shapes.push({ link, path: `M${from} ${leafY}L${to} ${spineY + 28}`, ranks: [] });
     }
   }
-  return {
-    height: hostY + hostHeight + 8,
-    widest: Math.max(3, Math.min(12, spread * 1.6)),
-    boxes,
-    ranks: circles,
-    shapes,
-  };
+  return { height: hostY + hostHeight + 8, widest: widestOf(spread), boxes, ranks: circles, shapes };
 }
 
-/** Which leaf each card hangs on, read off the routes: after a card comes the uplink of its leaf. */
-function leaves(links: LinkJson[], pairs: PairsJson | null): Map<string, number> {
-  const found = new Map<string, number>();
-  for (const route of pairs?.links ?? []) {
-    for (let i = 0; i < route.length; i++) {
-      const leaf = links[route[i]]?.name.match(LEAF);
-      if (!leaf) continue;
-      const card = links[route[leaf[2] === "up" ? i - 1 : i + 1]]?.name.match(CARD);
-      if (card) found.set(`${card[1]} ${card[2]}`, Number(leaf[1]));
-    }
-  }
-  return found;
-}
+const widestOf = (spread: number): number => clamp(spread * 1.6, 3, 12);

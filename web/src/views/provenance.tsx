@@ -1,8 +1,8 @@
 /** How the content of one cell has come together, contribution by contribution. */
 
 import type { JSX } from "preact";
-import { dark } from "../picture";
 import { colourOf } from "../palette";
+import { Quiet } from "../picture";
 import { NOTHING, word, type Move, type Replay } from "../replay";
 import { asked } from "../state";
 import { sentence } from "../words";
@@ -19,14 +19,14 @@ export function Provenance(props: { replay: Replay; done: number }): JSX.Element
     <div class="provenance">
       <h3>
         Rank {rank}, chunk {chunk} {what}
-        <button type="button" class="quiet" onClick={() => (asked.value = null)} aria-label="Close">
+        <Quiet onClick={() => (asked.value = null)} aria-label="Close">
           ×
-        </button>
+        </Quiet>
       </h3>
       <ul>
         {paths.slice(0, 64).map((one, i) => (
           <li key={i}>
-            <i class="dot" style={{ background: colourOf(one.rank, replay.ranks, dark.value) }} />
+            <i class="dot" style={{ background: colourOf(one.rank, replay.ranks) }} />
             <span>rank {one.rank}</span>
             <span class="path" title={one.path.map(sentence).join("; ")}>
               {one.path.length

@@ -1,20 +1,20 @@
 /** View 4, race: two or three algorithms on one clock, with counters, and the lower bound as a line. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { scaleLinear } from "d3-scale";
 import type { Entry } from "../document";
-import { anchorOf, dark, Picture, Twin, type Drawn } from "../picture";
+import { clamp, tenth } from "../numbers";
+import { anchorOf, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { raceAt } from "../player";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
-import { NOTHING } from "../replay";
+import { remembered } from "../remembered";
 import { choices, find, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
+import { blocksOf } from "./crowd";
 import { happeningOf } from "./time";
-
-const known = new WeakMap<Entry, Map<string, Runner>>();
 
 export function Race(props: { entry: Entry; step: number }): JSX.Element {
   const found = state.value.rivals.map((name) => find(state.value, name));
@@ -54,15 +54,7 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
       )}
       <div class="lanes">
         {runners.map((one, i) => (
-          <Lane
-            key={one.replay.schedule.algorithm}
-            one={one}
-            index={i}
-            now={now}
-            say={say}
-            longest={longest}
-            modelled={modelled}
-          />
+          <Lane key={one.replay.schedule.algorithm} one={one} index={i} now={now} say={say} />
         ))}
       </div>
       <Picture
@@ -81,13 +73,9 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
   );
 }
 
-function runnerOf(entry: Entry, clock: "modelled" | "steps"): Runner {
-  let mine = known.get(entry);
-  if (!mine) known.set(entry, (mine = new Map()));
-  let one = mine.get(clock);
-  if (!one) mine.set(clock, (one = runner(entry, replayOf(entry), happeningOf(entry, clock))));
-  return one;
-}
+const runnerOf = remembered((entry: Entry, clock: "modelled" | "steps") =>
+  runner(entry, replayOf(entry), happeningOf(entry, clock)),
+);
 
 /** Who runs: the chosen algorithm, and up to two others. */
 function Rivals(): JSX.Element {
@@ -110,19 +98,18 @@ function Rivals(): JSX.Element {
   );
 }
 
-const hue = (index: number): string => colourOf(index, 3, dark.value);
+const hue = (index: number): string => colourOf(index, 3);
 
-function Lane(props: {
-  one: Runner;
-  index: number;
-  now: number;
-  longest: number;
-  modelled: boolean;
-  say: (time: number) => string;
-}): JSX.Element {
+function Lane(props: { one: Runner; index: number; now: number; say: (time: number) => string }): JSX.Element {
   const { one, index, now, say } = props;
   const done = stepsDone(one, now);
   const finished = now >= one.what.duration * (1 - 1e-9);
+  const counters: [what: string, now: string | number, all?: string | number][] = [
+    ["steps", done, one.replay.steps],
+    ["busiest port", timesS(busiestPort(one, now)), timesS(one.entry.counts.busiest_port_bytes)],
+    ["links in use", percent(linksInUse(one, now))],
+    ["arrived", percent(shareAt(one, now))],
+  ];
   return (
     <article class="lane">
       <h3>
@@ -137,28 +124,15 @@ function Lane(props: {
         draw={(width) => drawSmall(one, done, hue(index), width)}
       />
       <dl>
-        <div>
-          <dt>steps</dt>
-          <dd>
-            {done}
-            <small> of {one.replay.steps}</small>
-          </dd>
-        </div>
-        <div>
-          <dt>busiest port</dt>
-          <dd>
-            {timesS(busiestPort(one, now))}
-            <small> of {timesS(one.entry.counts.busiest_port_bytes)}</small>
-          </dd>
-        </div>
-        <div>
-          <dt>links in use</dt>
-          <dd>{percent(linksInUse(one, now))}</dd>
-        </div>
-        <div>
-          <dt>arrived</dt>
-          <dd>{percent(shareAt(one, now))}</dd>
-        </div>
+        {counters.map(([what, now, all]) => (
+          <div key={what}>
+            <dt>{what}</dt>
+            <dd>
+              {now}
+              {all !== undefined && <small> of {all}</small>}
+            </dd>
+          </div>
+        ))}
       </dl>
     </article>
   );
@@ -167,24 +141,12 @@ function Lane(props: {
 /** The grid in small: a cell is as dark as it is full. */
 function drawSmall(one: Runner, done: number, colour: string, width: number): Drawn {
   const { replay } = one;
-  const state = replay.at(done);
-  const rows = Math.min(32, replay.ranks);
-  const columns = Math.min(32, replay.width);
-  const high = Math.max(3, Math.min(14, Math.floor(150 / rows)));
+  const { rows, columns, shares } = blocksOf(replay, replay.at(done), 32);
+  const high = clamp(Math.floor(150 / rows), 3, 14);
   const wide = width / columns;
-  const sums = new Float64Array(rows * columns);
-  const counts = new Float64Array(rows * columns);
-  const per = replay.reduces ? replay.ranks : 1;
-  for (let cell = 0; cell < state.datum.length; cell++) {
-    const { rank, chunk } = replay.place(cell);
-    const block = Math.floor((rank * rows) / replay.ranks) * columns + Math.floor((chunk * columns) / replay.width);
-    counts[block]++;
-    if (state.datum[cell] !== NOTHING) sums[block] += Math.min(per, replay.count(state, cell)) / per;
-  }
-  const cells: ComponentChildren[] = [];
-  sums.forEach((sum, block) => {
+  const cells = shares.map((share, block) => {
     const [row, column] = [Math.floor(block / columns), block % columns];
-    cells.push(
+    return (
       <rect
         key={block}
         data-r={rows === replay.ranks ? row : undefined}
@@ -194,8 +156,8 @@ function drawSmall(one: Runner, done: number, colour: string, width: number): Dr
         height={Math.max(1, high - 1)}
         rx={1}
         fill={colour}
-        fill-opacity={0.1 + 0.9 * (counts[block] ? sum / counts[block] : 0)}
-      />,
+        fill-opacity={0.1 + 0.9 * share}
+      />
     );
   });
   return { width, height: rows * high, content: cells };
@@ -214,7 +176,7 @@ function drawCurves(
   const y = scaleLinear([0, 1], [top + high, top]);
   const ticks = x.ticks(Math.max(2, Math.floor(width / 140)));
   const points = (one: Runner): string =>
-    one.curve.map(({ time, share }, i) => `${i ? "L" : "M"}${x(time).toFixed(1)} ${y(share).toFixed(1)}`).join("");
+    one.curve.map(({ time, share }, i) => `${i ? "L" : "M"}${tenth(x(time))} ${tenth(y(share))}`).join("");
   const content = (
     <>
       <defs>

@@ -3,30 +3,24 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Clock, Entry } from "../document";
-import { Picture, Twin } from "../picture";
+import { sum } from "../numbers";
+import { Key, Picture, Quiet, Twin } from "../picture";
+import { remembered } from "../remembered";
 import { inStudio, measure, replayOf } from "../source";
-import { go, state } from "../state";
-import { percent, plural, seconds } from "../words";
+import { CLOCKS, go, state } from "../state";
+import { messageOf, percent, plural, seconds } from "../words";
 import { drawCrowd, drawLifelines, LIFELINES } from "./lifelines";
-import { clocksOf, happening, type Happening, type Transfer } from "./transfers";
-
-const drawn = new WeakMap<Entry, Map<Clock, Happening>>();
+import { clocksOf, happening, type Transfer } from "./transfers";
 
 /** Kept, since it does not change from step to step. */
-export function happeningOf(entry: Entry, clock: Clock): Happening {
-  let known = drawn.get(entry);
-  if (!known) drawn.set(entry, (known = new Map()));
-  let found = known.get(clock);
-  if (!found) known.set(clock, (found = happening(entry, replayOf(entry), clock)));
-  return found;
-}
+export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
 export function Time(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);
   const total = what.clock === "steps" ? plural(replay.steps, "step") : seconds(what.duration);
-  const idle = what.idle.reduce((sum, one) => sum + one.end - one.start, 0) / (what.duration * replay.ranks || 1);
+  const idle = sum(what.idle.map((one) => one.end - one.start)) / (what.duration * replay.ranks || 1);
   const critical = what.transfers.filter((one) => one.critical);
   const lines = [
     `${plural(replay.ranks, "rank")} over ${total}; ranks are idle for ${percent(idle)} of the time.`,
@@ -50,35 +44,19 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
       <p class="legend">
         {!crowd && what.clock !== "measured" && (
           <>
-            <span>
-              <i class="slant reduce" /> to be combined
-            </span>
-            <span>
-              <i class="slant copy" /> copied
-            </span>
-            <span>
-              <i class="swatch combine" /> combining
-            </span>
+            <Key sign="slant reduce">to be combined</Key>
+            <Key sign="slant copy">copied</Key>
+            <Key sign="swatch combine">combining</Key>
           </>
         )}
         {!crowd && what.clock === "measured" && (
           <>
-            <span>
-              <i class="swatch combine" /> combining
-            </span>
-            <span>
-              <i class="swatch copying" /> copying
-            </span>
-            <span>
-              <i class="line pull" /> from another rank's memory
-            </span>
+            <Key sign="swatch combine">combining</Key>
+            <Key sign="swatch copying">copying</Key>
+            <Key sign="line pull">from another rank's memory</Key>
           </>
         )}
-        {!crowd && critical.length > 0 && (
-          <span>
-            <i class="swatch critical" /> critical path
-          </span>
-        )}
+        {!crowd && critical.length > 0 && <Key sign="swatch critical">critical path</Key>}
         <span>
           {!crowd && <i class="swatch hatched" />} {what.clock === "measured" ? "waiting" : "idle"}, {percent(idle)}
         </span>
@@ -99,13 +77,13 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
       await measure();
       go({ clock: "measured" });
     } catch (error) {
-      setFailed(error instanceof Error ? error.message : String(error));
+      setFailed(messageOf(error));
     }
     setBusy(false);
   };
   return (
     <div class="clocks" role="radiogroup" aria-label="Clock">
-      {(["steps", "modelled", "measured"] as Clock[]).map((clock) => (
+      {CLOCKS.map((clock) => (
         <button
           key={clock}
           type="button"
@@ -125,9 +103,9 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
         </button>
       ))}
       {inStudio() && (
-        <button type="button" class="quiet" disabled={busy} onClick={() => void take()}>
+        <Quiet disabled={busy} onClick={() => void take()}>
           {busy ? "running …" : "measure now"}
-        </button>
+        </Quiet>
       )}
       {failed && <span class="soft">{failed}</span>}
     </div>

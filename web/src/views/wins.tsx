@@ -7,7 +7,8 @@ import { scaleLog } from "d3-scale";
 import { line } from "d3-shape";
 import type { Entry, TableRow } from "../document";
 import { reigns, timeOf, winner, type Figures } from "../model";
-import { dark, Picture, Twin, type Drawn } from "../picture";
+import { clamp, unique } from "../numbers";
+import { Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { choose, extendTable, inStudio, measured, table } from "../source";
 import { go, state } from "../state";
@@ -22,11 +23,15 @@ const COUNTED = [2, 4, 8, 16, 32, 64];
 const MOST_COUNTED = 256;
 
 const pointed = signal<string | null>(null);
+const pointing = (name: string): Record<"onPointerEnter" | "onPointerLeave", () => void> => ({
+  onPointerEnter: () => void (pointed.value = name),
+  onPointerLeave: () => void (pointed.value = null),
+});
 
 export function Wins(props: { entry: Entry; step: number }): JSX.Element {
   const { collective } = state.value;
   const rows = table.value.filter((row) => row.collective === collective);
-  const known = [...new Set(rows.map((row) => row.ranks))].sort((a, b) => a - b);
+  const known = unique(rows.map((row) => row.ranks)).sort((a, b) => a - b);
   const own = props.entry.schedule.ranks;
   useEffect(() => {
     if (!inStudio()) return;
@@ -40,7 +45,7 @@ export function Wins(props: { entry: Entry; step: number }): JSX.Element {
   const wanted = ranksShown.value ?? props.entry.schedule.ranks;
   const ranks = known.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best), known[0]);
   const here = rows.filter((row) => row.ranks === ranks);
-  const names = [...new Set(rows.map((row) => row.algorithm))];
+  const names = unique(rows.map((row) => row.algorithm));
   const now = figures.value ?? figuresOf(props.entry);
   const reign = reigns(here, SIZES, now);
   const lines = [
@@ -111,7 +116,7 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
           <path
             key={row.algorithm}
             class={`curve${dim ? " dim" : ""}`}
-            stroke={colourOf(names.indexOf(row.algorithm), names.length, dark.value)}
+            stroke={hueOf(row.algorithm, names)}
             d={curve.y((size) => y(Math.max(1e-12, timeOf(row, size, now))))(SIZES) ?? ""}
           />
         );
@@ -120,10 +125,10 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
         <circle
           key={i}
           class="point"
-          cx={x(Math.max(first, Math.min(last, one.size)))}
+          cx={x(clamp(one.size, first, last))}
           cy={y(one.seconds)}
           r={5}
-          stroke={colourOf(Math.max(0, names.indexOf(one.algorithm)), names.length, dark.value)}
+          stroke={hueOf(one.algorithm, names)}
         >
           <title>{`${one.algorithm}, ${bytes(one.size)}: measured ${seconds(one.seconds)}, ${one.memory} memory`}</title>
         </circle>
@@ -156,7 +161,7 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
             width={Math.max(1, x(one.to) - x(one.from) - 1)}
             height={20}
             rx={3}
-            fill={colourOf(names.indexOf(one.algorithm), names.length, dark.value)}
+            fill={hueOf(one.algorithm, names)}
           >
             <title>{`${one.algorithm} from ${bytes(one.from)} to ${bytes(one.to)}`}</title>
           </rect>
@@ -212,9 +217,8 @@ function EndLabels(props: {
           class={`end hot${props.kings.has(one.name) ? " king" : ""}`}
           x={props.x}
           y={one.y + 4}
-          fill={colourOf(props.names.indexOf(one.name), props.names.length, dark.value)}
-          onPointerEnter={() => (pointed.value = one.name)}
-          onPointerLeave={() => (pointed.value = null)}
+          fill={hueOf(one.name, props.names)}
+          {...pointing(one.name)}
           onClick={() => choose({ algorithm: one.name })}
         >
           {one.name}
@@ -251,7 +255,7 @@ function drawMap(
           y={4 + (known.length - 1 - row) * tall}
           width={wide - 1}
           height={tall - 1}
-          fill={colourOf(names.indexOf(best.algorithm), names.length, dark.value)}
+          fill={hueOf(best.algorithm, names)}
           onClick={() => openAt(best.algorithm, many, size)}
         >
           <title>{`${many} ranks, ${bytes(size)}: ${best.algorithm}, ${seconds(timeOf(best, size, now))}`}</title>
@@ -282,14 +286,9 @@ function drawMap(
 function Names(props: { names: string[]; reigning: Set<string> }): JSX.Element {
   return (
     <p class="legend">
-      {props.names.map((name, i) => (
-        <span
-          key={name}
-          class={props.reigning.has(name) ? "king" : ""}
-          onPointerEnter={() => (pointed.value = name)}
-          onPointerLeave={() => (pointed.value = null)}
-        >
-          <i class="swatch" style={{ background: colourOf(i, props.names.length, dark.value) }} /> {name}
+      {props.names.map((name) => (
+        <span key={name} class={props.reigning.has(name) ? "king" : ""} {...pointing(name)}>
+          <i class="swatch" style={{ background: hueOf(name, props.names) }} /> {name}
         </span>
       ))}
     </p>
@@ -308,5 +307,6 @@ function decades([least, most]: number[]): number[] {
   return Array.from({ length: Math.floor((to - from) / every) + 1 }, (_, i) => 10 ** (from + i * every));
 }
 
-const clampSize = (size: number): number => Math.max(SIZES[0], Math.min(SIZES[SIZES.length - 1], size || 1));
+const hueOf = (name: string, names: string[]): string => colourOf(Math.max(0, names.indexOf(name)), names.length);
+const clampSize = (size: number): number => clamp(size || 1, SIZES[0], SIZES[SIZES.length - 1]);
 const nearestPower = (size: number): number => 2 ** Math.round(Math.log2(clampSize(size)));

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import type { Entry } from "../document";
 import type { Replay, State } from "../replay";
-import type { Grid } from "./grid";
+import { Around, type Grid } from "./grid";
 
 /** The cells that are wrong by now; the one that the proof names says what is wrong with it. */
 export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid: Grid }): JSX.Element | null {
@@ -37,7 +37,7 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
           />
         );
       })}
-      <rect class="blamed" x={x - 2} y={y - 2} width={grid.cellX + 4} height={grid.cellY + 4} rx={6} />
+      <Around grid={grid} at={at} class="blamed" />
       {says && (
         <text class="says" x={middle} y={below ? y + grid.cellY + 17 : y - 9}>
           {says}
@@ -49,7 +49,7 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
 
 function blame(entry: Entry): { rank: number; chunk: number } | null {
   const { rank, chunk } = entry.proof;
-  return rank !== undefined && rank !== null && chunk !== undefined && chunk !== null ? { rank, chunk } : null;
+  return rank != null && chunk != null ? { rank, chunk } : null;
 }
 
 export function wrongLines(replay: Replay, entry: Entry, done: number): string[] {

@@ -9,9 +9,10 @@
 
 The ports need not be listed: every route starts and ends with one. A node of the graph is a rank, by its number, or a
 name; an edge is one direction, and several edges may cross the same link, which they then share. An edge without a link
-costs nothing. The route is the one
-with the fewest edges; of equally short ones, that whose edges are listed first. Instead of a graph there may be
-`"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
+costs nothing. The route is the one with the fewest edges; of equally short ones, that whose edges are listed first.
+Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
+
+A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ...documents import DocumentError, check_keys, head_of, list_at, object_at,
 from ...errors import UsageError
 from .parse import construct
 from .routing import ABSENT, Graph, Table
-from .topology import Block, Links, Router, Topology, check_link, check_rank
+from .shapes import ports
+from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
 
 _MOST = 4096  # ranks, and nodes of a graph: the tables are as large as their square
 _KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "links", "graph", "routes")
@@ -61,7 +63,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
     port = object_at(data.get("port"), f"{where}: port")
     check_keys(port, ("latency", "bandwidth"), f"{where}: port")
     latency, bandwidth = _figures(name, "a port", port)
-    blocks = [Block(f"rank {{}} {side}", "port", latency, bandwidth, (ranks,)) for side in ("out", "in")]
+    blocks = ports(ranks, latency, bandwidth)
     taken = {f"rank {rank} {side}" for rank in range(ranks) for side in ("out", "in")}
     numbers: dict[str, int] = {}
     for link in list_at(data.get("links", []), f"{where}: links"):
@@ -91,10 +93,29 @@ def _block(topology: str, link: dict[str, Any]) -> Block:
     name, kind = link.get("name"), link.get("kind", "link")
     if not isinstance(name, str) or not name or not isinstance(kind, str):
         raise UsageError(f"topology {topology}: a link has the name {name!r} and the kind {kind!r}; expected texts")
-    check_keys(link, ("name", "kind", "latency", "bandwidth"), f"topology {topology}: link {name!r}")
+    where = f"topology {topology}: link {name!r}"
+    check_keys(link, ("name", "kind", "latency", "bandwidth", "place"), where)
     latency, bandwidth = _figures(topology, f"link {name!r}", link)
+    place = _place(link["place"], where) if "place" in link else {}
     # A name with braces is a name, not a template.
-    return Block(name.replace("{", "{{").replace("}", "}}"), kind, latency, bandwidth, (1,))
+    return Block(name.replace("{", "{{").replace("}", "}}"), kind, latency, bandwidth, (1,), common=place)
+
+
+_WRITTEN = PLACES[1:]  # ports are not written
+
+
+def _place(value: object, where: str) -> Place:
+    place = object_at(value, f"{where}: place")
+    if sorted(place) not in [sorted(keys) for keys in _WRITTEN]:
+        known = "; ".join(", ".join(keys) for keys in _WRITTEN)
+        raise UsageError(f"{where}: the place says {', '.join(place) or 'nothing'}; expected one of: {known}")
+    ways = ("up", "down") if "uplink" in place else ("out", "in")
+    for key, number in place.items():
+        if key != "way":
+            whole_at(number, f"{where}: {key}", 0, 1 if key == "down" else _MOST)
+        elif number not in ways:
+            raise UsageError(f"{where}: way is {number!r:.60}; expected {' or '.join(ways)}")
+    return dict(place)
 
 
 def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, float]:

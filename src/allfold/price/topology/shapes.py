@@ -60,14 +60,32 @@ def switched(
     blocks = ports(ranks, port_latency, port)
     first: dict[str, int] = {}
     parts = {
-        "bus": Block("host {} memory bus", "bus", 0.0, bus, (hosts,)) if bus != inf else None,
-        "out": Block("host {} card {} out", "nic", latency, bandwidth, (hosts, cards)) if hosts > 1 else None,
-        "in": Block("host {} card {} in", "nic", latency, bandwidth, (hosts, cards)) if hosts > 1 else None,
+        "bus": Block("host {} memory bus", "bus", 0.0, bus, (hosts,), ("host",)) if bus != inf else None,
     }
+    if hosts > 1:
+        for way in ("out", "in"):
+            parts[way] = Block(
+                f"host {{}} card {{}} {way}",
+                "nic",
+                latency,
+                bandwidth,
+                (hosts, cards),
+                ("host", "card"),
+                {"way": way},
+                leaf if has_spines else None,
+            )
     if has_spines:
         passed = bandwidth * below / oversubscription / uplinks
-        parts["up"] = Block("leaf {} up {}", "uplink", switch_latency, passed, (leaves, uplinks))
-        parts["down"] = Block("leaf {} down {}", "uplink", switch_latency, passed, (leaves, uplinks))
+        for way in ("up", "down"):
+            parts[way] = Block(
+                f"leaf {{}} {way} {{}}",
+                "uplink",
+                switch_latency,
+                passed,
+                (leaves, uplinks),
+                ("leaf", "uplink"),
+                {"way": way},
+            )
     for key, block in parts.items():
         if block is not None:
             first[key] = sum(one.count for one in blocks)
@@ -119,32 +137,32 @@ def grid(
     ranks, longest = prod(shape), max(shape)
     check_whole(name, "the number of ranks", ranks)
     template = "node {} dimension {} cable {}" if len(shape) > 1 else "node {} ring {} cable {}"
-    links = [*ports(ranks, 0.0, port), Block(template, "cable", latency, cable, (ranks, len(shape), 2))]
+    cables = Block(template, "cable", latency, cable, (ranks, len(shape), 2), ("node", "dimension", "down"))
     rank = np.arange(ranks, dtype=np.int32)
     # Cut the longest dimension in the middle: its rings are cut twice each.
     along = np.unravel_index(rank, shape)[shape.index(longest)]
     half = (along >= (longest + 1) // 2).astype(np.int32)
-    cables = 2 * ranks // longest
+    across = 2 * ranks // longest
     return Topology(
         name=name,
         ranks=ranks,
         host=rank,
-        links=Links(links),
+        links=Links([*ports(ranks, 0.0, port), cables]),
         overhead=overhead,
         reduction=reduction,
         source=source,
         router=Torus(shape, (0, ranks), 2 * ranks),
         cuts=(
             Cut("cables of a node", rank, cable * 2 * sum(side > 1 for side in shape)),
-            *([Cut("cables between the halves", half, cable * cables)] if longest > 1 else []),
+            *([Cut("cables between the halves", half, cable * across)] if longest > 1 else []),
         ),
     )
 
 
 def ports(ranks: int, latency: float, bandwidth: float) -> list[Block]:
     return [
-        Block("rank {} out", "port", latency, bandwidth, (ranks,)),
-        Block("rank {} in", "port", latency, bandwidth, (ranks,)),
+        Block(f"rank {{}} {way}", "port", latency, bandwidth, (ranks,), ("rank",), {"way": way})
+        for way in ("out", "in")
     ]
 
 
@@ -180,8 +198,15 @@ def groups_of_routers(
         links=Links(
             [
                 *ports(ranks, latency, bandwidth),
-                Block("group {} router {} to router {}", "cable", latency, local, (groups, routers, routers)),
-                Block("group {} cable {}", "uplink", 2 * latency, across, (groups, others)),
+                Block(
+                    "group {} router {} to router {}",
+                    "cable",
+                    latency,
+                    local,
+                    (groups, routers, routers),
+                    ("group", "router", "to"),
+                ),
+                Block("group {} cable {}", "uplink", 2 * latency, across, (groups, others), ("group", "cable")),
             ]
         ),
         overhead=overhead,

@@ -5,12 +5,12 @@ sender's outgoing port to the receiver's incoming one. Whatever is shared (a mem
 an oversubscribed uplink) is a link that several routes cross; there is no other notion of contention.
 
 How routes are found differs from network to network and is a function given to the topology (see `routing`). The named
-constructors are in `machines`, topologies written by hand in `handwritten`.
+constructors are in `machines`, topologies written by hand in `files`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
@@ -23,6 +23,19 @@ from ...documents import parse
 from ...errors import UsageError
 
 Ranks = NDArray[np.int32]
+Place = dict[str, int | str]
+
+PLACES: tuple[tuple[str, ...], ...] = (
+    ("rank", "way"),  # a port; the way is out or in
+    ("host",),  # a bus
+    ("host", "card", "way"),  # a network card, out or in
+    ("host", "card", "leaf", "way"),  # and the leaf that it hangs on
+    ("leaf", "uplink", "way"),  # to and from the spines, up or down
+    ("node", "dimension", "down"),  # a cable of a torus; 1 is downwards
+    ("group", "router", "to"),  # between two routers of a group of a dragonfly
+    ("group", "cable"),  # to another group
+)
+"""What the place of a link says, by what the link is. The page draws topologies by it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,8 @@ class Link:
     """Seconds a message spends on it besides its bytes."""
     bandwidth: float
     """Bytes a second, shared by whoever is on it at the time."""
+    place: Place | None = field(default=None, compare=False)
+    """Where it is in its network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +61,23 @@ class Block:
     latency: float
     bandwidth: float
     shape: tuple[int, ...]
+    axes: tuple[str, ...] = ()
+    """What the numbers of a link's place in `shape` count, as in ("host", "card")."""
+    common: Mapping[str, int | str] = field(default_factory=dict, compare=False)
+    """What the places of all of them say."""
+    leaf: Ranks | None = field(default=None, compare=False)
+    """Of network cards: the leaf that each hangs on."""
 
     @property
     def count(self) -> int:
         return prod(self.shape)
 
     def link(self, index: int) -> Link:
-        place = (int(number) for number in np.unravel_index(index, self.shape))
-        return Link(self.template.format(*place), self.kind, self.latency, self.bandwidth)
+        numbers = [int(number) for number in np.unravel_index(index, self.shape)]
+        place: Place = {**dict(zip(self.axes, numbers, strict=False)), **self.common}
+        if self.leaf is not None:
+            place["leaf"] = int(self.leaf[index])
+        return Link(self.template.format(*numbers), self.kind, self.latency, self.bandwidth, place or None)
 
 
 class Links(Sequence[Link]):

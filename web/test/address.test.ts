@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { PageState } from "../src/document";
-import { besideFromHash, fromHash, toHash } from "../src/state";
+import { besideFromHash, fromHash, toHash } from "../src/address";
 
 const state: PageState = {
   collective: "reduce",

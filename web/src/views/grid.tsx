@@ -1,5 +1,6 @@
 /** Where the cells of the grid lie, and the marks inside them. */
 
+import type { JSX } from "preact";
 import type { Replay } from "../replay";
 
 export interface Grid {
@@ -77,7 +78,9 @@ function marksAcross(ranks: number, columns: number): number {
   return Math.ceil(Math.sqrt(ranks));
 }
 
-/** 0, `step`, 2 · `step` … below `many`: the rows or columns that have room for a label. */
-export function every(many: number, step: number): number[] {
-  return Array.from({ length: Math.ceil(many / step) }, (_, i) => i * step);
+/** A frame around a cell. */
+export function Around(props: { grid: Grid; at: { rank: number; chunk: number }; class: string }): JSX.Element {
+  const { grid, at } = props;
+  const [x, y] = [grid.x(at.chunk) - 2, grid.y(at.rank) - 2];
+  return <rect class={props.class} x={x} y={y} width={grid.cellX + 4} height={grid.cellY + 4} rx={6} />;
 }
