@@ -276,7 +276,7 @@ def edited(path: str, value: Any) -> dict[str, Any]:
             "the place says host, shelf; expected one of: host; host, card",
         ),
         (edited("links/2/place", {"rank": 0, "way": "out"}), "the place says rank, way; expected one of"),
-        (edited("links/2/place", {"host": -1}), "host is -1; expected a whole number"),
+        (edited("links/2/place", {"host": -1}), "host is -1; expected a number"),
         (edited("links/2/place", {"host": 0, "card": 0, "way": "up"}), "way is 'up'; expected out or in"),
         (edited("graph/edges/0/link", "nowhere"), "names the link 'nowhere', which is not listed"),
         (edited("graph/edges/0/to", "box 9"), "'box 9', which is neither a rank below 4 nor a node"),
