@@ -1,4 +1,4 @@
-"""Every algorithm that ships with allfold, one family a file. Importing this package registers them all."""
+"""Every algorithm that ships with allfold, one family per file. Importing this package registers them all."""
 
 # In the order in which they are listed, and learned: from the naive way to the ones that build on others.
 # isort: off

@@ -1,4 +1,4 @@
-"""Barriers: nothing but the knowledge that everybody has come."""
+"""Barriers: no data, only the knowledge that every rank has arrived."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def signals(ranks: int) -> Iterator[Pattern]:
 
 @algorithm("barrier", steps=log_up, port=lambda p: 0, patterns=signals)
 def dissemination(ranks: int) -> Iterator[list[Move]]:
-    """In step k everybody signals the rank 2^k to its right all that it knows; what is known doubles.
+    """In step k everybody tells the rank 2^k to its right all arrivals it knows of; so what each rank knows doubles.
 
-    ⌈log₂P⌉ steps. Some signals arrive twice, which does no harm to a signal.
+    ⌈log₂P⌉ steps. Some signals arrive twice, which is harmless.
     """
     for distance in doublings(ranks):
         yield [reduce(chunk=0, source=r, destination=(r + distance) % ranks) for r in range(ranks)]
@@ -33,7 +33,7 @@ def dissemination(ranks: int) -> Iterator[list[Move]]:
 def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     """Everybody signals everybody.
 
-    1 step, P(P−1) messages: the fastest where a signal is a look at somebody's memory.
+    1 step, P(P−1) messages: the fastest where a signal is a read of another rank's memory.
     """
     yield from naive(ranks)
 
@@ -46,7 +46,7 @@ def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     patterns=lambda p: up_and_down(p, share=0.0),
 )
 def tree_barrier(ranks: int) -> Iterator[list[Move]]:
-    """Signals go up a binomial tree to rank 0, and the word that all have come goes down again.
+    """Signals go up a binomial tree to rank 0, and the signal that all ranks have arrived goes down again.
 
     2⌈log₂P⌉ steps, the fewest messages: 2(P−1).
     """

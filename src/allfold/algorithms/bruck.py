@@ -1,4 +1,4 @@
-"""Bruck's algorithms: ⌈log₂P⌉ steps for any number of ranks, without partners that must be powers of two.
+"""Bruck's algorithms: ⌈log₂P⌉ steps for any number of ranks, not only for powers of two.
 
 On paper they begin and end with a rotation of the buffer, so that what travels is contiguous. Here moves name chunks,
 so all_gather needs no rotation, and all_to_all only the last one.
@@ -25,7 +25,7 @@ def fetches(ranks: int) -> Iterator[Pattern]:
 
 @algorithm("all_gather", "bruck", steps=log_up, port=lambda p: Fraction(p - 1, p), patterns=fetches)
 def bruck_all_gather(ranks: int) -> Iterator[list[Move]]:
-    """In step k everybody fetches all that the rank 2^k to its right has: its own chunk and the ones that follow.
+    """In step k everybody fetches all that the rank 2^k to its right has: that rank's own chunk and those that follow.
 
     ⌈log₂P⌉ steps, (P−1)/P·S through the busiest port.
     """
@@ -55,8 +55,8 @@ def bundles(ranks: int) -> Iterator[Pattern]:
 def bruck_all_to_all(ranks: int) -> Iterator[list[Move]]:
     """A slice that must go d ranks to the right travels along the binary digits of d; slices travel in bundles.
 
-    While it travels, a slice with d to go in all lies in chunk r+d of the rank r that holds it; at last everybody
-    sorts its chunks, since what came from rank r−d belongs into chunk r−d.
+    While it travels, a slice whose whole way is d lies in chunk r+d of the rank r that holds it; at the end everybody
+    sorts its chunks, since what came from rank r−d belongs in chunk r−d.
     ⌈log₂P⌉+1 steps (the last one local, and 1 step for two ranks), about ½·log₂P·S through the busiest port.
     """
     for distance in doublings(ranks):

@@ -13,7 +13,7 @@ from ..schedule import Move, copy, reduce
 
 
 def hops(ranks: int, root: int) -> tuple[Seats, Seats]:
-    """Everyone but the farthest rank, and beside each of them the next."""
+    """All ranks but the farthest, and for each of them the next."""
     near = (root + np.arange(ranks - 1)) % ranks
     return near, (near + 1) % ranks
 
@@ -42,7 +42,7 @@ def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     patterns=lambda p, root: [replace(copies(*hops(p, root), 1.0), apart=True)],
 )
 def chain_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
-    """The root tells the next rank, which tells the next, and so on.
+    """The root sends its buffer to the next rank, which passes it on to the next, and so on.
 
     P−1 steps, S through the busiest port.
     """

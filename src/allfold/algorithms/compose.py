@@ -1,4 +1,4 @@
-"""Building algorithms from algorithms: at the same time, and on a part of the ranks and chunks."""
+"""Building algorithms from algorithms: several at the same time, or one on a part of the ranks and chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def together(*parts: Iterable[list[Move]]) -> Iterator[list[Move]]:
 
 
 def placed(part: Schedule, ranks: Sequence[int], chunks: Sequence[Sequence[int]]) -> Iterator[list[Move]]:
-    """The steps of a schedule, played by other ranks on other chunks.
+    """The steps of a schedule, carried out by other ranks on other chunks.
 
     Rank i of `part` is `ranks[i]`; its chunk j (scratch follows the data) is all of `chunks[j]`.
     """

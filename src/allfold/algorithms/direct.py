@@ -1,4 +1,4 @@
-"""Direct: nobody forwards for anybody. Each rank owns one chunk, takes it from all, and hands it to all.
+"""Direct: no rank forwards for another. Each rank owns one chunk, collects it from all ranks, and sends it to all.
 
 As many bytes as the ring, in one step where the ring takes P−1; the price is that every port talks to everyone. On
 shared memory, where there are no ports to crowd, this is the fastest way to move a large buffer.
@@ -23,7 +23,7 @@ from .driver import driver_gather, spokes
     patterns=lambda p: [Everybody(1 / p, 1 / p)],
 )
 def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
-    """Everyone sends everyone the chunk that it owns; the owner adds up.
+    """Everyone sends each chunk to the rank that owns it; the owner adds up what arrives.
 
     1 step, (P−1)/P·S through the busiest port.
     """
@@ -40,7 +40,7 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     patterns=lambda p, root: [Everybody(1 / p, 1 / p), copies(*spokes(p, root), 1 / p)],
 )
 def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
-    """Everyone reduces its own chunk from all and hands it to the root.
+    """Each rank collects and adds up the chunk it owns, then sends it to the root.
 
     2 steps, 2(P−1)/P·S through the busiest port.
     """
@@ -71,7 +71,7 @@ def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
     patterns=lambda p: [Everybody(1 / p, 1 / p), Everybody(1 / p, 0.0)],
 )
 def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
-    """Reduce your own chunk from all, hand it to all.
+    """Each rank collects and adds up the chunk it owns, then sends it to everyone.
 
     2 steps, 2(P−1)/P·S through the busiest port.
     """

@@ -1,6 +1,6 @@
 """Two complementary binary trees, each for half of the data.
 
-In one binary tree half of the ranks are leaves and only ever send or receive once: half of the ports lie idle. Two
+In one binary tree half of the ranks are leaves and only ever send or receive once: half of the ports are idle. Two
 trees in which (nearly) every rank is a leaf of one and an inner node of the other use them all.
 (Sanders, Speck, Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009.)
 """
@@ -53,7 +53,7 @@ def depths(above: list[int | None]) -> list[int]:
 
 
 def complement(ranks: int) -> list[int]:
-    """Who sits where in the second tree: the first one mirrored, or shifted by one rank where their number is odd."""
+    """Which rank sits where in the second tree: the first tree mirrored, or shifted by one for an odd number."""
     plain = list(range(ranks))
     return plain[::-1] if ranks % 2 == 0 else plain[1:] + plain[:1]
 

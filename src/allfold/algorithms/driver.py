@@ -13,7 +13,7 @@ from ..schedule import Move, copy, reduce
 
 
 def spokes(ranks: int, root: int) -> tuple[Seats, Seats]:
-    """Everyone but the root, and beside each of them the root."""
+    """All ranks but the root, and the root once for each of them."""
     return np.delete(np.arange(ranks), root), np.full(ranks - 1, root)
 
 

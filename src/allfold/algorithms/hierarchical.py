@@ -47,7 +47,7 @@ def checked(ranks: int, groups: Groups | None) -> Groups:
 
 
 def room(data: Sequence[int], part: Schedule, scratch: int) -> list[Sequence[int]]:
-    """Where the chunks of a part lie: its data cut evenly from `data`, its scratch behind chunk `scratch`."""
+    """Where the chunks of a part lie: its data cut evenly from `data`, its scratch from chunk `scratch` on."""
     width = len(data) // part.chunks
     spare = [range(scratch + i * width, scratch + (i + 1) * width) for i in range(part.scratch)]
     return parts_of(data, part.chunks) + spare
@@ -125,7 +125,7 @@ def level_parts(
     scatters = [schedule("reduce_scatter", scatter, len(group)) for group in groups]
     gathers = [schedule("all_gather", gather, len(group)) for group in groups]
     middle = schedule("all_reduce", across, len(groups))
-    # Every group cuts the buffer into one part a member; a *share* is what the cuts of all groups leave whole.
+    # Every group cuts the buffer into one part per member; a *share* is a piece that no group's cuts divide.
     shares = lcm(*(part.chunks for part in scatters + gathers))
     return groups, scatters, middle, gathers, shares
 
@@ -161,7 +161,7 @@ def two_level(
 ) -> Iterator[list[Move]]:
     """Reduce_scatter inside each group, all_reduce each share across the groups, all_gather inside each group.
 
-    Nobody is a leader: everyone carries its own share across, so the slow links carry S/g a rank instead of S.
+    Nobody is a leader: everyone carries its own share across, so the slow links carry S/g per rank instead of S.
     `scatter`, `across` and `gather` name the algorithms of the three phases. With the default ones, for G groups of g
     ranks each: 2(g−1)+2(G−1) steps, 2(P−1)/P·S through the busiest port, the least possible.
     """

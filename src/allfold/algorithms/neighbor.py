@@ -1,4 +1,4 @@
-"""Neighbor exchange: a ring in which everybody talks to both neighbours in turn, half as many steps as the ring.
+"""Neighbor exchange: a ring in which everybody talks to both neighbours in turn; half as many steps as the ring.
 
 (Chen, Zhang, Zhang, Yuan: "Performance evaluation of allgather algorithms on terascale Linux cluster with Fast
 Ethernet", 2005.)
@@ -41,7 +41,7 @@ def busiest_port(ranks: int) -> Fraction:
     patterns=lambda p: swaps(p) if p % 2 == 0 else None,
 )
 def neighbor_exchange(ranks: int) -> Iterator[list[Move]]:
-    """Neighbours swap chunks; then everybody swaps, with its left and its right neighbour in turn, what came last.
+    """Neighbours swap chunks; then everybody swaps what arrived last, with its left and its right neighbour in turn.
 
     P/2 steps and (P−1)/P·S through the busiest port for an even number of ranks. An odd one leaves a guest over, the
     last rank: it gives its chunk to its neighbour first and gets all others from it at the end, (P−1)/2+2 steps and

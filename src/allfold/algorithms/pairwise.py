@@ -1,4 +1,4 @@
-"""Pairwise exchange: in every step the ranks pair up and swap, everybody with everybody once, like a tournament."""
+"""Pairwise exchange: in every step the ranks pair up and swap, like a tournament in which everybody meets everybody."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rounds(ranks: int) -> Iterator[Pattern]:
         other = (step - everyone) % fixed
         other = np.where(other == everyone, fixed, other)
         here, there = everyone[other < ranks], other[other < ranks]
-        alone = there == fixed  # it is nobody's `here`
+        alone = there == fixed  # `fixed` itself is not in `here`
         yield copies(np.append(here, there[alone]), np.append(there, here[alone]), 1 / ranks)
 
 
@@ -31,11 +31,11 @@ def tournament(ranks: int) -> Patterns:
 
 @algorithm("all_to_all", steps=lambda p: p - 1 + p % 2, port=lambda p: Fraction(p - 1, p), patterns=tournament)
 def pairwise(ranks: int) -> Iterator[list[Move]]:
-    """Everybody swaps slices with one partner a step, by the circle method of tournaments.
+    """In each step everybody swaps slices with one partner, by the circle method of tournaments.
 
     P−1 steps for an even number of ranks, P steps for an odd one (somebody sits out), (P−1)/P·S through the busiest port.
     """
-    players = ranks + ranks % 2  # an odd number of ranks gets a dummy: whoever meets it sits out
+    players = ranks + ranks % 2  # an odd number of ranks gets a dummy: the rank that meets it sits out
     fixed = players - 1
     for step in range(players - 1):
         pairs = [(r, (step - r) % fixed) for r in range(fixed)]

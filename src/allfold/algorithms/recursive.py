@@ -1,7 +1,7 @@
 """Recursive halving and doubling: pairs of ranks exchange, then pairs of pairs, and so on: log₂P steps.
 
-That is a game for powers of two. Otherwise the surplus ranks are *guests*: each hands what it has to a neighbouring
-*host* before the game (fold in) and gets its result from it afterwards (fold out). Hosts and the ranks without a guest
+That works for powers of two. Otherwise the surplus ranks are *guests*: each hands what it has to a neighbouring *host*
+before the exchanges (fold in) and gets its result from it afterwards (fold out). Hosts and the ranks without a guest
 are the *players*, 2^k of them. A guest sits at rank host+1, so that what a player holds is an interval of ranks, and
 pairs exchange with their nearest neighbours first: both together keep rank order in every reduction here.
 """
@@ -31,16 +31,16 @@ def seats(ranks: int) -> tuple[list[int], list[tuple[int, int]]]:
 
 
 def slices(players: list[int], guests: list[tuple[int, int]]) -> list[list[int]]:
-    """The slices that each player answers for: its own, and its guest's if it has one."""
+    """The slices that each player is responsible for: its own, and its guest's if it has one."""
     guest_of = dict(guests)
     return [[player, guest_of[player]] if player in guest_of else [player] for player in players]
 
 
 def halve(players: list[int], owned: list[list[int]]) -> Iterator[list[Move]]:
-    """Reduce, so that each player ends with the chunks it owns: every exchange halves what a player still cares for.
+    """Reduce, so that each player ends with the chunks it owns: every exchange halves what a player still works on.
 
-    Before the exchange at distance d, player i cares for the chunks of all players equal to i modulo d; afterwards
-    for those equal modulo 2d, and its partner i^d has taken the rest.
+    Before the exchange at distance d, player i works on the chunks of all players equal to i modulo d; afterwards on
+    those equal modulo 2d, and its partner i^d has taken the rest.
     """
     distance = 1
     while distance < len(players):
@@ -134,7 +134,7 @@ def halving_patterns(ranks: int) -> Iterator[Pattern]:
     patterns=halving_patterns,
 )
 def halving(ranks: int) -> Iterator[list[Move]]:
-    """Pairs exchange the halves that the other one cares for; each then goes on with half of the buffer.
+    """Partners split the buffer: each sends the half that the other goes on with, and adds up its own half.
 
     log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2¼·S.
     """
@@ -162,7 +162,7 @@ def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
     patterns=doubling_all_gather_patterns,
 )
 def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
-    """Pairs exchange all they have, with ever nearer partners, and so what everyone has doubles.
+    """Pairs exchange all they have, with nearer and nearer partners; each exchange doubles what everyone has.
 
     log₂P steps and (P−1)/P·S through the busiest port; with guests ⌊log₂P⌋+2 steps and less than 2¼·S.
     """

@@ -1,11 +1,11 @@
 """The ring: everybody talks to its right neighbour only, and every port is busy in every step.
 
-Cut the buffer into one chunk a rank. First the *share-reduce*: chunk c starts at rank c+1 and travels once around; each
-rank that it passes adds its own part, so that it arrives complete at rank c. Then the *share-only*: each complete chunk
-travels once more around, and everybody keeps a copy. All P chunks travel at the same time, each one rank behind the
-next, so in every step every rank sends one chunk and receives one.
+Cut the buffer into one chunk per rank. First the *share-reduce*: chunk c starts at rank c+1 and travels once around.
+Each rank that it passes adds its own part, so that it arrives complete at rank c. Then the *share-only*: each complete
+chunk travels around once more, and everybody keeps a copy. All P chunks travel at the same time, each one rank behind
+the next, so in every step every rank sends one chunk and receives one.
 
-No port ever carries more than 2(P−1)/P of the buffer, and no algorithm can do with less. The price is the number of
+No port ever carries more than 2(P−1)/P of the buffer, and no algorithm needs less. The price is the number of
 steps: 2(P−1), which is why a tree is faster for small buffers.
 """
 
@@ -22,7 +22,7 @@ from ..schedule import Move, copy, reduce
 
 
 def around(seats: Seats, messages: Messages, share: float) -> Iterator[Pattern]:
-    """Once around, one step like the other: everybody sends to its right neighbour. Every row of `seats` is a ring."""
+    """Once around, in equal steps: everybody sends to its right neighbour. Every row of `seats` is a ring."""
     times = seats.shape[-1] - 1
     if times:
         yield messages(seats.ravel(), np.roll(seats, -1, axis=-1).ravel(), share, times)
@@ -52,7 +52,7 @@ def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     patterns=lambda p: around(np.arange(p), copies, 1 / p),
 )
 def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
-    """Everybody hands on to the right what came from the left last time, its own chunk first.
+    """Everybody passes on to the right what last came from the left, starting with its own chunk.
 
     P−1 steps, (P−1)/P·S through the busiest port.
     """

@@ -27,8 +27,8 @@ def rotations(ranks: int) -> Iterator[Pattern]:
 def rotate(ranks: int) -> Iterator[list[Move]]:
     """Every buffer travels once around the ring, whole; everybody adds up the buffers that pass.
 
-    P steps (the last one local), (P−1)·S through the busiest port. Everybody adds in another order, so the results can
-    differ in their last bits.
+    P steps (the last one local), (P−1)·S through the busiest port. Everybody adds in a different order, so the results
+    can differ in their last bits.
     """
     right = [(r + 1) % ranks for r in range(ranks)]
     if ranks > 1:

@@ -1,4 +1,4 @@
-"""Rooted collectives for long buffers: cut the buffer up, so that not the root alone carries all of it.
+"""Rooted collectives for long buffers: the buffer is cut up, so that the root does not carry all of it alone.
 
 (van de Geijn's broadcast and Rabenseifner's reduce.)
 """
@@ -31,7 +31,7 @@ def scatter_all_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
     patterns=scatter_all_gather_patterns,
 )
 def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
-    """The root scatters its buffer along a tree, then all gather the slices around a ring.
+    """The root scatters its buffer along a tree, then everyone collects all slices around a ring.
 
     ⌈log₂P⌉+P−1 steps, 2(P−1)/P·S through the busiest port.
     """

@@ -53,7 +53,7 @@ def spreading(players: int) -> list[list[Edge]]:
 
 
 def guest_turns(guest: int, steps: int) -> list[list[int]]:
-    """With an odd number of ranks the last one is a guest: in every step it deals directly with some of the others."""
+    """With an odd number of ranks the last one is a guest: in every step it exchanges directly with some others."""
     return [list(range(guest * step // steps, guest * (step + 1) // steps)) for step in range(steps)]
 
 
@@ -66,7 +66,7 @@ def swings(ranks: int) -> list[Pattern]:
     reached = [everyone == chunk for chunk in (0, 1)]
     for step in reversed(range(log_up(ranks))):
         other = (everyone + way * distance(step)) % ranks
-        tells = [held & ~held[other] for held in reached]  # who has the chunk, and a partner without it
+        tells = [held & ~held[other] for held in reached]  # the ranks that have the chunk and whose partner has not
         reached = [held | told[other] for held, told in zip(reached, tells, strict=True)]
         # Every edge of a chunk's tree, shifted, leads away from each rank of its parity once.
         chunks = np.bincount(np.concatenate([np.flatnonzero(told) for told in tells]) % 2, minlength=2)
@@ -84,7 +84,7 @@ def swings(ranks: int) -> list[Pattern]:
     patterns=lambda p: swings(p) if p % 2 == 0 else None,
 )
 def swing(ranks: int) -> Iterator[list[Move]]:
-    """Chunks are added up along swinging exchanges until each is complete at its owner, then handed out backwards.
+    """Chunks are added up along swinging exchanges until each is complete at its owner, then sent back the same way.
 
     2⌈log₂P⌉ steps, 2(P−1)/P·S through the busiest port, the least possible. An odd number of ranks plays without the
     last one, 2⌈log₂(P−1)⌉ steps: it gives everybody its part of their chunk, takes everybody's part of its own, and gets

@@ -1,4 +1,4 @@
-"""Binomial trees: in every step the number of ranks that know (or no longer need to be asked) doubles.
+"""Binomial trees: every step doubles the ranks that have the data (broadcast) or halves those left to ask (reduce).
 
 Ranks are counted from the root: `r` below is the distance to it. Rank r's subtree at distance d is the interval
 [r, r+d), so what a rank holds is always an interval of ranks, and from root 0 a reduction keeps rank order.
@@ -43,7 +43,7 @@ def subtree(ranks: int, root: int, child: int, distance: int) -> list[int]:
 
 
 def levels(ranks: int, root: int, down: bool = False) -> Iterator[tuple[Seats, Seats, Share]]:
-    """Step by step, up the tree or down: parents, their children, and the slices of the children's subtrees as a share."""
+    """Step by step, up the tree or down: parents, their children, and the share of S in each child's subtree."""
     for distance in sorted(doublings(ranks), reverse=down):
         parent, child = np.array(edges(ranks, root, distance)).T
         yield parent, child, np.minimum(distance, ranks - (child - root) % ranks) / ranks
@@ -64,7 +64,7 @@ def up_and_down(ranks: int, share: float) -> Iterator[Pattern]:
     patterns=lambda p, root: (reductions(child, parent, 1.0) for parent, child, _ in levels(p, root)),
 )
 def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
-    """Neighbours pair up and one of each pair goes on; after ⌈log₂P⌉ steps only the root is left.
+    """Neighbours pair up, one of each pair adds up both and goes on; after ⌈log₂P⌉ steps only the root is left.
 
     ⌈log₂P⌉ steps, ⌈log₂P⌉·S through the busiest port.
     """
@@ -80,7 +80,7 @@ def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     patterns=lambda p, root: (copies(parent, child, 1.0) for parent, child, _ in levels(p, root, down=True)),
 )
 def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
-    """Everybody who knows tells somebody who does not, far ones first.
+    """Every rank that has the buffer sends it to one that does not, far ones first.
 
     ⌈log₂P⌉ steps, ⌈log₂P⌉·S through the busiest port.
     """
@@ -96,7 +96,7 @@ def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     patterns=lambda p, root: (copies(child, parent, slices) for parent, child, slices in levels(p, root)),
 )
 def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
-    """As the tree reduce, but each child hands over the slices of its whole subtree.
+    """Like the tree reduce, but each child hands over the slices of its whole subtree.
 
     ⌈log₂P⌉ steps, (P−1)/P·S through the busiest port.
     """
@@ -116,7 +116,7 @@ def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     patterns=lambda p, root: (copies(parent, child, slices) for parent, child, slices in levels(p, root, down=True)),
 )
 def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
-    """As the tree broadcast, but each child gets the slices of its own subtree only.
+    """Like the tree broadcast, but each child gets the slices of its own subtree only.
 
     ⌈log₂P⌉ steps, (P−1)/P·S through the busiest port.
     """
