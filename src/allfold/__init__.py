@@ -1,6 +1,6 @@
 """allfold: write a collective algorithm once, then prove it, price it, see it, and run it."""
 
-# The packages `algorithms` and modules `schedule` and `verify` share their names with the functions that users call. A
+# The package `algorithms` and the modules `schedule` and `verify` share their names with functions that users call. A
 # module binds its name here when it is first loaded, so load them before the functions take the names.
 from . import algorithms as _algorithms  # noqa: F401
 from .communicator.messages import Message

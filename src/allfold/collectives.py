@@ -1,6 +1,6 @@
 """What the collectives promise: what every chunk holds at the start, and what it must hold at the end.
 
-A rank's buffer is a row of chunks. Where a collective has slices (one a rank: gather, scatter, all_gather,
+A rank's buffer is a row of chunks. Where a collective has slices (one per rank: gather, scatter, all_gather,
 reduce_scatter, all_to_all), the row is the whole array and slice i belongs to rank i; scratch chunks may follow.
 What a chunk holds is written as a number, its *datum*: which piece of data it is, wherever it lies. For a collective
 that reduces, a datum is complete when every rank has contributed to it exactly once.
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from .errors import UsageError
 
 NOTHING = -1
-"""The datum of a chunk that holds nothing, and in a postcondition: of a chunk that may hold anything."""
+"""The datum of a chunk that holds nothing; in a postcondition, that of a chunk that may hold anything."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """No schedule of the collective can do with less. Bytes are multiples of S, the bytes of the whole buffer.
+    """Lower bounds: no schedule of the collective needs less. Bytes are multiples of S, the bytes of the whole buffer.
 
-    `rounds`: messages that go one after the other when a port carries one at a time.
+    `rounds`: messages that must follow one another when a port carries one at a time.
     """
 
     rounds: int
@@ -52,7 +52,7 @@ class Collective:
         return ranks if self.sliced else 1
 
     def chunks(self, ranks: int, named: int) -> int:
-        """How many chunks the buffer has, when the largest chunk that is named is `named - 1`."""
+        """How many chunks the buffer has if the highest chunk that moves name is `named - 1`."""
         return ranks if self.sliced else max(1, named)
 
     def starts_with(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.int32]:
@@ -103,7 +103,7 @@ class Collective:
             "barrier": Fraction(0),
         }.get(self.name, Fraction(others))
         return Bounds(
-            rounds=others.bit_length(),  # what one rank knows can at most double its audience with every round
+            rounds=others.bit_length(),  # the number of ranks that know something can at most double per round
             messages=others * (2 if everybody_hears_everybody else 1),
             bytes=total,
             busiest_port_bytes=port,
@@ -140,7 +140,7 @@ def find_collective(name: object) -> Collective:
 
 
 def suggest(name: object, known: object) -> str:
-    """`did you mean 'ring'? known: …`: the end of an error about a name that is not known."""
+    """`did you mean 'ring'? known: …`: the end of an error about an unknown name."""
     names = [str(one) for one in known]  # type: ignore[attr-defined]
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
     return (f"did you mean {near[0]!r}? " if near else "") + "known: " + ", ".join(names)

@@ -1,4 +1,4 @@
-"""How a buffer divides into chunks, and a chunk into segments: one rule, for all engines.
+"""How a buffer is divided into chunks, and a chunk into segments: one rule for all engines.
 
 Part i of n elements in p parts goes from i·n//p to (i+1)·n//p. So parts differ by at most one element, empty ones occur
 only where there are more parts than elements, and the slices of a collective that has slices are made of whole chunks.
@@ -15,7 +15,7 @@ from .errors import UsageError
 def chunk_bounds(elements: int, chunks: int) -> NDArray[np.int64]:
     """Chunk c of a buffer goes from element `bounds[c]` to `bounds[c + 1]`.
 
-    Where a collective has slices, the buffer is the whole array: `elements` is that of all slices together.
+    Where a collective has slices, the buffer is the whole array: `elements` counts all slices together.
     """
     return _bounds(elements, chunks, "elements", "chunks")
 
@@ -26,10 +26,10 @@ def segment_bounds(length: int, segments: int) -> NDArray[np.int64]:
 
 
 def longer_by(chunk: int, other: int, parts: int) -> int | None:
-    """A number of elements of which chunk `chunk` gets one more than chunk `other`, both of `parts`; None if there is none.
+    """A number of elements for which chunk `chunk` of `parts` is one longer than chunk `other`; None if there is none.
 
-    How long two chunks are differs by what is left when the elements are divided by the parts, so it is enough to try
-    every remainder.
+    How the lengths of two chunks differ depends only on the remainder of the elements divided by the parts, so it is
+    enough to try every remainder.
     """
     step = 1 << 16
     for start in range(0, parts, step):

@@ -1,6 +1,6 @@
-"""Reading what others wrote, JSON above all: nothing in it is taken for granted, and what is refused is named.
+"""Reading files that others wrote, JSON above all: nothing in them is trusted, and errors name what was refused.
 
-`where` names a field in the sentences: `topology t: link 'bus': latency`.
+`where` names a field in error messages: `topology t: link 'bus': latency`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LARGEST = sys.float_info.max
 
 
 class DocumentError(UsageError):
-    """A document is not what it should be. `where` and `expected` are there for who words it otherwise."""
+    """A document is not what it should be. `where` and `expected` are for callers that word the error differently."""
 
     def __init__(self, sentence: str, where: str = "", expected: str = "") -> None:
         super().__init__(sentence)
@@ -29,9 +29,9 @@ class DocumentError(UsageError):
 def read_plain(
     path: str | os.PathLike[str], most: int, check_facts: Callable[[os.stat_result], None] = lambda facts: None
 ) -> bytes:
-    """The content of a plain file that is no larger than that. `check_facts` may refuse it before it is read."""
+    """The content of a plain file of at most `most` bytes. `check_facts` may refuse it before it is read."""
     try:
-        # Without waiting: somebody may have put a pipe there.
+        # Do not block: somebody may have put a pipe there.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:
         raise DocumentError(f"it cannot be opened: {error}") from None
@@ -56,12 +56,12 @@ def parse(content: str | bytes) -> Any:
 
 
 def is_exactly(value: object, expected: object) -> bool:
-    """Whether a value out of a document is the expected one; to Python true and 1.0 are equal to 1, to JSON they are not."""
+    """Whether a value is exactly the expected one. In Python True and 1.0 are equal to 1, in JSON they are not."""
     return json.dumps(value, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
 def head_of(value: object, form: str, version: int) -> dict[str, Any]:
-    """A document of ours, which says its format and version."""
+    """The document, if it is one of ours: an object that states this format and version."""
     if not isinstance(value, dict):
         raise DocumentError(f"expected an object, got {type(value).__name__}")
     if value.get("format") != form:
@@ -100,7 +100,7 @@ def finite_at(value: object, where: str, least: float = 0.0, most: float = LARGE
 
 
 def text_at(value: object, where: str, most: int) -> str:
-    """A text that may be shown on a terminal: nothing in it steers that."""
+    """A text that is safe to show on a terminal: characters that cannot be printed are replaced."""
     if not isinstance(value, str) or len(value) > most:
         raise _refusal(value, where, f"a text of at most {most} characters")
     return "".join(character if character.isprintable() else "?" for character in value)

@@ -1,8 +1,8 @@
-"""The element types, and how their data lies in NumPy arrays.
+"""The element types, and how NumPy arrays carry their data.
 
 A type is known by its name everywhere. Its data is carried by NumPy arrays of the type of the same name, with one
-exception: NumPy has no bfloat16, so bfloat16 data is carried as uint16, bit by bit. The two half types are calculated
-with in float32: `widen` and `narrow` go there and back.
+exception: NumPy has no bfloat16, so bfloat16 data is carried as uint16, bit for bit. Reductions of the two 16-bit
+floating types are computed in float32: `widen` and `narrow` convert there and back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Dtype:
 
     @property
     def accumulates_in(self) -> np.dtype[Any]:
-        """The NumPy type that reductions calculate in."""
+        """The NumPy type that reductions are computed in."""
         return np.dtype(np.float32) if self.is_half else self.carrier
 
     @property
@@ -61,7 +61,7 @@ def find_dtype(wanted: object) -> Dtype:
     """The type by its name, or that of a NumPy or torch dtype, or of a Python or NumPy number class."""
     if isinstance(wanted, Dtype):
         return wanted
-    # torch is not imported for this: its types are known by how they print.
+    # torch is not imported for this: its types are recognised by how they print.
     name = str(wanted).removeprefix("torch.") if str(wanted).startswith("torch.") else wanted
     if isinstance(name, str):
         if name in DTYPES:
@@ -85,7 +85,7 @@ def _from_numpy(dtype: np.dtype[Any]) -> Dtype:
     if not dtype.isnative:
         native = dtype.newbyteorder("=").name
         raise UsageError(f"{dtype.str} has the byte order of another machine; convert it: x.astype({native!r})")
-    # By kind and size and not by name: C's long and long long are two types to NumPy, and one of them has another name.
+    # By kind and size, not by name: C's long and long long are two types to NumPy, and one of them has another name.
     for known in DTYPES.values():
         if known.name != "bfloat16" and (known.carrier.kind, known.itemsize) == (dtype.kind, dtype.itemsize):
             return known
@@ -93,7 +93,7 @@ def _from_numpy(dtype: np.dtype[Any]) -> Dtype:
 
 
 def widen(array: Array, dtype: Dtype) -> Array:
-    """Carried data in the type that reductions calculate in; exact."""
+    """Carried data in the type that reductions are computed in; exact."""
     if dtype.name == "float16":
         with np.errstate(all="ignore"):  # a signalling NaN is no reason to warn
             return array.astype(np.float32)
@@ -103,7 +103,7 @@ def widen(array: Array, dtype: Dtype) -> Array:
 
 
 def narrow(array: Array, dtype: Dtype) -> Array:
-    """Back from the type that reductions calculate in: rounded to nearest, ties to even.
+    """Back from the type that reductions are computed in: rounded to nearest, ties to even.
 
     What is too large becomes infinite; NaN stays NaN.
     """
@@ -112,9 +112,10 @@ def narrow(array: Array, dtype: Dtype) -> Array:
             return array.astype(np.float16)
         if dtype.name == "bfloat16":
             bits = np.asarray(array, np.float32).view(np.uint32)
-            # Just under half a place, and one more if the place that stays is odd. A carry into the exponent is right.
+            # Add just under half of the last bit that stays, and one more if that bit is odd. A carry into the exponent
+            # is right.
             rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-            # A NaN may have all its ones in the half that goes; give it one that stays.
+            # A NaN may have all its fraction bits in the half that is dropped; set one in the half that stays.
             quiet = bits >> np.uint32(16) | np.uint32(0x40)
             return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)
     return array

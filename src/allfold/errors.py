@@ -8,11 +8,11 @@ class AllfoldError(Exception):
 
 
 class UsageError(AllfoldError, ValueError):
-    """What the caller gave cannot be used; the sentence says what was expected and what came."""
+    """What the caller passed cannot be used; the message says what was expected and what was passed."""
 
 
 class ScheduleError(AllfoldError):
-    """A schedule is wrong. `rank`, `chunk`, `step` and `site` name the place where they are known."""
+    """A schedule is wrong. `rank`, `chunk`, `step` and `site` say where, as far as it is known."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ScheduleError(AllfoldError):
 
 
 class MismatchError(AllfoldError, RuntimeError):
-    """Ranks came to the same call with different collectives, counts, types, operations or roots."""
+    """Ranks differ in what should be the same call: in its collective, count, type, operation or root."""
 
 
 class RankLost(AllfoldError, RuntimeError):
@@ -39,11 +39,11 @@ class RankLost(AllfoldError, RuntimeError):
 
 
 class CollectiveTimeout(AllfoldError, TimeoutError):
-    """A call did not finish within its time; the sentence names the ranks that did not come."""
+    """A call did not finish within its timeout; the message names the ranks that did not arrive."""
 
 
 class RankFailed(AllfoldError, RuntimeError):
-    """A rank that the launcher started raised or died; `traceback` is that rank's own."""
+    """A rank started by the launcher raised or died; `traceback` is that rank's own."""
 
     def __init__(self, message: str, *, rank: int, traceback: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -53,4 +53,4 @@ class RankFailed(AllfoldError, RuntimeError):
 
 
 class SharedMemoryError(AllfoldError, MemoryError):
-    """The machine has no room for shared memory, or does not allow it; the sentence says what to set."""
+    """The machine has no room for shared memory, or does not allow it; the message says what to set."""

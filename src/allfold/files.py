@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: beside their place first, then put there."""
+"""Files that are written whole or not at all: first under another name beside their place, then renamed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .errors import UsageError
 def write_whole(
     path: str | os.PathLike[str], content: str | bytes, folders: bool = False, private: bool = False
 ) -> None:
-    """Whoever reads `path` meanwhile, or finds it after Ctrl-C or on a full disk, has the old content or the new one.
+    """Write a file so that `path` always has the old content or the new one, even after Ctrl-C or on a full disk.
 
-    A link stays a link, and a file keeps its mode; a new one has the usual, or with `private` only its owner's. Pipes
-    and devices are written to as they are. With `folders`, those above it are made. `UsageError` where it cannot be written.
+    A link stays a link. A file keeps its mode and a new one gets the usual mode; with `private`, only the owner has
+    access. Pipes and devices are written to directly. With `folders`, missing parent folders are created. Raises
+    `UsageError` if the file cannot be written.
     """
     data = content.encode("utf-8", errors="surrogateescape") if isinstance(content, str) else content
     try:
@@ -32,7 +33,7 @@ def write_whole(
 
 
 def _is_stream(path: str | os.PathLike[str]) -> bool:
-    """What is no plain file (a folder too, which then says so), or stands for one that is open already."""
+    """Whether this is not a plain file (for a folder, writing then raises), or names one that is already open."""
     if str(path).startswith(("/dev/fd/", "/dev/std", "/proc/")):
         return True
     try:
@@ -44,7 +45,7 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
 def _replace(place: Path, data: bytes, private: bool) -> None:
     known = place.exists()
     if known and not os.access(place, os.W_OK):
-        raise PermissionError(13, "Permission denied")  # its folder would let us, but somebody has protected it
+        raise PermissionError(13, "Permission denied")  # its folder would allow it, but somebody has protected the file
     beside = place.with_name(f".allfold-{secrets.token_hex(6)}")
     mode = stat.S_IMODE(place.stat().st_mode) if known else 0o666
     try:

@@ -2,15 +2,15 @@
 
 A fold goes strictly from left to right, in the type that its data accumulates in, and rounds once at the end:
 
-- Integers wrap around. For truth values sum, max and bor are "or"; product, min and band are "and".
+- Integers wrap around. For booleans, sum, max and bor are "or"; product, min and band are "and".
 - avg is the sum, divided by the number of ranks where the last contribution comes in; it exists for floating and
   complex types, since the mean of integers is not an integer.
-- min and max give NaN if any operand is NaN, and order −0.0 below 0.0, so that the order of operands never shows.
-- Which NaN comes out (sign and payload) is not defined, for any operation: it may be another one on each engine, on each
-  rank, and from element to element. That it is a NaN is defined.
-- float16 and bfloat16 are folded in float32 and rounded to nearest, ties to even, once a fold.
+- min and max give NaN if any operand is NaN, and order −0.0 below 0.0, so that the order of operands never matters.
+- Which NaN comes out (sign and payload) is not defined, for any operation: it may differ between engines, between ranks
+  and between elements. That it is a NaN is defined.
+- float16 and bfloat16 are folded in float32 and rounded to nearest, ties to even, once per fold.
 - A complex product is (ac − bd) + (ad + bc)i, each operation rounded; overflow gives infinities or NaN, never an error.
-- A fold of a single operand is that operand, bit by bit.
+- A fold of a single operand is that operand, bit for bit.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Op:
 
     @cached_property
     def digest(self) -> int:
-        """A number by which ranks compare operations: of the name and, where it is written in Python, of the code."""
+        """A hash by which ranks compare operations: of the name and, for a function written in Python, of its code."""
         code = getattr(self.function, "__code__", None)
         facts = (self.name, self.commutative, None if code is None else _code_facts(code))
         return int.from_bytes(blake2b(repr(facts).encode(), digest_size=8).digest(), "little")
 
     def fold(self, operands: Sequence[Array], dtype: Dtype, divisor: int = 1) -> Array:
-        """The fold of `operands`, first to last, as a new array. `divisor` matters to avg alone, when above 1."""
+        """The fold of `operands`, first to last, as a new array. `divisor` matters only to avg, when above 1."""
         check_supported(self, dtype)
         _check_operands(self, operands, dtype)
         divides = self.averages and divisor > 1
@@ -77,7 +77,7 @@ class Op:
                     total = combine(total, operand)
                 if divides:
                     total = _divide(total, divisor)
-        # The user's function may have given back one of its arguments: then the result is a copy of it.
+        # The user's function may have returned one of its arguments, so its result is copied.
         return narrow(total, dtype).reshape(operands[0].shape).astype(dtype.carrier, copy=not self.is_builtin)
 
     def _call(self, left: Array, right: Array) -> Array:
@@ -94,7 +94,7 @@ class Op:
 
 
 def _code_facts(code: CodeType) -> tuple[object, ...]:
-    """What is the same for the same code in every process; not where it stands, nor what it has closed over."""
+    """What is the same for the same code in every process: not its file and line, nor the values it closes over."""
     plain = (int, float, complex, str, bytes, tuple, type(None))
     constants = [_code_facts(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return code.co_code, code.co_names, [one for one in constants if isinstance(one, plain)]
@@ -103,9 +103,9 @@ def _code_facts(code: CodeType) -> tuple[object, ...]:
 def op(function: Function, *, commutative: bool, name: str | None = None) -> Op:
     """The user's own reduction, from an associative function of two NumPy arrays.
 
-    The function is given one-dimensional pieces of the buffers, the one of the lower ranks first, and gives an array of
-    the same shape and dtype without changing its arguments, which are read-only. float16 and bfloat16 data comes to it
-    as float32. An operation that is not commutative only runs on schedules that keep rank order.
+    The function gets one-dimensional pieces of the buffers, the one of the lower ranks first, and returns an array of
+    the same shape and dtype without changing its arguments, which are read-only. It gets float16 and bfloat16 data as
+    float32. An operation that is not commutative only runs on schedules that keep rank order.
     """
     if not callable(function):
         raise UsageError(f"an operation is made from a function of two arrays, not from {function!r}")
@@ -117,8 +117,8 @@ def op(function: Function, *, commutative: bool, name: str | None = None) -> Op:
 def find_op(wanted: str | Op | Function) -> Op:
     """A built-in operation by its name, in upper or lower case; an `Op` as it is; a function as an `Op`.
 
-    A bare function says nothing of whether it is commutative, so it is taken not to be, which is always right. Python's
-    and NumPy's own functions for the built-in operations are known to mean those.
+    A bare function does not say whether it is commutative, so it is assumed not to be, which is always safe. Python's
+    and NumPy's own functions for the built-in operations are recognised as these.
     """
     if isinstance(wanted, Op):
         return wanted
@@ -187,12 +187,12 @@ def _divide(total: Array, divisor: int) -> Array:
     real = total.real.dtype.type(divisor)
     if total.dtype.kind != "c":
         return np.asarray(total / real)
-    result = np.empty_like(total)  # by parts: a complex quotient takes a longer way, and rounds on it
+    result = np.empty_like(total)  # by parts: NumPy's complex division takes more operations, which round
     result.real, result.imag = total.real / real, total.imag / real
     return result
 
 
-# An operation exists for the kinds that stand in its row.
+# An operation exists for the kinds in its row.
 _COMBINE: dict[str, dict[Kind, Function]] = {
     "sum": {"bool": np.logical_or, "integer": np.add, "floating": np.add, "complex": np.add},
     "avg": {"floating": np.add, "complex": np.add},

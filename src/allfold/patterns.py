@@ -1,11 +1,11 @@
-"""The steps of a schedule with equal ones counted once: what an algorithm's cost depends on, and nothing more.
+"""The steps of a schedule, with equal steps counted once: what an algorithm's cost depends on, and nothing more.
 
 In a ring of 1,024 ranks every step sends the same messages, so its 2.1 million moves are two patterns of 1,024. What a
 rank sends to another within one step is one message, however many chunks it holds.
 
-A schedule of 65,536 ranks is too long to build, but its steps are few kinds. So an algorithm can say its patterns
-outright (`@algorithm(…, patterns=…)`), with `copies` and `reductions` as its moves have `copy` and `reduce`; otherwise
-`fold` finds them in its schedule. Tests hold both equal.
+A schedule of 65,536 ranks is too long to build, but its steps are of few kinds. So an algorithm can declare its
+patterns (`@algorithm(…, patterns=…)`), with `copies` and `reductions` where moves have `copy` and `reduce`; otherwise
+`fold` finds them in its schedule. Tests check that both are equal.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Pattern:
     reduced: Share
     """How much of each message is combined on arrival."""
     local_rank: Index = field(default_factory=lambda: _NOBODY)
-    """Who moves or combines something within its own memory in this step, …"""
+    """The ranks that move or combine something within their own memory in this step."""
     local_share: Share = field(default_factory=lambda: _NOTHING)
-    """… and how much of it."""
+    """How much each of them moves or combines."""
     consecutive: bool = True
     """The steps follow each other, so that what arrives in one is sent on in the next."""
     apart: bool = False
@@ -53,9 +53,9 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Everybody:
-    """Every rank sends `share` to every other: as patterns that would be P(P−1) messages.
+    """Every rank sends `share` to every other; written as patterns, that would be P(P−1) messages.
 
-    In one step, or in so many that no port has more than ⌈(P−1)/steps⌉ messages in any of them.
+    They are sent in one step, or spread over `steps` so that no port has more than ⌈(P−1)/steps⌉ messages in any step.
     """
 
     share: float

@@ -1,4 +1,4 @@
-"""Programs that are proved: whoever wrote the algorithm, what the ranks execute was checked before, down to each wait."""
+"""Proved programs: whoever wrote the algorithm, what the ranks execute was checked first, down to each wait."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .verify import check_promise, verify
 
 AnyAlgorithm = str | Callable[..., Steps] | Algorithm
 
-# Ranks that are threads of one process want the same programs at the same time: one of them makes them. A forked child
-# has the lock, and not the thread that may have held it.
+# Ranks that are threads of one process need the same programs at the same time: one of them makes them for all. A
+# forked child has the lock, but not the thread that may have held it.
 _proving = threading.RLock()
 
 
@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
-    """The programs of an algorithm: these very ones were checked."""
+    """The programs of an algorithm. Exactly the programs returned were checked."""
     with _proving:
         return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
 
@@ -63,7 +63,7 @@ def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory:
     return programs
 
 
-@lru_cache(maxsize=8)  # large, and wanted for one kind of memory after the other, at one time
+@lru_cache(maxsize=8)  # large, and needed for one kind of memory after the other, all about the same time
 def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Versions:
     versions = Versions(_built(algorithm, ranks, root))
     check_promise(versions.state)
@@ -72,7 +72,7 @@ def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Vers
 
 @lru_cache(maxsize=256)
 def _built(algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
-    # Once: a generator that gives something else each time must not give each kind of memory another schedule.
+    # Once: a generator that yields something else each time must not give each kind of memory a different schedule.
     return schedule(algorithm.collective, algorithm, ranks, root)
 
 

@@ -20,7 +20,7 @@ Formula = Callable[[int], int | Fraction | None]
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A generator function, how many chunks it divides the buffer into, and what it is said to cost."""
+    """A generator function, how many chunks it divides the buffer into, and the cost it declares."""
 
     collective: str
     name: str
@@ -41,15 +41,15 @@ class Algorithm:
 
     @property
     def takes_groups(self) -> bool:
-        """Whether it has two levels, and can be told which ranks sit together."""
+        """Whether it has two levels, and can be told which ranks form a group."""
         return "groups" in inspect.signature(self.function).parameters
 
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
-_REGISTERED_AS = "__allfold_algorithms__"  # on a function: by collective its name and chunks, which so travel with it
+_REGISTERED_AS = "__allfold_algorithms__"  # on a function: name and chunks by collective, which travel with it
 
 on_replacement: list[Callable[[], None]] = []
-"""Called when a name comes to stand for another function: what was made of the old one is stale."""
+"""Called when a name gets a new function: whatever was made from the old one is stale."""
 
 
 def algorithm(
@@ -63,13 +63,13 @@ def algorithm(
 ) -> Callable[[Generator], Generator]:
     """Register a generator function of the number of ranks (and the root, where there is one) as an algorithm.
 
-    The function stays what it is: plain and importable. `name` is the function's own unless given. `chunks` says how
-    many chunks the buffer has when that does not follow from the largest chunk named; chunks beyond are scratch.
+    The function itself stays plain and importable. `name` is the function's own unless given. `chunks` says how many
+    chunks the buffer has when that does not follow from the highest chunk named; chunks beyond that are scratch.
     Processes that `allfold.spawn` starts know what a script or a notebook has registered.
 
-    What it costs can be counted from its schedule. Said here, it is known for any number of ranks: `steps` and `port`,
-    the bytes through its busiest port as a multiple of S, are functions of the number of ranks, `patterns` takes what the
-    generator takes. They are asked for two ranks or more, and give None where they do not know.
+    Its cost can be counted from its schedule. Declared here, it is known for any number of ranks: `steps` and `port`
+    (the bytes through its busiest port, as a multiple of S) are functions of the number of ranks; `patterns` takes what
+    the generator takes. They are called for two or more ranks, and return None where they do not know.
     """
     find_collective(collective)
     for what, formula in (("steps", steps), ("port", port), ("patterns", patterns)):
@@ -84,7 +84,7 @@ def algorithm(
         if known is not None and _identity(known.function) != _identity(function):
             raise UsageError(f"{collective} already has an algorithm {key!r}, in {known.function.__module__}")
         try:
-            # A dictionary of its own: a function made by functools.wraps has that of the function that it wraps.
+            # A new dictionary: a function made by functools.wraps shares that of the function it wraps.
             marks = {**getattr(function, _REGISTERED_AS, {}), collective: (key, chunks)}
             setattr(function, _REGISTERED_AS, marks)
         except AttributeError:
@@ -99,12 +99,12 @@ def algorithm(
 
 
 def _identity(function: Callable[..., Steps]) -> tuple[str, str]:
-    # A notebook cell or a module that is run again defines the same function anew; that replaces the old one.
+    # A notebook cell or a module that is run again defines the same function again, which replaces the old one.
     return function.__module__, function.__qualname__
 
 
 def algorithms_of_script() -> list[Algorithm]:
-    """What the script or notebook itself has registered: other processes do not find it in any module."""
+    """What the script or notebook itself has registered: other processes cannot import it from any module."""
     return [one for known in _registry.values() for one in known.values() if one.function.__module__ == "__main__"]
 
 

@@ -33,7 +33,7 @@ from .errors import AllfoldError, ScheduleError, UsageError
 Column = NDArray[np.int32]
 
 MOST_RANKS = 2**20
-_MOST_STEPS = 2**20  # of an algorithm, empty ones included: what yields more will hardly come to an end
+_MOST_STEPS = 2**20  # of an algorithm, empty ones included: one that yields more will probably never end
 _MOST_MOVES = 2**27
 
 COLUMNS = ("reduces", "chunk", "source", "destination", "into", "site")
@@ -59,17 +59,17 @@ class Move(NamedTuple):
 
 
 def copy(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
-    """`destination` replaces its chunk `into` (the same chunk, unless told otherwise) by `chunk` of `source`."""
+    """`destination` replaces its chunk `into` (the same chunk unless given) with `chunk` of `source`."""
     return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, _site()))
 
 
 def reduce(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
-    """`destination` combines its chunk `into` (the same chunk, unless told otherwise) with `chunk` of `source`."""
+    """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`."""
     return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, _site()))
 
 
 def describe(reduces: bool, chunk: int, source: int, destination: int, into: int) -> str:
-    """A move in one word: `0:1→2` is chunk 0 from rank 1 to rank 2, `+0:1→2` is reduced, `0:1→2@5` lands in chunk 5."""
+    """A move in short: `0:1→2` is chunk 0 from rank 1 to rank 2, `+0:1→2` is reduced, `0:1→2@5` lands in chunk 5."""
     return f"{'+' if reduces else ''}{chunk}:{source}→{destination}{'' if into == chunk else f'@{into}'}"
 
 
@@ -104,7 +104,7 @@ def paths_of(sites: Iterable[str]) -> list[str]:
 class Counts:
     """What a schedule sends, counted from its moves. Bytes are multiples of S, the bytes of the whole buffer.
 
-    `rounds` counts messages that go one after the other when a port carries one at a time: in every step as many as
+    `rounds` counts messages that must follow one another when a port carries one at a time: in every step, as many as
     the busiest port has.
     """
 
@@ -130,8 +130,8 @@ class Counts:
 class Schedule:
     """All moves of one algorithm for a given number of ranks.
 
-    `chunks` chunks of every rank's row hold the buffer, `scratch` further ones hold what the algorithm puts there.
-    Move i of step t stands at `columns[...][starts[t] + i]`.
+    In every rank's row, `chunks` chunks hold the buffer, and `scratch` more hold whatever the algorithm puts there.
+    Move i of step t is at `columns[...][starts[t] + i]`.
     """
 
     collective: str
@@ -195,7 +195,7 @@ class Schedule:
 
     @cached_property
     def digest(self) -> bytes:
-        """What this schedule does, in sixteen bytes: its moves, whatever it is called and wherever they were made."""
+        """A hash of sixteen bytes of what this schedule does: of its moves, not of its name or of source lines."""
         head = (self.collective, self.ranks, self.root, self.chunks, self.scratch)
         digest = blake2b(repr(head).encode(), digest_size=16)
         digest.update(self.starts.tobytes())
@@ -209,10 +209,10 @@ class Schedule:
         return moves_as_text(self)
 
     def to_html(self, **options: Any) -> str:
-        """The page of this schedule as one HTML file that loads nothing.
+        """The page of this schedule as one self-contained HTML file.
 
-        `topology` (a name or a `Topology`) and `size` say what it is priced for, `others` which schedules stand beside
-        it to be raced, `recording` is a `Trace` of a real run of it, `view` and `step` where to begin.
+        `topology` (a name or a `Topology`) and `size` say what it is priced for, `others` are schedules to race it
+        against, `recording` is a `Trace` of a real run of it, `view` and `step` say where to begin.
         """
         from .view.html import page_as_html
         from .view.page import page_of
@@ -220,13 +220,13 @@ class Schedule:
         return page_as_html(page_of(self, **options))
 
     def to_svg(self, columns: int | None = None) -> str:
-        """The figure of all steps, `columns` of them beside each other."""
+        """The figure of all steps, `columns` of them side by side."""
         from .view.svg import figure
 
         return figure([self], columns=columns)
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows; None, and with it the text, where the schedule is too large or the page is not built."""
+        """What a notebook shows; None, so that it shows the text, if the schedule is too large or no page is built."""
         from .view.html import in_a_notebook
 
         try:
@@ -366,7 +366,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
             rows = np.fromiter(chain.from_iterable(moves), dtype=np.int64, count=len(moves) * len(COLUMNS))
             return rows.reshape(len(moves), len(COLUMNS))
         except OverflowError:
-            pass  # a number beyond 64 bits, named below
+            pass  # a number beyond 64 bits: the error below names it
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
     chunk, source, destination, into = wrong[1:5]
     word = describe(wrong.reduces, *(repr(one) for one in (chunk, source, destination, into)))  # type: ignore[arg-type]

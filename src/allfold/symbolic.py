@@ -1,7 +1,7 @@
 """What a schedule means: what every chunk of every rank holds after every step, in symbols instead of data.
 
-A chunk holds a *datum* (which piece of data) and the set of ranks that have contributed to it. `State.advance` takes one
-step: it folds what arrives, in the order that the language defines, and refuses whatever makes no sense. The proof,
+A chunk holds a *datum* (which piece of data) and the set of ranks that have contributed to it. `State.advance` takes
+one step: it folds what arrives, in the order that the language defines, and refuses whatever makes no sense. The proof,
 the reference engine, the compiler and the pictures all ask this module, so they cannot disagree.
 """
 
@@ -20,7 +20,7 @@ from .schedule import Schedule, describe
 from .wording import name_ranks
 
 Cells = NDArray[np.int64]
-MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory has an end
+MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory is limited
 _MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
 _MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _ROUNDED = np.uint64(0xD6E8FEB86659FD93)
@@ -28,9 +28,10 @@ _ROUNDED = np.uint64(0xD6E8FEB86659FD93)
 
 @dataclass(frozen=True)
 class Folds:
-    """What one step does: fold i replaces `target[i]` by the left-to-right fold of `operands[starts[i]:starts[i + 1]]`.
+    """What one step does: fold i puts the left-to-right fold of `operands[starts[i]:starts[i + 1]]` into `target[i]`.
 
-    All are cells: rank · width + chunk. A fold of one operand is a copy. `move[i]` is one of the moves that made it.
+    Targets and operands are cells: rank · width + chunk. A fold of one operand is a copy. `move[i]` is one of the moves
+    that made fold i.
     """
 
     target: Cells
@@ -59,16 +60,17 @@ class State:
         datum[:, : schedule.chunks] = start
         self.datum: NDArray[np.int32] = datum.reshape(cells)
         rank = np.repeat(np.arange(schedule.ranks, dtype=np.int32), self.width)
-        if not self.promise.reduces:  # who has contributed is where the datum began
+        if not self.promise.reduces:  # the contributor is the rank where the datum began
             rank = _origins(start)[self.datum]
         self.first = rank.copy()  # the lowest and the highest rank that has contributed
         self.last = rank.copy()
         self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
         self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
-        # Two hashes of the whole expression, brackets included; the second also knows where folds ended and were rounded.
+        # Two hashes of the whole expression, brackets included; the second also covers where folds ended and rounded.
         self.expression = combined(rank.astype(np.uint64), np.uint64(1))
         self.bits = self.expression.copy()
-        # The chunks of a slice (of the whole buffer, where there are none): what of them lies where decides their length.
+        # How many chunks a slice has (the whole buffer, where there are no slices): a chunk's place among them decides
+        # its length.
         self._part = schedule.chunks // self.promise.slices(schedule.ranks)
         self._fits: set[tuple[int, int]] = (
             set()
@@ -153,7 +155,7 @@ class State:
     def _fold(
         self, operands: Cells, heads: Cells, sizes: Cells, moves: Cells, own: Cells, start: int
     ) -> list[NDArray[Any]]:
-        """Fold each run of operands from left to right, all runs side by side."""
+        """Fold each run of operands from left to right, all runs in parallel."""
         total = self._take(operands[heads])
         datum, _, last, count, in_order, expression, bits = total[:7]
         members = total[7] if self.members is not None else None
@@ -182,7 +184,7 @@ class State:
             members[runs] |= self.members[operand]
             expression[runs] = combined(expression[runs], self.expression[operand])
             bits[runs] = combined(bits[runs], self.bits[operand])
-        # A fold rounds once, at its end, where its type is calculated with in a wider one: (a ⊕ b ⊕ c) in one fold is not
+        # Types that are computed in a wider type are rounded once, at the end of a fold: (a ⊕ b ⊕ c) in one fold is not
         # (a ⊕ b) ⊕ c in two.
         several = np.flatnonzero(sizes > 1)
         bits[several] = rounded(bits[several])
@@ -205,9 +207,9 @@ class State:
             raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def _check_lengths(self, target: Cells, datum: NDArray[np.int32], moves: Cells) -> None:
-        """Chunks of a buffer that does not divide differ in length; what is copied to another chunk must fit in there.
+        """Where the buffer does not divide evenly, chunks differ in length; what is copied to another chunk must fit.
 
-        What is reduced is the same piece of data on both sides, and fits where it was. Scratch chunks hold any length.
+        What is reduced is the same piece of data on both sides, so it fits. Scratch chunks hold any length.
         """
         if not self.promise.carries_data or self._part == 1:
             return
@@ -279,7 +281,7 @@ class State:
             for member in _bits(self.members[operand]):
                 seen[member] = seen.get(member, 0) + 1
         faults = []
-        if sum(seen.values()) >= self.schedule.ranks:  # this was meant to be everyone, so say who is not there
+        if sum(seen.values()) >= self.schedule.ranks:  # this was meant to be everyone, so name those missing
             missing = [r for r in range(self.schedule.ranks) if r not in seen]
             faults += [f"lacks {name_ranks(missing)}"] if missing else []
         for times in sorted({times for times in seen.values() if times > 1}):
@@ -332,7 +334,7 @@ def _bits(words: NDArray[np.uint64]) -> list[int]:
 
 
 def rounded(expression: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What a fold of several operands ends with: the types that are calculated with in a wider one round there."""
+    """The hash after the end of a fold of several operands: types that are computed in a wider type round there."""
     return combined(expression, np.full(len(expression), _ROUNDED))
 
 

@@ -1,9 +1,9 @@
 """Prove a schedule: that it does what its collective promises, for every rank and chunk, whatever the data.
 
 The schedule is run once in symbols (`symbolic`), which refuses a step that makes no sense and a contribution that
-arrives twice; then the postcondition is held against what every chunk holds; then the schedule is compiled and the
-programs are proved free of deadlocks and of unordered accesses. What else is found on the way are facts of the
-`Proof`: whether all ranks get the same bits, whether rank order is kept, and whether every element is reduced alike.
+arrives twice. Then what every chunk holds is compared with the postcondition. Then the schedule is compiled, and the
+programs are proved free of deadlocks and of unordered accesses. The `Proof` also records what else was found: whether
+all ranks get the same bits, whether rank order is kept, and whether every element is reduced by the same expression.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
     state = versions.state if versions else State(schedule).run_to_end()
     results = check_promise(state)
     if versions:
-        # Three segments show the work area being used again; the largest schedules are proved for one. What the compiler
-        # makes of arrays that peers cannot reach is proved for few ranks: it is the same rule for many.
+        # Three segments cover the reuse of the work area; the largest schedules are proved for one. Programs for arrays
+        # that peers cannot reach are proved for few ranks only: for many, the compiler follows the same rule.
         for memory in get_args(Memory)[: 3 if schedule.ranks <= 12 else 1]:
             segments = None if schedule.moves < 100_000 else 1
             check(compile(schedule, memory, versions), versions.state, segments)
@@ -116,7 +116,7 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
 
 
 def check_promise(state: State) -> Cells:
-    """The cells that hold results, or the first cell that does not hold what the collective promises."""
+    """The cells that hold results. Raises for the first cell that does not hold what the collective promises."""
     schedule, promise = state.schedule, state.promise
     ends = np.full((schedule.ranks, state.width), NOTHING, np.int32)
     ends[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
@@ -152,5 +152,5 @@ def _yes(value: bool | None) -> str:
 
 
 def _times(value: Fraction) -> str:
-    """`1.75 S`, exactly where four digits can say it."""
+    """`1.75 S`; exact where four digits are enough."""
     return f"{int(value) if value.denominator == 1 else round(float(value), 4)} S"
