@@ -1,4 +1,4 @@
-"""The arrays of a call for engines that are written in Python: as NumPy sees them, and how long they must be."""
+"""The arrays of a call, for engines that are written in Python: as NumPy arrays, and how long they must be."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 
 
 def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:
-    """An array's type, and its memory as a flat array; `dtype` is what the elements are where the array does not say it."""
+    """An array's type, and its memory as a flat array; `dtype` is the element type where the array does not say it."""
     named = str(getattr(array, "dtype", ""))
     if named.startswith("torch."):  # NumPy has no bfloat16
         named = named.removeprefix("torch.")

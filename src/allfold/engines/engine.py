@@ -1,18 +1,18 @@
-"""What a communicator asks of an engine. An engine is one rank's end of a group of ranks; it runs collectives between them.
+"""What a communicator asks of an engine: one rank's end of a group of ranks, which runs collectives between them.
 
-Memory: the arrays of a call belong to the caller, who keeps them alive and leaves them alone until the call is done; the
-engine reads the input, writes the output, and keeps neither. What `empty` gives stays valid as long as it is held.
+Memory: the arrays of a call belong to the caller, who keeps them alive and does not touch them until the call is done;
+the engine reads the input, writes the output, and keeps neither. What `empty` returns stays valid while it is held.
 
 Blocking: `run` of a call that is not async, `wait`, `group`, `shrink` and `close` may block, each no longer than its
-timeout and without the interpreter's lock. Nothing else does. `run` may be called from any thread; the calls of a rank
-happen in the order in which `run` was entered, and every rank of the group makes the same ones.
+timeout and without holding the GIL. Nothing else does. `run` may be called from any thread; the calls of a rank happen
+in the order in which `run` was entered, and every rank of the group makes the same ones.
 
-Errors: a wrong argument is `UsageError`, before anything is sent, and leaves the engine usable. Ranks that came with
-different calls get `MismatchError`, a rank that is gone is `RankLost`, time that is up `CollectiveTimeout`; these name
-the ranks, and after one of them the engine is good for `shrink` and `close` only. `failed` is told of each before it
-leaves a call. An array that cannot be taken as it lies is `UnfitArray`: the communicator comes again with a copy.
+Errors: a wrong argument raises `UsageError` before anything is sent, and leaves the engine usable. `MismatchError`
+means that ranks made different calls, `RankLost` that a rank is gone, `CollectiveTimeout` that time is up. These name
+the ranks, and after one of them the engine can only be used for `shrink` and `close`. `failed` is told of each before
+it leaves a call. `UnfitArray` means that an array cannot be taken as it lies: the communicator calls again with a copy.
 
-What an engine may leave out stands below, with what happens then.
+What an engine may leave out is at the end of the class, with what happens then.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Messages(Protocol):
     def receive(
         self, array: Array, source: int | None, tag: int, timeout: float | None, dtype: str | None
     ) -> tuple[int, int, int]:
-        """Source, tag and number of elements of what came."""
+        """Source, tag and number of elements of what arrived."""
         ...
 
     def start(self, sends: bool, array: Array, peer: int | None, tag: int, dtype: str | None) -> Any:
@@ -102,29 +102,29 @@ class Event:
 
 
 class Engine(ABC):
-    """See above."""
+    """See the top of this file."""
 
     rank: int
     size: int
     label: str  # how errors name the group: "the world"
-    timeout: float  # of calls that bring none
+    timeout: float  # of calls that are given none
     messages: Messages
 
     @abstractmethod
     def run(self, call: Call, async_op: bool) -> Ticket | None:
-        """Run a call to its end; or begin it and return what to `wait` for."""
+        """Run a call to its end; or, if async, begin it and return what to `wait` for."""
 
     @abstractmethod
     def wait(self, ticket: Any, timeout: float | None) -> bool:
-        """Wait for a call, for ever without a timeout; whether it is done. Raises what the call raised."""
+        """Wait for a call, without limit if there is no timeout; whether it is done. Raises what the call raised."""
 
     @abstractmethod
     def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
-        """An engine for some of the ranks, in this order; None outside. Every rank calls it with ranks that exist."""
+        """An engine for some of the ranks, in this order; None on others. Every rank calls it with ranks that exist."""
 
     @abstractmethod
     def close(self, compares: bool) -> None:
-        """Leave; `compares`: raise `MismatchError` if another rank came with something else to the last call."""
+        """Leave; `compares`: raise `MismatchError` if another rank's last call was a different one."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -137,18 +137,18 @@ class Engine(ABC):
     # What an engine may leave out ------------------------------------------------------------------------------------
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
-        """A shorter way to run a call, which takes those that it cannot run itself to `run`, a method; else `run`.
+        """A faster way to run calls, which passes those that it cannot run itself to `run`, a method; else `run`.
 
-        `vouched`: the caller has looked that tensors are neither to be conjugated nor to be negated first.
+        `vouched`: the caller has checked that tensors are not to be conjugated or negated first.
         """
         return run
 
     def empty(self, bytes: int) -> np.ndarray[Any, Any]:
-        """Memory that calls need not copy from and to; ordinary memory where there is none such."""
+        """Memory that calls need not copy from and to; ordinary memory if the engine has no such memory."""
         return np.empty(bytes, np.uint8)
 
     def failed(self, error: BaseException) -> None:  # noqa: B027 - nothing is the default
-        """An error is about to leave a call: what is known about it may be added to it."""
+        """An error is about to leave a call: the engine may add to it what it knows."""
 
     def flight(self) -> dict[str, Any]:
         """The last calls of this rank, and its standing."""
@@ -162,7 +162,7 @@ class Engine(ABC):
         raise self._without("trace")
 
     def shrink(self, timeout: float | None) -> Engine:
-        """After an error: an engine of those ranks that are left. Every one of them calls it."""
+        """After an error: an engine of the ranks that are left. Every one of them calls it."""
         raise self._without("shrink")
 
     def _without(self, what: str) -> UsageError:
@@ -170,7 +170,7 @@ class Engine(ABC):
 
 
 def check_groups(named: Sequence[Sequence[int]]) -> None:
-    """What the ranks gave to `group`, by rank: everyone in a group must have named it alike."""
+    """Check what the ranks passed to `group`, by rank: all ranks of a group must have passed the same."""
     for rank, group in enumerate(named):
         for other in group:
             if named[other] != group:

@@ -1,6 +1,6 @@
-"""The engines there are, and which one a group of ranks gets. A new engine is a folder beside this file and a line here.
+"""Which engines there are, and which one a group of ranks gets. A new engine is a folder beside this and a line here.
 
-Imported when first asked for: an engine may need what is not installed.
+Engines are imported when first asked for: one may need packages that are not installed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ ENGINES = {
     "shared_memory": ".shared_memory.engine",
     "reference": ".reference.engine",
 }
-"""By name the module, which has `in_threads(ranks, timeout)`: an engine per rank, for ranks that are threads here."""
+"""The module of each engine, by name. It has `in_threads(ranks, timeout)`: an engine per rank, for ranks as threads."""
 
 
 def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> Engine:
-    """The engine of a rank that is a process of its own, with all that come with the same key.
+    """The engine of a rank that is a process of its own, with all ranks that use the same key.
 
     `room`: how much of this process's address space the engine may take.
     """

@@ -1,17 +1,18 @@
 """Proof of compiled programs: what each rank executes does what the schedule says, whatever the ranks' speeds.
 
-Nothing here knows how programs are made. Of the programs themselves, with as many segments as are asked for, it proves:
+Nothing here knows how programs are made. For the programs themselves, with as many segments as asked for, it proves:
 
-1. They touch what they may touch: the ranks, slots and counts that exist, the arrays that the memory mode lets peers reach,
-   and no more elements than there are, whatever the length of the buffer.
-2. Nobody waits for ever: every wait is for an instruction that is published when it is done, and the waits have no cycle.
-3. Two accesses to the same place, one of them a write, are ordered by happens-before (`clocks`). Returning from the call
-   counts as a write to one's own arrays: whatever peers do with them is done by then. So the result does not depend on
-   timing, and it is enough to look at one order.
+1. They touch only what they may: ranks, slots and counts that exist, arrays that the memory mode lets peers reach, and
+   no more elements than there are, whatever the length of the buffer.
+2. Nobody waits forever: every wait is for an instruction that is published when it is done, and the waits have no
+   cycle.
+3. Two accesses to the same place, one of them a write, are ordered by happens-before (`happens_before`). Returning from
+   the call counts as a write to one's own arrays: whatever peers do with them is done by then. So the result does not
+   depend on timing, and it is enough to look at one order.
 4. In that order, every rank ends with the expression that the symbolic execution of the schedule gives it; every fold
-   combines parts of the same piece of data; and an average divides where the last part comes in. One segment shows it for
-   all: no wait leads from a later segment to an earlier one, so what a segment has written and then reads, no other
-   segment can have changed in between.
+   combines parts of the same piece of data; and an average divides where the last part comes in. It is enough to check
+   one segment: no wait leads from a later segment to an earlier one, so between a segment's write to a place and its
+   own read of it, no other segment can have changed the place.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from .happens_before import Clocks, rounds_of
 from .rows import Ints, Lists, by_round, lists_of
 
 SEGMENTS = 3
-"""Enough for any number: the work area exists twice, so two segments that are further apart have one between them that
-uses the same slots, and with it the same instructions (docs/proof.md)."""
+"""Enough for any number: there are two work areas, so two segments that are further apart have one between them that
+uses the same slots, and so the same instructions (docs/proof.md)."""
 
 
 def check(programs: Programs, state: State | None = None, segments: int | None = None) -> None:
     """Raise `ScheduleError` unless the programs, run for that many segments one after the other, are sound.
 
-    `state` is the schedule's symbolic execution, run to its end, where the caller has it.
+    `state` is the schedule's symbolic execution, run to its end, if the caller has it.
     """
     if state is None:
         state = State(programs.schedule).run_to_end()
@@ -109,13 +110,13 @@ def _check_lengths(programs: Programs) -> None:
             _need(programs, longer_by(*pair, part) is None, f"chunk {pair[0]} does not fit into chunk {pair[1]}")
 
 
-# 2: nobody waits for ever ---------------------------------------------------------------------------------------------
+# 2: nobody waits forever ----------------------------------------------------------------------------------------------
 
 
 def _check_publications(programs: Programs) -> None:
-    """Every instruction that is waited for is published; who keeps its end to itself is not waited for there.
+    """Every instruction that is waited for is published; nobody waits for the end of a rank that does not publish it.
 
-    With that, a wait is met as soon as its instruction is done, and `rounds_of` may take the one for the other. The last
+    Then a wait is met as soon as its instruction is done, and `rounds_of` may treat the two as one. The last
     instruction of a call is published a little later, with the call's end, but then nothing is waited for in between.
     """
     ranks, starts = programs.schedule.ranks, programs.starts
@@ -145,8 +146,8 @@ def _check_publications(programs: Programs) -> None:
 class _Unrolled:
     """All instructions of all segments, each rank's followed by its return, and what they access.
 
-    Instruction i of rank r is row `starts[r] + i`. A place is the slot of a rank, of a segment where that is memory of its
-    own; it stands as a number from 0 up.
+    Instruction i of rank r is row `starts[r] + i`. A place is a slot of a rank, and of one segment where each segment
+    has memory of its own. Places are numbered from 0.
     """
 
     starts: Ints
@@ -155,7 +156,7 @@ class _Unrolled:
     place: Ints
     writes: NDArray[np.bool_]
     original: Ints
-    """By row: the instruction that it is, −1 for a return."""
+    """By row: which instruction it is, −1 for a return."""
     key: Ints
     """By place: (area · ranks + rank) · slots + slot, where the area is a segment or one of the work areas."""
 
@@ -182,7 +183,7 @@ def _unroll(programs: Programs, segments: int) -> _Unrolled:
                 count = lists.value + (segment - back) * length[lists.rank]
                 waits.append((rows(lists.row, segment), lists.rank, count))
         for lists, is_write in ((programs.sources, False), (programs.destinations, True)):
-            # The work area exists twice, for segments in turn, or once. A segment of an array is memory of its own.
+            # There are two work areas, used by segments in turn, or one. Each segment of an array is memory of its own.
             work = 0 if programs.one_area else segment % 2
             area = np.where(lists.value >= floor, work, segment)
             key = (area * ranks + lists.rank) * slots + lists.value
@@ -195,7 +196,7 @@ def _unroll(programs: Programs, segments: int) -> _Unrolled:
     waits.append((starts[leave.row + 1] - 1, leave.rank, leave.value + (segments - 1) * length[leave.rank]))
     wait_row, wait_rank, wait_count = (np.concatenate(part) for part in zip(*waits, strict=True))
     row, key, writes = (np.concatenate(part) for part in zip(*accesses, strict=True))
-    # What a rank is to end with is a place too, even where nobody touches it.
+    # Where a rank's result must be is a place too, even if nobody touches it.
     rank, chunk = np.nonzero(_wanted(programs))
     ends = [(segment * ranks + rank) * slots + OUTPUT * programs.width + chunk for segment in range(segments)]
     keys = np.unique(np.concatenate([key, *ends]))
@@ -229,7 +230,7 @@ def _check_order(programs: Programs, unrolled: _Unrolled, clocks: Clocks) -> Non
 def _conflicts(unrolled: _Unrolled, clocks: Clocks) -> tuple[Ints, Ints]:
     """The pairs of instructions of different ranks that must be ordered, the one of the earlier round first.
 
-    It is enough to look at each access together with the writes next to it: the rest follows from those.
+    It is enough to compare each access with the last write before it and the next write after it: the rest follows.
     """
     when = clocks.when[unrolled.row]
     order = np.argsort((unrolled.place * (int(when.max(initial=0)) + 1) + when) * 2 + unrolled.writes)
@@ -260,11 +261,11 @@ def _refuse_order(programs: Programs, unrolled: _Unrolled, rank: Ints, earlier: 
     raise ScheduleError(message, rank=int(rank[later]))
 
 
-# 4: what comes of it --------------------------------------------------------------------------------------------------
+# 4: the results -------------------------------------------------------------------------------------------------------
 
 
 def _check_results(programs: Programs, unrolled: _Unrolled, rounds: list[Ints], state: State) -> None:
-    """Run the programs of one segment in symbols, round by round; what is done in one round touches nothing in common."""
+    """Run the programs of one segment in symbols, round by round; instructions of one round do not conflict."""
     schedule, width, ranks = programs.schedule, programs.width, programs.schedule.ranks
     owner, slot = np.divmod(unrolled.key, _slots(programs))
     begun = State(schedule)

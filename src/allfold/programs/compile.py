@@ -5,7 +5,7 @@ folds its sources (one source: a copy) into its destinations, and then counts as
 of instructions it has done, and that one number is all that its peers look at.
 
 Compiling takes three decisions: where each value lives (`versions`), which instruction of whom makes it (here), and who
-waits for whom (`order`). `check` proves of the result that it cannot deadlock and that no two unordered accesses touch
+waits for whom (`waits`). `check` proves of the result that it cannot deadlock and that no two unordered accesses touch
 the same memory, knowing nothing of how it was made.
 """
 
@@ -28,9 +28,9 @@ __all__ = ["INPUT", "OUTPUT", "WORK", "Lists", "Memory", "Programs", "compile"]
 class Programs:
     """The programs of all ranks. Instruction i of rank r is row `starts[r] + i` of every table.
 
-    A slot is `space · width + index`; in the spaces INPUT and OUTPUT the index is the chunk. `length_of` names the chunk
-    whose length the instruction handles (what travels keeps its length wherever it lies). `complete` marks
-    instructions whose result holds every rank's contribution, where an average divides.
+    A slot is `space · width + index`; in the spaces INPUT and OUTPUT the index is the chunk. `length_of` names the
+    chunk whose length the instruction handles (what travels keeps its length wherever it lies). `complete` marks
+    instructions whose result holds every rank's contribution: there an average divides.
     """
 
     schedule: Schedule
@@ -44,26 +44,26 @@ class Programs:
     destinations: Lists
     waits: Lists
     reuse: Lists
-    """Waits for the use before last of the same work slots: the work area exists twice, for two segments in turn."""
+    """Waits for the use before last of the same work slots: there are two work areas, used by segments in turn."""
     one_area: bool
-    """All segments use the same work area, which then stays in the cache: the waits show its slots to be free in time."""
+    """All segments use the same work area, which then stays in the cache: the waits prove its slots free in time."""
     leave: Lists
-    """For every rank: how far its peers must be before it may return, since until then they use its arrays."""
+    """For every rank: how far its peers must be before it may return. Until then they use its arrays."""
     work_slots: Ints
     announce: NDArray[np.bool_]
-    """Somebody waits for this instruction: that it is done is published at once. (The last one of a call is published with
-    the end of the call, if nothing is waited for between the two.)"""
+    """Somebody waits for this instruction, so it is published as soon as it is done. (The last one of a call is
+    published with the end of the call, if nothing is waited for between the two.)"""
     silent: NDArray[np.bool_]
-    """For every rank: in a call of one segment it may keep its end to itself. It has heard from everyone in this call, and
-    what it has published tells everyone that it is in it, and so that it has ended the call before; that it has ended
-    this one they hear from it in the next, and nobody needs to know before."""
+    """For every rank: in a call of one segment, it need not publish its end. It has heard from everyone in this call.
+    What it has published tells everyone that it is in this call, and so that it has ended the call before. That it has
+    ended this one they hear from it in the next call, and nobody needs to know earlier."""
 
     @property
     def rank(self) -> Ints:
         return np.repeat(np.arange(self.schedule.ranks), np.diff(self.starts))
 
     def describe(self, rank: int) -> str:
-        """One rank's program, a line an instruction."""
+        """One rank's program, one line per instruction."""
         spaces = ("in", "out", "work")
 
         def slot(owner: int, value: int) -> str:
@@ -81,7 +81,7 @@ class Programs:
 
 
 def compile(schedule: Schedule, memory: Memory = "shared", versions: Versions | None = None) -> Programs:
-    """The programs of a schedule that is known to be right: `verify` it first. `versions` saves finding them again."""
+    """The programs of a schedule that is known to be right: `verify` it first. Pass `versions` if you have them."""
     versions = versions or Versions(schedule)
     places = place(versions, memory)
     return _assemble(versions, places, memory)
@@ -93,7 +93,8 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     home = OUTPUT * width + versions.chunk
     private = memory == "private"
 
-    # Instructions: publish what peers will read, fold, bring home what ended elsewhere. Rows are versions.
+    # Instructions: publish what peers will read, fold, bring home (to the output array) what ended elsewhere. Rows are
+    # versions.
     publish = number[: versions.initial][(places.shared != places.local)[: versions.initial] & private]
     publish = publish[versions.read_by_peers[publish]]
     early_home = versions.final[publish] & (places.local[publish] != home[publish])
@@ -103,12 +104,12 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     bring = number[versions.final & ~settled]
     kind = np.repeat([0, 1, 2], [len(publish), len(fold), len(bring)])
     version = np.concatenate([publish, fold, bring])
-    # What is in its place from the start on is brought home while peers get ready.
+    # What is there from the start is brought home while peers get ready.
     last = np.where(version < versions.initial, -1, schedule.steps)
     step = np.where(kind == 0, -1, np.where(kind == 2, last, versions.step[version]))
     rank = versions.rank[version]
 
-    # The order within a program: by step; ranks begin with different peers, so that they do not all crowd one.
+    # The order within a program: by step. Ranks begin with different peers, so that they do not all crowd one.
     first_operand = np.searchsorted(versions.reader, version)
     folds = kind == 1
     peer = np.zeros(len(version), np.int64)
@@ -120,7 +121,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
     row_of[version[kind == 1]] = np.flatnonzero(kind == 1)
 
-    # Sources: an own operand is read where its rank has it at hand, a peer's where peers may read it.
+    # Sources: a rank reads its own operand from its own copy, a peer's from where peers may read it.
     made = row_of[versions.reader]
     read = np.flatnonzero(made >= 0)
     operand = versions.operand[read]
@@ -188,7 +189,7 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
 def _publications(
     starts: Ints, waits: Lists, reuse: Lists, leave: Lists, private: bool
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which instructions are published when they are done, and which ranks may keep their end to themselves."""
+    """Which instructions are published when they are done, and which ranks need not publish their end."""
     ranks = len(starts) - 1
     announce, in_call = np.zeros(starts[-1], bool), np.zeros(starts[-1], bool)
     for lists in (waits, leave, reuse):
@@ -203,7 +204,7 @@ def _publications(
     spoken[owner[announce & (~is_last | has_leave[owner])]] = True
     awaited = np.zeros(ranks, bool)
     awaited[owner[in_call & is_last]] = True
-    # Where arrays are reached into, everybody has heard from everybody before the first instruction.
+    # Where peers access arrays, everybody has heard from everybody before the first instruction.
     heard = np.full(ranks, not private)
     if private:
         pairs = np.unique(np.concatenate([owner[waits.row] * ranks + waits.rank, leave.row * ranks + leave.rank]))

@@ -17,7 +17,7 @@ from .rows import Ints, Lists, by_round, positions
 
 
 def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
-    """The instructions that run in each round. Raises `ScheduleError` if somebody would wait for ever.
+    """The instructions that run in each round. Raises `ScheduleError` if a rank would wait forever.
 
     Instruction i of rank r is row `starts[r] + i`; a wait (q, n) is met when rank q has done n instructions.
     """
@@ -48,10 +48,10 @@ def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
 
 
 class Clocks:
-    """The clocks of all instructions, a round at a time.
+    """The clocks of all instructions, one round at a time.
 
     `horizon` limits for how many rounds a clock is remembered, and so the memory. A wait for an older instruction then
-    only teaches that that instruction is done; so fewer waits may be found to be implied, but never too many.
+    only tells that this instruction is done. So some implied waits may be missed, but none is wrongly called implied.
     """
 
     def __init__(self, starts: Ints, waits: Lists, rounds: list[Ints], horizon: int | None = None) -> None:
@@ -61,11 +61,11 @@ class Clocks:
         self.when = np.zeros(len(self.rank), np.int64)
         for number, rows in enumerate(rounds):
             self.when[rows] = number
-        self.needed = np.zeros(len(waits.rank), bool)  # the waits that taught something
+        self.needed = np.zeros(len(waits.rank), bool)  # the waits that told something new
         self._awaited = starts[waits.rank] + waits.value - 1
         self._last_asked = np.full(len(self.rank), -1, np.int64)
         np.maximum.at(self._last_asked, self._awaited, self.when[waits.row])
-        # Clocks are as narrow as they can be: for a thousand ranks, moving them is what takes the time.
+        # Clocks are as narrow as possible: for a thousand ranks, most of the time goes into moving them.
         self._narrow = np.int16 if np.diff(starts).max(initial=0) < 2**15 else np.int32
         self._known = np.zeros((ranks, ranks), self._narrow)  # by rank: the clock of its next instruction
         self._kept: dict[int, NDArray[np.signedinteger]] = {}
@@ -88,14 +88,14 @@ class Clocks:
             self._known = clock
         else:
             if any(self._known is kept for kept in self._kept.values()):
-                self._known = self._known.copy()  # what is remembered must not change any more
+                self._known = self._known.copy()  # remembered clocks must not change any more
             self._known[own] = clock
         return clock
 
     def _hear(self, clock: NDArray[np.signedinteger], owner: Ints, position: Ints) -> None:
-        """Take in what the waits at `position` teach the instructions `owner` of this round."""
+        """Merge in what the waits at `position` tell the instructions `owner` of this round."""
         when = self.when[self._awaited[position]]
-        if len(owner) > len(clock):  # the latest news first: what it implies need not be asked for
+        if len(owner) > len(clock):  # the latest first: what it implies need not be asked for
             order = np.lexsort((-when, owner))
             owner, position, when = owner[order], position[order], when[order]
         heads = heads_of(owner)

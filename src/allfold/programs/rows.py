@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Lists:
-    """A list of (rank, value) pairs for every row: those of row i stand at `starts[i]` to `starts[i + 1]`."""
+    """A list of (rank, value) pairs for every row: those of row i are at `starts[i]` to `starts[i + 1]`."""
 
     starts: Ints
     rank: Ints
@@ -34,7 +34,7 @@ def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
 
 
 def positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
-    """Where the lists of the given rows stand: (which of the rows, position), flat."""
+    """Where the lists of the given rows are: (which of the rows, position), flat."""
     begin, sizes = lists.starts[rows], lists.starts[rows + 1] - lists.starts[rows]
     owner = np.repeat(np.arange(len(rows)), sizes)
     return owner, np.arange(len(owner)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)

@@ -4,14 +4,14 @@ A *slot* is a place for one chunk in one rank's memory: in its input array, in i
 collective works in place), or in its work area. Every write to a chunk makes a new *version*, and each version gets its
 slots here:
 
-- a version that peers read must lie where they can: anywhere if the arrays are in shared memory, or if the kernel reads
-  them for us out of the other process; otherwise in the work area, which is shared;
-- where somebody still reads the old version in the same step (two ranks that exchange, a ring that rotates), the new one
-  goes to another slot, so that nobody waits in a circle;
-- a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in cache, if that does
-  not burden one rank with the work of many: to their arrays where these are in shared memory, else to their work areas. It
-  then lies where their own parts of it lay, in lines that whoever reduced it has just read, and nobody needs to take any
-  line from the others that it only writes. For many ranks that is not worth the writes.
+- a version that peers read must lie where they can read it: anywhere if the arrays are in shared memory, or if the
+  kernel reads them out of the other process for us; otherwise in the work area, which is shared;
+- where somebody still reads the old version in the same step (two ranks that exchange, a ring that rotates), the new
+  one goes to another slot, so that the waits have no cycle;
+- a reduced chunk that others copy next is written to their memory at once, tile by tile while it is in cache, if that
+  does not burden one rank with the work of many: to their arrays where these are in shared memory, else to their work
+  areas. It then lies where their own parts of it lay, in cache lines that the reducing rank has just read, and no rank
+  has to take from another a line that it only writes. For many ranks that is not worth the writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Memory = Literal["shared", "readable", "private"]
 """What peers may do with a rank's arrays: read and write them, read them, or neither."""
 
 _MOST_HANDED = (
-    7  # others that a reduced chunk is written to, in their work areas: measured with up to 16 ranks on 16 cores
+    7  # peers that a reduced chunk is written to, in their work areas; measured with up to 16 ranks on 16 cores
 )
 
 INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
@@ -43,7 +43,7 @@ class Versions:
     """Every value that every cell ever holds, and who reads it. Row numbers are versions, the initial ones first."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.state = state = State(schedule)  # run to its end below: what every cell holds then
+        self.state = state = State(schedule)  # run to its end below, so it says what every cell holds then
         self.schedule, self.width = schedule, state.width
         held = np.flatnonzero(state.datum != NOTHING)
         current = np.full(schedule.ranks * state.width, -1, np.int64)
@@ -82,9 +82,9 @@ class Versions:
         final = current[(self.wanted != NOTHING) & (current >= 0)]
         self.final = np.zeros(total, bool)
         self.final[final] = True
-        # May a version lie in its rank's output array? Where the collective works in place the array is everybody's
-        # workspace, otherwise it holds what is wanted there. That the version fits, whatever the length of the array, is a
-        # rule of the language (`symbolic`).
+        # May a version lie in its rank's output array? Where the collective works in place, every rank's array is
+        # workspace; otherwise it holds only what is wanted there. That the version fits, whatever the length of the
+        # array, is a rule of the language (`symbolic`).
         self.home = (self.chunk < schedule.chunks) if promise.in_place else self.wanted[self.cell] != NOTHING
         remote = self.rank[self.reader] != self.rank[self.operand]
         self.read_by_peers = np.zeros(total, bool)
@@ -109,7 +109,7 @@ class Places:
     work: Ints
     """The slot in the work area that is free for it."""
     producer: Ints
-    """The version whose instruction writes this one; another than itself where a reduction is handed out at once."""
+    """The version whose instruction writes this one: not itself where a reduction is handed out at once."""
 
 
 def place(versions: Versions, memory: Memory) -> Places:
@@ -131,7 +131,7 @@ def place(versions: Versions, memory: Memory) -> Places:
     for start, end in pairwise(bounds):
         here = slice(int(start), int(end))
         before = versions.previous[here]
-        # The slots that must not be touched in this step: where peers, and where the own rank, read the old version.
+        # The slots that must not be touched in this step: where peers, and where the rank itself, read the old version.
         busy = np.where(versions.peer_hazard[here], places.shared[before], -1)
         busy_own = np.where(versions.own_hazard[here], places.local[before], -1)
         home_free = versions.home[here] & (home[here] != busy) & (home[here] != busy_own)
@@ -148,7 +148,7 @@ def place(versions: Versions, memory: Memory) -> Places:
     if memory == "shared":
         hand_out(versions, places, np.ones(versions.total, bool), versions.schedule.ranks)
     elif memory == "private":
-        # Only where it lies changes nothing for the versions after it: where there are none, or it lies there anyway.
+        # Only if this changes nothing for later versions: there are none, or the version lies there anyway.
         hand_out(versions, places, versions.final | (places.shared == places.local), _MOST_HANDED)
         handed = np.flatnonzero(places.producer != np.arange(versions.total))
         places.shared[handed] = places.local[handed] = places.work[handed]
@@ -157,7 +157,7 @@ def place(versions: Versions, memory: Memory) -> Places:
 
 
 def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_], most: int) -> None:
-    """Let the rank that reduces a chunk write it to the ranks that would copy it next, if these are not too many."""
+    """Let the rank that reduces a chunk write it to the ranks that would copy it next, if they are not too many."""
     copies = np.flatnonzero((versions.sizes == 1) & may_be_given & (np.arange(versions.total) >= versions.initial))
     where = np.searchsorted(versions.reader, copies)
     source = versions.operand[where]
@@ -165,7 +165,7 @@ def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_]
     copies, source = copies[reduced], source[reduced]
     if not len(copies):
         return
-    # The old content of the destination must be done with: read before the reduction's step, or by it alone.
+    # Nobody may still need the old content of the destination: it was read before the reduction's step, or only by it.
     order = np.lexsort((versions.step[versions.reader], versions.operand))
     last = order[np.flatnonzero(np.diff(versions.operand[order], append=-1))]
     read_at, read_by, reads = (np.full(versions.total, -2, np.int64) for _ in range(3))
@@ -190,7 +190,7 @@ def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_]
 
 
 def _keep_to_itself(versions: Versions, places: Places) -> None:
-    """What was handed to all who would have read it need not lie where they could."""
+    """A version that was handed to all its readers need not lie where they could read it."""
     reads = places.producer[versions.reader] == versions.reader
     reads &= versions.rank[versions.reader] != versions.rank[versions.operand]
     awaited = np.zeros(versions.total, bool)

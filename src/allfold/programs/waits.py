@@ -1,7 +1,7 @@
 """Who must wait for whom, from what is read and written where.
 
 A read comes after the write of what it reads, a write after the reads of what it overwrites, two writes one after the
-other. Within a rank the program's order sees to that; between ranks it takes a wait.
+other. Within a rank the program's order ensures that; between ranks it takes a wait.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .versions import WORK
 def find_waits(
     sources: Lists, destinations: Lists, rank: Ints, step: Ints, starts: Ints, ranks: int, width: int, private: bool
 ) -> tuple[Lists, Lists, Lists, bool]:
-    """The waits of every instruction; those for work slots that are used again; those before a rank may return; and
-    whether one work area will do, since the first of these waits show every slot to be free when the next segment wants it.
+    """The waits of every instruction; those for work slots that are reused; those before a rank may return; and whether
+    one work area is enough, since the first kind of waits proves every slot free when the next segment needs it.
     """
     index = np.arange(len(rank)) - starts[rank]
     row = np.concatenate([sources.row, destinations.row])
@@ -35,7 +35,7 @@ def find_waits(
     waits = _waits(later, rank[earlier], index[earlier] + 1, rank[later], len(rank))
     waits = _without_implied(_without_known(waits, rank), starts)
 
-    # Work slots are used again two segments later; whoever writes one first must then know that the others are done.
+    # Work slots are reused two segments later; the first to write one must then know that the others are done with it.
     in_work = np.flatnonzero(place % slots >= WORK * width)
     writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
     one_area = _are_free(waits, rank, starts, row[in_work], writer, ranks)
@@ -43,7 +43,7 @@ def find_waits(
         in_work, writer = in_work[:0], writer[:0]
     reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
 
-    # Where peers reach into each other's arrays, nobody returns before they are done with its own.
+    # Where peers access each other's arrays, a rank must not return before its peers are done with its own.
     owner = place // slots
     foreign = np.flatnonzero((owner != rank[row]) & (place % slots < WORK * width) & (not private))
     leave = _waits(owner[foreign], rank[row[foreign]], index[row[foreign]] + 1, owner[foreign], ranks)
@@ -75,10 +75,11 @@ def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
 
 
 def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, ranks: int) -> bool:
-    """Whether whoever is the first to write a work slot knows, a segment later, that its users are done with it.
+    """Whether the first writer of each work slot knows, one segment later, that the users of the slot are done with it.
 
-    It knows of a user that it has waited for after that use, in the same segment; and of one that it has waited for at
-    all before it writes, in the next: who has begun that has ended the one before.
+    It knows this of a user if it waited, in the same segment, for that use or something later of that user. It also
+    knows it if, in the next segment, it waits for that user at all before or when it writes: a rank that has begun a
+    segment has ended the one before.
     """
     index = np.arange(len(rank)) - starts[rank]
     pair = rank[waits.row] * ranks + waits.rank
@@ -91,7 +92,7 @@ def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, 
 
 
 def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
-    """For every row, the highest count that it must wait for of each peer; `own` is the rank that waits."""
+    """For every row and peer, the highest count that the row must wait for; `own` is the rank that waits."""
     foreign = np.flatnonzero(peer != own)
     rows, peer, count = rows[foreign], peer[foreign], count[foreign]
     key = rows * (int(peer.max(initial=0)) + 1) + peer
@@ -102,7 +103,7 @@ def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
 
 
 def _without_known(waits: Lists, rank: Ints) -> Lists:
-    """Drop what an earlier instruction of the same rank has waited for already."""
+    """Drop waits for what an earlier instruction of the same rank has already waited for."""
     row = waits.row
     peers = int(waits.rank.max(initial=0)) + 1
     pair = rank[row] * peers + waits.rank
@@ -115,7 +116,7 @@ def _without_known(waits: Lists, rank: Ints) -> Lists:
 
 
 def _without_implied(waits: Lists, starts: Ints) -> Lists:
-    """Drop the waits that other waits imply: most of what a ring waits for it knows already, from round its other side."""
+    """Drop the waits that other waits imply: in a ring, most of them, as the news comes from the other side as well."""
     rounds = rounds_of(starts, waits)
     clocks = Clocks(starts, waits, rounds, horizon=4)
     for number in range(len(rounds)):

@@ -1,7 +1,7 @@
-"""The reference engine: ranks that are threads of this process meet, and NumPy does what the schedule says, step by step.
+"""The reference engine: ranks are threads of this process, and NumPy does what the schedule says, step by step.
 
 It is slow, and the oracle: what runs on it must give the same results on every other engine, bit for bit. The last rank
-to come to a call replays the schedule for all of them. It has no flight recorder, no trace, no shrink, no shared arrays.
+to arrive at a call replays the schedule for all. It has no flight recorder, no trace, no shrink and no shared arrays.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _Came(NamedTuple):
             raise UnfitArray("the input and the output overlap")
         elements = whole_elements(promise, ranks, input, output)
         root = call.root if promise.rooted else None
-        # What folds from rank 0 up, as `algorithm=None` does everywhere.
+        # One that folds from rank 0 up, as `algorithm=None` does everywhere.
         algorithm = call.algorithm or ("driver" if promise.rooted else "direct")
         if call.op is not None:
             check_supported(call.op, dtype)

@@ -1,4 +1,4 @@
-"""Where ranks that are threads of one process come together: for calls, and with messages."""
+"""Where ranks that are threads of one process meet: for calls and for messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HIGHEST_TAG = 2**31 - 1
 
 
 class Meeting:
-    """One group: for each call what everybody came with and what became of it, and the messages on their way."""
+    """One group: for each call, what every rank came with and the result; and the messages on their way."""
 
     def __init__(self, size: int, label: str) -> None:
         self.size = size
@@ -65,7 +65,7 @@ class Meeting:
             self._fail_what_cannot_be()
 
     def end(self, error: AllfoldError) -> None:
-        """Let all calls and messages fail, those that are under way and those that come."""
+        """Make all calls and messages fail, those under way and later ones."""
         with self.lock:
             self._ended = self._ended or error
             self._fail_what_cannot_be()
@@ -91,7 +91,7 @@ class Meeting:
 
 
 def wait(result: Future[Any], timeout: float | None) -> bool:
-    """Whether it was over in time; raises what went wrong, as an error of the waiting rank's own."""
+    """Whether it was over in time; raises what went wrong, as a separate error object for the waiting rank."""
     try:
         error = result.exception(timeout)
     except TimeoutError:
@@ -149,7 +149,7 @@ class Mailbox:
         try:
             came = self.wait(wanted, timeout)
         finally:
-            with self._meeting.lock:  # one that nobody waits for any more must not take a message
+            with self._meeting.lock:  # a receive that nobody waits for any more must not take a message
                 box = self._meeting.wanted[self._rank]
                 box[:] = [one for one in box if one.result is not wanted]
         assert came is not None
@@ -210,4 +210,4 @@ class Mailbox:
 
 
 def _remove(items: list[Any], item: Any) -> None:
-    items[:] = [one for one in items if one is not item]  # arrays do not compare
+    items[:] = [one for one in items if one is not item]  # by identity, since == compares arrays element by element

@@ -2,10 +2,10 @@
 
 It is the oracle of every test and what a picture replays, so it is as plain as it can be: what is folded, and in which
 order, comes from the symbolic execution of the schedule (`allfold.symbolic`); what a fold is, from `allfold.ops`; how a
-buffer divides, from `allfold.division`.
+buffer is divided, from `allfold.division`.
 
 Arrays may have any shape. Where a collective has slices, the whole array is the slices one after the other along the
-first axis; slices without axes make a whole array with one.
+first axis; slices without axes (single numbers) make a whole array with one axis.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def replay(
 class Replay:
     """A schedule under way on the inputs of all ranks.
 
-    `inputs` holds one array a rank: its buffer for all_reduce, reduce and broadcast (only the root's is looked at, the
+    `inputs` holds one array per rank: its buffer for all_reduce, reduce and broadcast (which uses only the root's; the
     others may be None); its slice for gather and all_gather; the whole array for reduce_scatter, all_to_all and, at
     the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
 
-    `dtype` is that of the inputs unless given, which bfloat16 needs: its data comes and goes as arrays of uint16.
+    `dtype` is that of the inputs unless given. It must be given for bfloat16, whose data is passed as arrays of uint16.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Replay:
         return self._state.done
 
     def advance(self) -> Folds:
-        """Take one step. Says what was folded."""
+        """Take one step. Returns what was folded."""
         if self.done:
             raise UsageError(f"{self.schedule.title}: all {self.schedule.steps} steps have been taken")
         folds = self._state.advance()
-        # Nobody ever writes into a cell's array, only puts another one in its place: so a copy is the array itself, and
-        # everything is read before anything is replaced.
+        # A cell's array is never written to, only replaced by another: so a copy is the array itself, and everything is
+        # read before anything is replaced.
         results = [self._fold(folds, i) for i in range(len(folds.target))]
         for target, result in zip(folds.target.tolist(), results, strict=True):
             self._cells[target] = result
@@ -119,7 +119,7 @@ class Replay:
         operands = [self._filled(cell) for cell in folds.operands[folds.starts[i] : folds.starts[i + 1]].tolist()]
         if len(operands) == 1 or not self.schedule.promise.carries_data:
             return operands[0]
-        # Where several operands make a complete result, it was not complete before: this is the place to divide, once.
+        # Where several operands make a complete result, it was not complete before: so it is divided here, and once.
         complete = self._state.count[folds.target[i]] == self.schedule.ranks
         return self.op.fold(operands, self.dtype, self.schedule.ranks if complete else 1)
 
@@ -188,7 +188,7 @@ def _check_rank_order(schedule: Schedule, op: Op) -> None:
         )
 
 
-# What came in --------------------------------------------------------------------------------------------------------
+# The inputs ----------------------------------------------------------------------------------------------------------
 
 
 def _comes_in_slices(schedule: Schedule) -> bool:
@@ -202,7 +202,7 @@ def _whole_shape(schedule: Schedule, shape: Shape) -> Shape:
 
 
 def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dtype, Shape, list[Array | None]]:
-    """Flat read-only copies of the inputs, and what they all are; or an error that says who came with what."""
+    """Flat read-only copies of the inputs, with their type and shape; or an error that says which rank passed what."""
     promise, ranks = schedule.promise, schedule.ranks
     given = list(inputs) if inputs is not None else [None] * ranks
     wanted = None if dtype is None else find_dtype(dtype)

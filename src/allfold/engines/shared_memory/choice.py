@@ -1,11 +1,11 @@
 """Which algorithm the engine takes when the caller names none.
 
 On shared memory nothing beats reading straight from everyone. Up to a few KiB everybody reads everything (`naive`: one
-wait); beyond that everybody reduces its own chunk and the others fetch it (`direct`: two waits, the least bytes). Both
+wait); beyond that everybody reduces its own chunk and the others fetch it (`direct`: two waits, the fewest bytes). Both
 fold every element over the ranks from left to right, so the choice never changes a bit of the result.
 
-That is the built-in rule. Where `allfold tune` has measured, what it found stands instead (`tuning`), under the same
-promise: unless the user gave it up, nothing is chosen for a reduction that folds in another order.
+That is the built-in rule. Where `allfold tune` has measured, its findings replace the rule (`tuning`), with the same
+promise: unless the user gave it up, no algorithm that folds in another order is chosen for a reduction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALWAYS = 2**63
 Choice = tuple[int, str, bool]
 """(up to how many bytes of the whole buffer, algorithm, whether to reach into arrays that lie in shared memory)"""
 
-# Arrays in shared memory are reached into from here on; below, copying them costs less than the second wait.
+# From this size on, peers access arrays in shared memory directly; below, copying them costs less than the second wait.
 REACH_FROM = 16 * 1024
 
 
@@ -47,29 +47,29 @@ def choices(collective: str, ranks: int) -> list[Choice]:
 def folds_from_left(collective: str, algorithm: str, ranks: int) -> bool:
     """Whether every element of the result is ((x₀ ⊕ x₁) ⊕ x₂) ⊕ …, whatever the root; true of what only moves data.
 
-    Of algorithms that do, one may take over from another as messages grow, and no result changes a bit.
+    If it is true of two algorithms, one may take over from the other as messages grow, and no result changes a bit.
     """
     promise = find_collective(collective)
     if not promise.reduces or promise.idempotent or algorithm in {name for _, name, _ in choices(collective, ranks)}:
-        return True  # tests hold the rule itself to it
+        return True  # tests check this for the rule itself
     from_left = _expressions(schedule("all_reduce", "naive", ranks))
     roots = range(ranks) if promise.rooted else (None,)
     return all(_expressions(schedule(collective, algorithm, ranks, root)) == from_left for root in roots)
 
 
 def _expressions(built: Schedule) -> set[int]:
-    """By hash, the different expressions that elements of the result are made by."""
+    """The different expressions, as hashes, that compute elements of the result."""
     state = State(built).run_to_end()
     ends = built.promise.ends_with(built.ranks, built.root, built.chunks) != NOTHING
     return set(state.bits.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
 
 
 def fetched(collective: str, ranks: int) -> tuple[int, int]:
-    """From how many bytes of the whole buffer to how many, ordinary arrays are fetched by the kernel out of their processes.
+    """The range of whole-buffer bytes in which the kernel fetches ordinary arrays out of their processes.
 
-    A fetch copies once where the work area copies twice, but each is a call of the kernel that goes page by page, and two
-    that go to one process at once slow each other down. So it pays where everybody fetches chunks of some size from
-    everybody and nothing comes back; an all_reduce through the work area stays in the caches.
+    A fetch copies once where the work area copies twice. But each fetch is a system call that goes page by page, and
+    two fetches from one process at once slow each other down. So it pays where everybody fetches chunks of some size
+    from everybody and nothing comes back; an all_reduce through the work area stays in the caches.
     """
     if collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
         return 128 * 1024 * ranks, ALWAYS
@@ -77,5 +77,5 @@ def fetched(collective: str, ranks: int) -> tuple[int, int]:
 
 
 def _naive_up_to(ranks: int) -> int:
-    """Everybody reading everything grows with the ranks, so it pays for less the more there are."""
+    """The cost of everybody reading everything grows with the ranks, so the more ranks, the lower this limit."""
     return max(1024, 64 * 1024 // ranks)

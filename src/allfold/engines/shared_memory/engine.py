@@ -1,7 +1,7 @@
 """The shared-memory engine: ranks of one machine, as processes or threads, that read and write each other's arenas.
 
-The work is done by the extension (`native/collectives`, `native/messages`). Here is what it asks Python for (programs,
-when one is first wanted), which algorithm it takes for which size, and how groups come to be and end.
+The work is done by the extension (`native/collectives`, `native/messages`). This file has what it asks Python for (a
+program, when it is first needed), which algorithm it takes for which size, and how groups are made and end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = logging.getLogger("allfold")
 _NAMES = tuple(COLLECTIVES)  # in the order of the extension's numbers
 _CODES = {name: code for code, name in enumerate(_NAMES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
-_SECONDS_TO_COME_OUT = 5.0  # of threads that are in calls when the interpreter ends
+_SECONDS_TO_COME_OUT = 5.0  # for threads that are in calls when the interpreter ends
 _DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
@@ -51,7 +51,7 @@ _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """What is still under way when the interpreter ends is given up: it would need the interpreter to come to its end."""
+    """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
     for engine in list(_all):
         engine.messages.close()
         if engine.native.end():
@@ -64,9 +64,9 @@ def _end_all() -> None:
 
 
 def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> SharedMemory:
-    """Meet the other ranks of this machine that come with the same key. `room`: see `new_member`."""
+    """Meet the other ranks of this machine that use the same key. `room`: see `new_member`."""
     own = new_member(size, room or ADDRESS_SPACE)
-    # What was tuned is rank 0's to say: files may differ from rank to rank, choices must not.
+    # Rank 0 decides what was tuned: files may differ from rank to rank, choices must not.
     tuned = find_tuning().pack(size) if rank == 0 else b""
     payload = _MEETING.pack(*own[1:], own.arena.size) + tuned
     others = exchange(rank, size, key, payload, [own.arena.descriptor], timeout)
@@ -85,7 +85,7 @@ def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
-    """Every arena is mapped once, so that all ranks touch it at the same addresses: what a sanitizer needs to see them."""
+    """Every arena is mapped once, so that all ranks use the same addresses: sanitizers need that to see conflicts."""
     members = [new_member(ranks) for _ in range(ranks)]
     number = secrets.randbits(64)
     return [SharedMemory(rank, members, timeout, "the world", number) for rank in range(ranks)]
@@ -112,14 +112,14 @@ class SharedMemory(Engine):
         self.members = list(members)
         self._number = number  # see number_of
         self._tuning = tuning
-        self._functions: dict[tuple[str, str], Algorithm] = {}  # the users' own, by collective and name
-        self._names: dict[tuple[str, int], str] = {}  # theirs, by collective and identity
+        self._functions: dict[tuple[str, str], Algorithm] = {}  # users' own algorithms, by collective and name
+        self._names: dict[tuple[str, int], str] = {}  # their names, by collective and identity
         self._namesakes: Counter[str] = Counter()
         self._groups = 0
-        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and what of the arena it has
+        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and its parts of the arena
         self._dropped: list[int] = []  # groups that nobody holds any more on this rank
         self._flight_is_kept = False
-        # Where this one came from lives as long as it does: its life is that of the thread that answers for this rank.
+        # Keeps alive the engine that this one was made from, and with it the thread that answers for this rank.
         self._parent: SharedMemory | None = None
         self._whole = label, list(range(self.size))  # before it was shrunk: the label, and the numbers of these ranks
         self._long_way: weakref.WeakMethod[Any] | None = None
@@ -128,13 +128,13 @@ class SharedMemory(Engine):
 
         def compile_program(code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
             engine = me()
-            assert engine is not None  # it is making the call that this is for
+            assert engine is not None  # it is making the call that needs this program
             return engine._compile(code, algorithm, root, memory)
 
         def long_way(*call: Any) -> Any:
             engine = me()
             run = engine._long_way() if engine is not None and engine._long_way is not None else None
-            if run is None:  # the interpreter ends, and took it apart
+            if run is None:  # the interpreter is ending, and has destroyed it
                 raise UsageError("this communicator is gone")
             return run(*call)
 
@@ -171,7 +171,7 @@ class SharedMemory(Engine):
         try:
             return self.native.run(_CODES[collective], input, output, number, root, name, timeout, dtype, async_op)
         except (BufferError, TypeError, ValueError) as error:
-            # What comes from deeper than the extension was raised by the user's own operation or algorithm: it stays.
+            # What comes from deeper than the extension was raised by the user's operation or algorithm: keep it.
             deeper = error.__traceback__ is not None and error.__traceback__.tb_next is not None
             if isinstance(error, AllfoldError) or deeper:
                 raise
@@ -199,7 +199,7 @@ class SharedMemory(Engine):
         self.native.abort()
 
     def failed(self, error: BaseException) -> None:
-        """What the flight recorders hold goes with an error, with the first one."""
+        """Attach what the flight recorders hold to the first error."""
         if isinstance(error, FAILURES) and not self._flight_is_kept:
             self._flight_is_kept = True
             keep(error, self.rank, self.label, self._number, self.members)
@@ -215,7 +215,7 @@ class SharedMemory(Engine):
         arena = self.members[self.rank].arena
         inside = self.rank in chosen
         parts = allocate_parts(arena, len(chosen)) if inside else (0, 0, 0)
-        # A row: the ranks, where the parts of the new group lie, and which earlier groups are no more on this rank.
+        # A row: the ranks, where the parts of the new group lie, and which earlier groups no longer exist on this rank.
         own = np.full(self.size + len(parts) + _DROPPED_AT_ONCE, -1, np.int64)
         own[: len(chosen)] = chosen
         places, dropped = slice(self.size, self.size + len(parts)), slice(self.size + len(parts), None)
@@ -264,7 +264,7 @@ class SharedMemory(Engine):
             raise
 
     def _release(self, dropped: dict[int, set[int]]) -> None:
-        """Give back the memory of groups that are no more on any of their ranks: until then peers may look at it."""
+        """Free the memory of groups that no longer exist on any of their ranks: until then peers may look at it."""
         for number in sorted(dropped[self.rank] & self._lent.keys()):
             ranks, offsets = self._lent[number]
             if all(number in dropped[rank] for rank in ranks):
@@ -295,12 +295,12 @@ class SharedMemory(Engine):
         return facts(programs, self.rank, algorithm)
 
     def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
-        """What the extension's name for an algorithm stands for: a registered one's own name, or a user's function."""
+        """What the extension's name for an algorithm means: the name of a registered one, or a user's function."""
         return self._functions.get((collective, name), name)
 
     def _named(self, collective: str, algorithm: AnyAlgorithm) -> str:
-        """A name for a user's own generator function. That ranks mean the same by it is seen from the schedules."""
-        key = (collective, id(algorithm))  # which stays its own: it is kept below
+        """A name for a user's generator function. That it means the same on all ranks is checked by the schedules."""
+        key = (collective, id(algorithm))  # the id stays unique: the function is kept below
         if key not in self._names:
             chosen = algorithm_of(collective, algorithm)
             # Functions of the same name are counted, in the order of their first use.
@@ -311,7 +311,7 @@ class SharedMemory(Engine):
         return self._names[key]
 
     def _in_rank_order(self, call: Call, op: Op) -> AnyAlgorithm | None:
-        """The algorithm of a call, where it keeps rank order; what is chosen by the rule does, what was tuned may not."""
+        """The algorithm of a call, if it keeps rank order. The rule's choice does; a tuned choice may not."""
         by_rule = choices(call.collective, self.size)[-1][1]
         root = call.root if call.collective == "reduce" else None
         check_rank_order(call.collective, call.algorithm or by_rule, self.size, root, op)
@@ -320,7 +320,7 @@ class SharedMemory(Engine):
 
 
 def _folding(op: Op) -> Any:
-    """What the extension calls for an operation that is not one of its own."""
+    """The function that the extension calls for an operation that is not built in."""
 
     def fold(operands: list[bytes], name: str) -> np.ndarray[Any, Any]:
         dtype = find_dtype(name)

@@ -1,7 +1,7 @@
 """What the flight recorders held when a call failed, kept where it can be found.
 
-Every rank leaves its last 256 calls with their times in its post, always. The posts are shared, so whoever sees a call
-fail has the calls of all others at hand too, those of a lost rank included. They are kept with the error, as its
+Every rank always keeps its last 256 calls with their times in its post. The posts are shared, so a rank that sees a
+call fail can read the calls of all others too, even those of a lost rank. They are kept with the error, as its
 attribute `flight`, and written to the folder that ALLFOLD_FLIGHT_DIR names. `allfold doctor --read` shows such files.
 """
 
@@ -23,7 +23,7 @@ from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
 FORMAT, VERSION = "allfold-flight", 1
 FOLDER = "ALLFOLD_FLIGHT_DIR"
-_MOST_PEERS = 64  # more would take longer to write down than an error may take to leave
+_MOST_PEERS = 64  # with more, writing would delay the error for too long
 _MOST_BYTES = 2**28
 _MOST_TEXT = 200
 
@@ -31,7 +31,7 @@ _MOST_TEXT = 200
 def keep(
     error: BaseException, rank: int, label: str, number: int, members: Sequence[tuple[Any, int, int, int]]
 ) -> None:
-    """Keep the calls of all ranks with an error. Whatever goes wrong here is a note on it, and never in its way."""
+    """Keep the calls of all ranks with an error. Whatever goes wrong here is a note on it, and never replaces it."""
     try:
         document = _document(error, rank, label, number, members)
         error.flight = document  # type: ignore[attr-defined]
@@ -46,9 +46,9 @@ def keep(
 
 
 def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The groups that these files tell of, each once, with what is known of every rank: from itself, or else from others.
+    """The groups in these files, each once, with what is known of every rank: from itself, or else from others.
 
-    Files of `keep` and of `allfold doctor --dump`. They may come from anywhere, so nothing in them is believed unseen.
+    Files of `keep` and of `allfold doctor --dump`. They may come from anywhere, so everything in them is checked.
     """
     groups: dict[tuple[str, int], dict[str, Any]] = {}
     from_itself: dict[tuple[str, int], set[int]] = {}
@@ -98,7 +98,7 @@ def _document(
 
 
 def _write(path: Path, text: str) -> None:
-    # A name that somebody else has put there already, a link for instance, is not written through.
+    # Never write to something that somebody else has put under this name, such as a link.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -108,7 +108,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> tuple[int | None, list[dict[str, Any]]]:
-    """Who wrote a file, where it was a rank, and the groups in it."""
+    """Which rank wrote a file, if it was a rank, and the groups in it."""
     try:
         written = read_plain(path, _MOST_BYTES)
     except OSError as error:
@@ -173,7 +173,7 @@ def _all_of(value: Any, where: str, read_one: Callable[[Any, str], dict[str, Any
 
 
 def _count(record: dict[str, Any], where: str, least: int = 0, most: int = 2**64 - 1) -> int:
-    """The field that a path ends with."""
+    """The field named at the end of the path `where`, as a number within limits."""
     return whole_at(record.get(where.rpartition(".")[2]), where, least, most)
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of a group have in shared memory: an arena each, and in it a post, a work area and an inbox per group."""
+"""What the ranks of a group have in shared memory: an arena per rank, with a post, work area and inbox per group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
 
 def new_member(ranks: int, room: int = ADDRESS_SPACE) -> Member:
-    """An arena of its own for one of so many ranks, whose arenas take at most `room` addresses together."""
+    """A new arena for one of `ranks` ranks, whose arenas together take at most `room` bytes of address space."""
     arena = _native.Arena(_arena_bytes(room // ranks))
     return Member(arena, *allocate_parts(arena, ranks))
 
@@ -33,16 +33,16 @@ def allocate_parts(arena: Any, ranks: int) -> tuple[int, int, int]:
 
 
 def number_of(*names: object) -> int:
-    """A number that all ranks of a group find alike, and that no other group of the machine has."""
+    """A number that all ranks of a group derive alike, and that no other group of the machine has."""
     return int.from_bytes(blake2b(repr(names).encode(), digest_size=8).digest(), "little")
 
 
 def _arena_bytes(room: int) -> int:
-    """The most shared memory one rank may use: all of the machine's, unless told otherwise. Only what is touched counts."""
+    """The most shared memory one rank may use: all of the machine's, unless set otherwise. Only touched pages count."""
     text = os.environ.get("ALLFOLD_ARENA_BYTES")
     if text is None:
         return min(room, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    # Fifteen digits at most: more are out of range, and a number of thousands of them is refused elsewhere, untyped.
+    # At most fifteen digits: more are out of range, and int() refuses thousands of digits with an error of its own.
     if not (text.isascii() and text.isdecimal() and len(text) <= 15) or not 2**23 <= int(text) <= 2**46:
         raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a number of bytes from {2**23} to {2**46}")
     return int(text)

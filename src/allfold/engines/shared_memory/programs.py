@@ -21,7 +21,7 @@ on_replacement.append(_native.forget_programs)
 
 
 def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
-    """What the extension's `Program` holds of one rank's program; `name` is how traces name the algorithm."""
+    """One rank's program as the fields of the extension's `Program`; `name` is the algorithm's name in traces."""
     here = slice(int(programs.starts[rank]), int(programs.starts[rank + 1]))
     built = programs.schedule
     leave = _part(programs.leave, slice(rank, rank + 1))
@@ -66,7 +66,7 @@ def _part(lists: Lists, rows: slice) -> tuple[Ints, Ints, Ints]:
 
 
 def _extent(built: Schedule, array: str) -> tuple[Ints, Ints]:
-    """By rank, the chunk that its array begins with, and the one that it ends before: those that it holds lie in a row."""
+    """By rank, the first chunk of its array and the one after the last: the chunks of an array are consecutive."""
     if built.promise.in_place:  # one array, which every rank has
         return np.zeros(built.ranks, np.int64), np.full(built.ranks, built.chunks if array == "output" else 0, np.int64)
     layout = built.promise.starts_with if array == "input" else built.promise.ends_with

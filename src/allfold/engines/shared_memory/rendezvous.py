@@ -39,7 +39,7 @@ _MAGIC = b"allfold\0"
 _VERSION = 2
 _HELLO, _PIECE, _DESCRIPTORS, _ENTRY, _RECEIVED, _DONE, _FAILED, _GAVE_UP = range(8)
 _GREETING = struct.Struct("!B8sH")  # kind, magic, version: what every version of this protocol begins with
-# The greeting, then rank, size, bytes and descriptors to come, what the ranks' shared memory looks like, and who says so.
+# The greeting, then rank, size, bytes and descriptors to come, the layout of shared memory, and allfold's version.
 _HELLO_FORMAT = struct.Struct("!B8sHIIQIQ32s")
 _ENTRY_FORMAT = struct.Struct("!BQI")  # kind, bytes to come, descriptors to come
 _GAVE_UP_FORMAT = struct.Struct("!Bd")  # kind, the timeout that ran out
@@ -49,24 +49,24 @@ _PIECE_BYTES = 32 * 1024  # a packet must fit the send buffer of a Unix socket, 
 _DESCRIPTORS_A_PACKET = 253  # the kernel's SCM_MAX_FD
 _LARGEST_COUNT = 2**31
 
-# How long rank 0 stays after a failure to tell it to ranks that were still on their way, and how long a rank that has
-# run out of time waits for rank 0 to say who was missing.
+# How long rank 0 stays after a failure, to report it to ranks that are still on their way; and how long a rank that has
+# run out of time waits for rank 0 to say who is missing.
 _LAST_WORDS_SECONDS = 1.0
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.0005, 0.02
-# How long rank 0 takes a name that is held without listening for that of another rank 0 that is about to listen.
+# If the name is taken and nobody listens: how long rank 0 assumes that another rank 0 holds it and is about to listen.
 _NAME_SECONDS = 0.5
 
 
 def exchange(
     rank: int, size: int, key: str, payload: bytes, descriptors: Sequence[int], timeout: float
 ) -> list[tuple[bytes, list[int]]]:
-    """What every rank handed in, by rank. The returned descriptors, one's own included, are the caller's to close.
+    """What every rank handed in, by rank. The caller must close the returned descriptors, its own included.
 
-    Every rank must come with the same key and size within the timeout. What goes wrong for one goes wrong for all.
+    Every rank must come with the same key and size within the timeout. If it fails for one rank, it fails for all.
     """
     if not 1 <= size < _LARGEST_COUNT:
         raise UsageError(f"rendezvous: expected at least one rank, size is {size}")
-    # A rank beyond the size is told to rank 0 instead, so that everyone gets to know; alone there is nobody to tell.
+    # A rank beyond the size is reported to rank 0 instead, so that everyone hears of it; alone there is nobody to tell.
     if not 0 <= rank < (1 if size == 1 else _LARGEST_COUNT):
         raise UsageError(f"rendezvous: expected a rank from 0 to {size - 1}, rank is {rank}")
     own = _Part(len(payload), len(descriptors), bytearray(payload), [])
@@ -92,7 +92,7 @@ def exchange(
 
 @dataclass(frozen=True)
 class Peer:
-    """Who stands at the other end of a connection, as the kernel knows it."""
+    """Who is at the other end of a connection, according to the kernel."""
 
     process: int
     user: int
@@ -104,15 +104,15 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def is_trusted(peer: Peer, user: int) -> bool:
-    """Only the same user takes part. Root is no exception: it has no business in another user's run."""
+    """Only the same user may take part. Root is no exception: it has no business in another user's run."""
     return peer.user == user
 
 
 def socket_name(key: str, user: int) -> bytes:
     """The name that every rank works out by itself; the zero byte in front is what makes it abstract.
 
-    Where somebody else holds it (keys of torchrun and Slurm can be guessed), rank 0 listens at this name with something
-    random behind it, and the others find it in the kernel's list of names.
+    If somebody else holds it (keys of torchrun and Slurm can be guessed), rank 0 listens at this name with a random
+    suffix, and the others find it in the kernel's list of names.
     """
     # Keys may come from environment variables, which need not be valid text.
     return b"\0allfold-" + hashlib.sha256(f"{user} {key}".encode(errors="surrogateescape")).hexdigest().encode()
@@ -129,7 +129,7 @@ class _Meeting:
     deadline: float
 
     def remaining(self) -> float:
-        # The kernel takes no endless waits; whoever asks for one asks again after a day.
+        # The kernel accepts no endless waits; for a longer one, the caller asks again after a day.
         return min(max(0.0, self.deadline - time.monotonic()), 86400.0)
 
     def sentence(self, what: str) -> str:
@@ -214,7 +214,7 @@ def _listening(name: bytes, size: int) -> socket.socket | None:
 
 
 def _connected(name: bytes) -> tuple[socket.socket | None, str]:
-    """A connection to whoever of this user listens at that name; or who else does."""
+    """A connection to the process of this user that listens at that name; or who else listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.setblocking(False)
@@ -239,7 +239,7 @@ def _connected(name: bytes) -> tuple[socket.socket | None, str]:
 
 
 def _names_that_begin_with(prefix: bytes) -> list[bytes]:
-    """The abstract names of that kind which the kernel knows of, the zero byte in front."""
+    """The abstract names with this prefix that the kernel knows, each with the zero byte in front."""
     shown = b"@" + prefix[1:]
     with contextlib.suppress(OSError), open("/proc/net/unix", "rb") as names:
         found = (line.split()[-1] for line in names if shown in line)
@@ -267,7 +267,7 @@ class _Visitor:
 
 
 class _Host:
-    """One loop over all connections: whoever is slow, silent or strange holds up nobody else."""
+    """One loop over all connections: a peer that is slow, silent or strange holds up nobody else."""
 
     def __init__(self, meeting: _Meeting, listener: socket.socket, own: _Part) -> None:
         self.meeting = meeting
@@ -284,8 +284,8 @@ class _Host:
             self.listener.setblocking(False)
             self.selector.register(self.listener, selectors.EVENT_READ)
             self._until(self._all_parts_are_here)
-            # Nobody new belongs to this run from here on. The name is free again before any rank can return, so that the
-            # same ranks may meet under the same key a second time.
+            # From here on nobody new belongs to this run. The name is free again before any rank can return, so that
+            # the same ranks may meet under the same key again.
             self._close_listener()
             parts = [self.own, *(self.ranks[rank].part for rank in range(1, self.meeting.size))]
             for part in parts:
@@ -297,7 +297,7 @@ class _Host:
                 self.selector.modify(visitor.connection, selectors.EVENT_READ | selectors.EVENT_WRITE, visitor)
             self._until(lambda: all(visitor.has_everything for visitor in self.ranks.values()))
             for visitor in self.ranks.values():
-                # A rank that died after it had received everything is for the first collective to notice.
+                # If a rank died after it had received everything, the first collective will notice.
                 with contextlib.suppress(OSError):
                     visitor.connection.send(bytes([_DONE]))
             return [part.take() for part in parts]
@@ -417,7 +417,7 @@ class _Host:
         except BlockingIOError:
             return
         except ConnectionError:
-            pass  # reading tells, and tells more: the rank may have said why
+            pass  # reading will show it, and more: the rank may have said why
         self.selector.modify(visitor.connection, selectors.EVENT_READ, visitor)
 
     def _who_is_missing(self, timeout: float) -> str:
@@ -433,10 +433,10 @@ class _Host:
         return self.meeting.sentence(f"{name_ranks(stuck)} of {size} came but did not finish within {timeout:g} s")
 
     def _tell(self, error: AllfoldError) -> None:
-        """Let everyone know, as far as they listen; a failure here must not hide the first one."""
+        """Tell everyone who still listens; a failure here must not hide the first one."""
         kind = max(index for index, failure in enumerate(_FAILURES) if isinstance(error, failure))
         packet = bytes([_FAILED, kind]) + str(error).encode(errors="replace")[: _PIECE_BYTES - 1]
-        # Some may still be on their way. After a timeout they have had their chance; after the answer began all are here.
+        # Some may still be on their way. After a timeout they had their chance; once the answer began, all are here.
         expected = set(range(1, self.meeting.size)) - self.lost
         if isinstance(error, CollectiveTimeout) or self.answer:
             expected &= set(self.ranks)
@@ -544,7 +544,7 @@ def _build() -> tuple[int, bytes]:
 
 
 def _last_words(connection: socket.socket) -> AllfoldError | None:
-    """What rank 0 still had to say, where something did not go as it should."""
+    """What rank 0 still had to say, after something went wrong."""
     deadline = time.monotonic() + _LAST_WORDS_SECONDS
     while (remaining := deadline - time.monotonic()) > 0:
         try:
@@ -577,26 +577,26 @@ def _send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] =
     except OSError as error:
         if error.errno != errno.ETOOMANYREFS:
             raise
-        # So many descriptors of this user are on their way (in all its processes) that some must arrive first.
+        # This user has so many descriptors in flight (over all its processes) that some must arrive first.
         time.sleep(_SHORTEST_PAUSE_SECONDS)
         raise BlockingIOError from error
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """One packet and the descriptors beside it; an empty packet where the connection has ended."""
+    """One packet and the descriptors sent with it; an empty packet if the connection has ended."""
     # Not socket.recv_fds: Python 3.11 ignores its flags, and then the descriptors would be inherited by every child.
     space = socket.CMSG_SPACE(_DESCRIPTORS_A_PACKET * array.array("i").itemsize)
     try:
         packet, ancillary, flags, _ = connection.recvmsg(_PIECE_BYTES + 1, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # A peer that ended without having read everything is reported first and once; what it said before is still here.
+        # If a peer ended without reading everything, the kernel reports that first, once; what it sent is still here.
         packet, ancillary, flags, _ = connection.recvmsg(_PIECE_BYTES + 1, space, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
     if flags & socket.MSG_CTRUNC:
-        # There was room for what the kernel carries at most, so it was the process that had no room.
+        # There was room for the most that the kernel carries, so it was the process that had no room.
         _close_all(descriptors)
         raise OSError(errno.EMFILE, "too many open files to take in the descriptors of all ranks; raise `ulimit -n`")
     return packet, list(descriptors)

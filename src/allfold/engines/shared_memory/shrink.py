@@ -1,11 +1,11 @@
 """Going on with the survivors: how the ranks that are left agree on who they are.
 
-Every rank that wants to go on writes into its post whom it takes to be left, and looks at what the others have written.
-A view only ever loses ranks: those whose process is gone, those that have left, and those whom somebody else has given
-up. When everybody in a rank's view has written that very view, the rank decides on it and writes that down too; whoever
-sees a decision takes it over, even if somebody in it has died since (the next call will say so). So no two ranks decide
-differently: to decide on less, a rank must have seen somebody dead after that one's last word, and then it has seen
-that word as well.
+Every rank that wants to go on writes its view (the ranks that it believes are left) into its post, and reads the views
+of the others. A view only ever loses ranks: those whose process is gone, those that have left, and those that another
+rank has dropped. When every rank in a rank's view has written exactly that view, the rank decides on it and writes the
+decision down too. A rank that sees a decision adopts it, even if a rank in it has died since (the next call will say
+so). So no two ranks decide differently: to decide on fewer ranks, a rank must have seen another dead after that one's
+last write, and then it has seen that write as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ... import _native
 from ...errors import CollectiveTimeout
 from ...wording import name_ranks
 
-# The words of a post: where the rank's part of the new communicator lies, then two sets of ranks with a bit each.
+# The words of a post: where the rank's part of the new communicator lies, then two sets of ranks, one bit per rank.
 _POST, _WORK, _INBOX, _STATE = range(4)
 _SETS = 4
 _WORDS_A_SET = 16
@@ -43,7 +43,7 @@ def agree_on_survivors(members: list[Any], rank: int, own: tuple[int, int, int],
             views = {peer: posts.view(peer) for peer in view - {rank} if posts.state(peer)}
             smaller = (view - gone).intersection(*views.values()) | {rank}
             if smaller != view:
-                # Once more, now that somebody is known to be gone: it may have decided before.
+                # Look again, now that a rank is known to be gone: it may have decided before.
                 decision = posts.decision()
                 if decision is None:
                     view = frozenset(smaller)
@@ -89,7 +89,7 @@ class _Posts:
         return _native.is_alive(self._places[rank][0])
 
     def is_there(self, rank: int) -> bool:
-        """Whether a rank may still come: it lives, and has not closed the communicator."""
+        """Whether a rank may still take part: it is alive, and has not closed the communicator."""
         return self.is_alive(rank) and _native.flight(*self._places[rank])["standing"] != "left"
 
     def write_set(self, rank: int, number: int, ranks: frozenset[int]) -> None:

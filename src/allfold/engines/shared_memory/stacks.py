@@ -1,8 +1,8 @@
-"""Where a process stands in its program, for whoever asks: peers that wait for it, and `allfold doctor`.
+"""Where a process is in its program, for those who ask: peers that wait for it, and `allfold doctor`.
 
-A thread of the process sleeps in the engine until there is a question, and answers with the stacks of all its threads. It
-costs nothing meanwhile. What it cannot answer tells something as well: a process that is stopped, or whose interpreter
-is held by code that never lets go of it.
+A thread of the process sleeps in the engine until there is a question, and answers with the stacks of all threads of
+the process. Until then it costs nothing. No answer tells something as well: the process is stopped, or its interpreter
+is held by code that never releases it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OWN = "allfold: where do you stand"
 def answer_questions(arena: Any, owner: object) -> None:
     """Have questions to the arena's directory answered, as long as the owner lives."""
     threading.Thread(target=_answer, args=(arena,), name=_OWN, daemon=True).start()
-    # Not when the interpreter ends: the thread would only wake up to be ended.
+    # Not at the end of the interpreter: the thread would wake up only to be ended.
     weakref.finalize(owner, _native.end_questions, arena).atexit = False
 
 

@@ -1,11 +1,11 @@
 """The tuning file: what `allfold tune` found out about this machine, and what `algorithm=None` takes from it.
 
     $ALLFOLD_TUNING                      a file, or `off`
-    $XDG_CONFIG_HOME/allfold/tuning.json the user's own, where nothing is said (~/.config without the variable)
+    $XDG_CONFIG_HOME/allfold/tuning.json the user's own, if that is not set (~/.config if XDG_CONFIG_HOME is not set)
 
-The file is read when ranks connect, by rank 0 alone, and its choices travel to the others in the meeting: so all ranks
-choose alike, whatever files they would have found. A file that is damaged, or of another version, machine or user, is
-ignored with a warning: the rule of `choice` then stands, and nothing fails. `tune/file.py` writes it.
+The file is read when ranks connect, by rank 0 alone, which passes its choices to the others when they meet: so all
+ranks choose alike, whatever files they would have found. A file that is damaged, or of another version, machine or
+user, is ignored with a warning: then the rule of `choice` applies, and nothing fails. `tune/file.py` writes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class TuningError(UsageError):
-    """A tuning file cannot be used; the sentence says why."""
+    """A tuning file cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Tuning:
         return None if found is None else list(found)
 
     def pack(self, ranks: int) -> bytes:
-        """What a communicator of so many ranks, and its groups, need of it: for the others."""
+        """The part that a communicator of `ranks` ranks and its groups need, as bytes for the other ranks."""
         if not any(many <= ranks for many in self.choices):
             return b""
         return json.dumps({many: found for many, found in self.choices.items() if many <= ranks}).encode()
@@ -73,7 +73,7 @@ class Tuning:
 
 
 def find_tuning() -> Tuning:
-    """What is to be obeyed here; without a file, or with one that cannot be used, nothing."""
+    """The tuning that applies here; an empty one if there is no file, or one that cannot be used."""
     path, is_named = tuning_path()
     if path is None:
         return Tuning()
@@ -95,7 +95,7 @@ def tuning_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, b
     if named:
         return Path(named), True
     home = environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(home):  # the standard has others ignored
+    if not os.path.isabs(home):  # the XDG standard says to ignore relative paths
         if not environ.get("HOME"):
             return None, False
         home = os.path.join(environ["HOME"], ".config")
@@ -135,7 +135,7 @@ def check_document(content: bytes, of_this_machine: bool = True) -> dict[str, An
 
 
 def choices_of(document: Mapping[str, Any]) -> Tuning:
-    """The choices of a document, each of them checked: a wrong one would be found out by ranks that wait for each other."""
+    """The choices of a document, all checked: a wrong one would show only when ranks already wait for each other."""
     runs = document.get("runs")
     if not isinstance(runs, dict):
         raise TuningError("it is damaged: it has no runs")
@@ -190,7 +190,7 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    # The beginning is enough, and the kernel makes only what is read: a machine may have hundreds of cores.
+    # The beginning is enough, and the kernel generates only what is read: a machine may have hundreds of cores.
     try:
         with open("/proc/cpuinfo", "rb", buffering=0) as file:
             text = file.read(2048).decode("ascii", "replace")
