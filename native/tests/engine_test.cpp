@@ -1,4 +1,4 @@
-// The basis of the engine, without Python: shared memory that is allocated and released, and numbers that are waited
+// The basis of the engine, without Python: shared memory that is allocated and freed, and numbers that threads wait
 // for. Exit status 0 if all tests pass, 1 otherwise. ThreadSanitizer watches the data that is passed between threads.
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -127,7 +127,7 @@ void records_are_never_torn(uint64_t calls) {
         readers.emplace_back([&] {
             for (uint64_t call = 0; call < calls; call = last.load(std::memory_order_relaxed)) {
                 CallRecord came;
-                // The one that is there, or the next: which is just being written.
+                // The record that is there, or the next one, which is being written.
                 for (uint64_t wanted : {call, call + 1}) {
                     if (wanted == 0 || !shared->load(wanted, came)) continue;
                     CallRecord record = made_for(wanted);

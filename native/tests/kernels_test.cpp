@@ -188,7 +188,7 @@ void reference(Op op, const std::vector<const uint8_t*>& sources, size_t element
     }
 }
 
-// Calls `body` with a value of the type that stands for a dtype here.
+// Calls `body` with a value of the type that represents a dtype in this test.
 template <class Body>
 void with_type(DType dtype, Body body) {
     switch (dtype) {
@@ -318,7 +318,7 @@ struct Setting {
     uint32_t divisor;
 };
 
-// One call; `aliased` is the source that the last destination is, or nothing.
+// One call; `aliased` is the source that is also the last destination, or nothing.
 void check_call(const Setting& setting, const std::vector<const uint8_t*>& sources, size_t elements,
                 size_t destination_count, size_t aliased, bool from_memory, const Bytes& expected) {
     static size_t turn = 0;
@@ -398,7 +398,7 @@ template <class T>
 void check_fold(Op op, DType dtype, const std::vector<T>& operands, T expected, uint32_t divisor = 1) {
     for (const Isa isa : all_isas) {
         if (!available(isa)) continue;
-        // Often enough to go through whole blocks and through single elements.
+        // Enough elements for whole blocks and for single elements at the end.
         constexpr size_t repeats = 133;
         std::vector<std::vector<T>> arrays;
         std::vector<const void*> sources;
@@ -443,7 +443,7 @@ void check_definitions() {
     check_fold<Boolean>(Op::sum, DType::boolean, {{2}, {0}, {255}}, {1});
     check_fold<Boolean>(Op::band, DType::boolean, {{1}, {2}}, {1});
     check_fold<Boolean>(Op::bxor, DType::boolean, {{4}, {1}}, {0});
-    // (infinity + 0i)(1 + 0i), plainly: 0 · infinity is NaN
+    // (infinity + 0i)(1 + 0i), by the plain formula: 0 · infinity is NaN
     check_fold<std::complex<float>>(Op::product, DType::complex64, {{infinity, 0.0f}, {1.0f, 0.0f}}, {infinity, nan});
     check_fold<std::complex<double>>(Op::product, DType::complex128, {{1, 2}, {3, -4}, {0, 1}}, {-2, 11});
 
@@ -465,7 +465,7 @@ void check_definitions() {
     check_fold<BFloat16>(Op::sum, DType::bfloat16, {{0x0001}, {0x0001}}, {0x0002});            // subnormal
     check_fold<BFloat16>(Op::product, DType::bfloat16, {{0x0003}, {0x3f00}}, {0x0002});  // 1.5 of the smallest → 2
 
-    // Minus zero added changes no number: both conversions, for every number there is.
+    // Adding minus zero changes no number: this tests both conversions, for every number there is.
     for (const DType dtype : {DType::float16, DType::bfloat16})
         for (const Isa isa : all_isas) {
             if (!available(isa)) continue;

@@ -1,4 +1,4 @@
-"""Arrays that do not lie in one piece: copied into one, and back. Works for NumPy and torch without importing torch."""
+"""Arrays that are not contiguous: copied into one piece, and back. For NumPy and torch, without importing torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def overlap(one: Any, other: Any) -> bool:
 
 
 def check_writable(call: str, array: Any) -> None:
-    """Refuse an array that a result cannot be put into: a read-only one, or one with several elements in one place."""
+    """Refuse an array that cannot hold a result: a read-only one, or one with several elements at one address."""
     flags = getattr(array, "flags", None)
     if isinstance(array, bytes) or getattr(array, "readonly", not getattr(flags, "writeable", True)):
         raise UsageError(f"{call}: the array for the result is read-only")
@@ -46,7 +46,7 @@ def check_writable(call: str, array: Any) -> None:
 
 
 def whole_numbers(values: Iterable[Any]) -> list[int] | None:
-    """Them as integers; None if one of them is no whole number."""
+    """The values as integers; None if one of them is not a whole number."""
     given = list(values)
     if any(isinstance(value, bool) or not isinstance(value, SupportsIndex) for value in given):
         return None

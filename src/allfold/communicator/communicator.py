@@ -1,10 +1,10 @@
 """The communicator: what users hold. A rank, a size, and every collective on real data between real processes.
 
-Memory. `all_reduce`, `reduce` and `broadcast` work in place: the array that is given is the result (on ranks that get
-none, `reduce` leaves it as workspace, undefined). The others take an input and an output; the whole array is the
-concatenation of the ranks' parts in order. Arrays are anything contiguous in memory that speaks the buffer protocol or
-DLPack; a NumPy array or a torch tensor that is not contiguous is copied there and back. Arrays made by `empty` lie in
-shared memory, and collectives on them copy nothing.
+Memory. `all_reduce`, `reduce` and `broadcast` work in place: the array that is given becomes the result (on ranks that
+get none, `reduce` uses it as workspace and leaves it undefined). The others take an input and an output; the whole
+array is the concatenation of the ranks' parts in order. Arrays are anything contiguous in memory that supports the
+buffer protocol or DLPack; a NumPy array or a torch tensor that is not contiguous is copied, and the result copied back.
+Arrays made by `empty` lie in shared memory, and collectives on them copy nothing.
 
 Every call must be made by every rank, in the same order, with the same collective, count, type, operation and root;
 otherwise all ranks raise `MismatchError`. No call waits longer than its timeout.
@@ -48,7 +48,7 @@ _NAMES = tuple(COLLECTIVES)
 
 
 def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, room: int | None = None) -> Communicator:
-    """Meet the other ranks that come with the same key, and be a communicator of all of them.
+    """Meet the other ranks that use the same key; the communicator of all of them.
 
     `room` is how much of this process's address space the engine may take.
     """
@@ -111,7 +111,7 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Every rank's array becomes the root's."""
+        """Every rank's array becomes a copy of the root's."""
         return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
@@ -124,7 +124,7 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """The root's output becomes all ranks' arrays, one after the other; other ranks give no output."""
+        """The root's output becomes all ranks' arrays, one after the other; other ranks pass no output."""
         self._only_root("gather", "output", output, root)
         return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
@@ -138,7 +138,7 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Every rank's output becomes its part of the root's array; other ranks give no array."""
+        """Every rank's output becomes its part of the root's array; other ranks pass no array."""
         self._only_root("scatter", "array", array, root)
         return self._call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
@@ -182,13 +182,13 @@ class Communicator(PointToPoint):
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
-        """Return when every rank has come."""
+        """Return when every rank has entered the barrier."""
         return self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
-        """An array in shared memory. It, its slices and tensors made from it go through collectives without a copy.
+        """An array in shared memory. Collectives on it, its slices and tensors made from it copy nothing.
 
         `bfloat16` comes as uint16; pass `dtype="bfloat16"` to the collectives then.
         """
@@ -202,10 +202,10 @@ class Communicator(PointToPoint):
         return self._engine.empty(bytes).view(carrier).reshape(lengths)
 
     def group(self, ranks: Sequence[int], timeout: float | None = None) -> Communicator | None:
-        """A communicator of some of the ranks, which are numbered anew in the order given; None for ranks outside.
+        """A communicator of some of the ranks, renumbered in the order given; None for ranks outside.
 
         Every rank of this communicator takes part in the call. Different ranks may name different groups at the same
-        time, as long as everyone in a group names it alike.
+        time, as long as all ranks of a group name the same ranks in the same order.
         """
         chosen = whole_numbers(ranks) if isinstance(ranks, Iterable) else None
         if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
@@ -226,23 +226,24 @@ class Communicator(PointToPoint):
         trace.collect(events)
 
     def shrink(self, timeout: float | None = None) -> Communicator:
-        """After an error: a communicator of those ranks that are left, numbered anew in their old order.
+        """After an error: a communicator of the ranks that are left, renumbered in their old order.
 
-        Every rank that is left takes part. Ends the calls of this communicator on all ranks, which then raise, and is
-        to be called by them in turn; after a mismatch, where nobody is lost, it gives a communicator of all ranks again.
+        Every rank that is left takes part. It ends the calls of this communicator on all ranks: these raise, and the
+        ranks must then call `shrink` as well. After a mismatch, where no rank is lost, the result is a communicator of
+        all ranks again.
         """
         check_timeout("shrink", timeout)
         return Communicator(self._engine.shrink(timeout))
 
     def flight(self) -> dict[str, Any]:
-        """What the flight recorder holds of this rank: the last 256 calls with what they were and when, and how it stands."""
+        """What the flight recorder holds of this rank: its last 256 calls, what and when, and the rank's standing."""
         return self._engine.flight()
 
     def close(self) -> None:
         """Leave. Calls of other ranks that would need this one fail, naming it.
 
-        A rank that needed nobody in its last call (the root of a broadcast) waits up to a second for the others to come to
-        it, and raises `MismatchError` if one of them came with something else.
+        A rank that needed nobody in its last call (the root of a broadcast) waits up to a second for the others to make
+        that call, and raises `MismatchError` if one of them made a different one.
         """
         self._engine.close(compares=True)
 
@@ -253,10 +254,10 @@ class Communicator(PointToPoint):
     # ---
 
     def summing(self) -> Callable[[Array, float | None], None]:
-        """`all_reduce(array, timeout=…)` on the shortest way, for backends that make one such call after the other.
+        """`all_reduce(array, timeout=…)` by the fastest path, for backends that make one such call after the other.
 
-        A tensor that speaks DLPack's quick exchange is taken as it lies in memory: whoever calls this has looked whether
-        it is to be conjugated or negated first, which that does not say.
+        A tensor that supports DLPack's fast exchange is taken as it lies in memory. That exchange does not say whether
+        the tensor is to be conjugated or negated first: the caller must have checked it.
         """
         call = self._engine.entry(self._run, vouched=True)
 
@@ -277,7 +278,7 @@ class Communicator(PointToPoint):
         timeout: float | None,
         dtype: str | None,
     ) -> Handle | None:
-        """One call, its arguments checked; the engine's entry comes here with what it does not take as it is."""
+        """One call, after checking its arguments; the engine's entry passes on to this what it cannot run directly."""
         collective = _NAMES[code]
         if not 0 <= root < self.size:
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
@@ -299,7 +300,7 @@ class Communicator(PointToPoint):
         if target is not None:
             check_writable(collective, target)
         if source is not None and target is not None and overlap(plain_source, plain_target):
-            # Whichever is the shorter: an input that is a part of its output, or an output that is a part of its input.
+            # Copy the shorter one: an input that is a part of its output, or an output that is a part of its input.
             if collective in ("scatter", "reduce_scatter"):
                 plain_target = copied(plain_target)
             else:

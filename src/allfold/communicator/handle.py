@@ -1,4 +1,4 @@
-"""What a non-blocking call gives: something to wait for."""
+"""What a non-blocking call returns: something to wait for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Handle:
         self._afterwards: Callable[[], None] | None = None
 
     def done(self) -> bool:
-        """Whether the call has ended, well or not; `wait` then returns, or raises, at once."""
+        """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         return self._ticket.done()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the call has ended, and raise what it raised; `CollectiveTimeout` if it takes longer than told."""
+        """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
         check_timeout("wait", timeout)
         try:
             done = self._engine.wait(self._ticket, timeout)

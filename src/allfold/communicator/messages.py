@@ -1,13 +1,13 @@
 """Messages from one rank to another, with tags.
 
-`send` returns when the array may be used again, not when the message was received; a message to a rank that is busy waits
-there. Messages between the same two ranks with the same tag arrive in the order in which they were sent. Two ranks may
-send to each other at once, and a rank may send to itself. The receiver's array must have the type of the sender's and at
-least its length; what was sent in a wrong type or length is an error on the receiver, and gone.
+`send` returns when the array may be used again, not when the message was received; a message to a busy rank waits at
+that rank. Messages between the same two ranks with the same tag arrive in the order in which they were sent. Two ranks
+may send to each other at once, and a rank may send to itself. The receiver's array must have the type of the sender's
+and at least its length; a message of the wrong type or length is an error on the receiver, and is lost.
 
-`isend` and `irecv` go on without anybody waiting for them, also while their rank computes or is in a collective. No wait
-lasts longer than its timeout; after a `wait` that took too long, the message still goes on. `close` ends what is not done
-yet, so wait for what was sent before leaving.
+`isend` and `irecv` go on without anybody waiting for them, even while their rank computes or is in a collective. No
+wait lasts longer than its timeout; after a `wait` has timed out, the message still goes on. `close` ends what is not
+done yet, so wait for what was sent before leaving.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .arrays import check_writable, contiguous, put_back
 
 
 class Message(NamedTuple):
-    """What came: from which rank, with which tag, and how many elements it filled."""
+    """What arrived: from which rank, with which tag, and how many elements it filled."""
 
     source: int
     tag: int
@@ -37,13 +37,13 @@ class Pending:
         self._scattered: tuple[Any, Any] | None = None  # the array that was given, and the contiguous copy of it
 
     def done(self) -> bool:
-        """Whether it has ended, well or not; `wait` then returns, or raises, at once."""
+        """Whether it has ended, in success or failure; `wait` then returns, or raises, at once."""
         return self._engine.messages.done(self._operation)
 
     def wait(self, timeout: float | None = None) -> Message | None:
-        """Return when it has ended, what came for a receive, and raise what went wrong.
+        """Return when it has ended (for a receive: what arrived), and raise what went wrong.
 
-        Without a timeout, the one that was given to `isend` or `irecv` counts, or else the communicator's.
+        Without a timeout, the one that was given to `isend` or `irecv` applies, or else the communicator's.
         """
         try:
             came = self._engine.messages.wait(self._operation, self._timeout if timeout is None else timeout)
@@ -138,12 +138,12 @@ def _copied(name: str, array: Any, error: BufferError, written: bool = False) ->
     if written:
         check_writable(name, array)
     plain = contiguous(name, array)
-    if plain is array:  # contiguous already: what it was refused for is something else
+    if plain is array:  # already contiguous: it was refused for another reason
         raise UsageError(f"{name}: {error}") from None
     return plain
 
 
 def _as_usage(name: str, error: TypeError | ValueError) -> BaseException:
-    """What the engine says of wrong arguments; unchanged if it is ours, or if a signal handler in Python raised it."""
+    """The engine's error about wrong arguments as `UsageError`; unchanged if ours, or raised by a signal handler."""
     raised_in_python = error.__traceback__ is not None and error.__traceback__.tb_next is not None
     return error if isinstance(error, AllfoldError) or raised_in_python else UsageError(f"{name}: {error}")

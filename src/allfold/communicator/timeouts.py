@@ -1,4 +1,4 @@
-"""How long a call may take: a number of seconds, None for what was set before."""
+"""How long a call may take: a number of seconds, or None for the value that was set before."""
 
 from __future__ import annotations
 

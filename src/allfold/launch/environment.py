@@ -22,14 +22,14 @@ class Place:
 
 
 def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place:
-    """The place that the launcher gave this process; rank 0 of 1 where nothing speaks of a launcher."""
+    """The place that the launcher gave this process; rank 0 of 1 if no variable points to a launcher."""
     return launched_place(environ) or Place(rank=0, size=1, local_rank=0, key=f"alone {os.getpid()}")
 
 
 def launched_place(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """The place that the launcher gave this process; None where nothing speaks of a launcher.
+    """The place that the launcher gave this process; None if no variable points to a launcher.
 
-    The launchers are asked from the innermost outwards: torchrun is often started by srun, and then RANK is the rank.
+    The launchers are tried from the innermost outwards: torchrun is often started by srun, and then RANK is the rank.
     """
     if any(name in environ for name in ("ALLFOLD_RANK", "ALLFOLD_SIZE", "ALLFOLD_KEY")):
         return _from_allfold(environ)
@@ -82,7 +82,7 @@ def _from_mpich(environ: Mapping[str, str]) -> Place:
     if "MPI_LOCALNRANKS" in environ:
         _require_one_machine(environ, "MPI_LOCALNRANKS", "PMI_SIZE", size)
     else:
-        _require_one_node(environ)  # `srun --mpi=pmi2` speaks PMI and tells of its nodes in variables of its own
+        _require_one_node(environ)  # `srun --mpi=pmi2` uses PMI, and names its nodes in variables of its own
     # PMI_FD and PMI_ID differ from rank to rank. What the ranks have in common is a job's name, the port of the process
     # manager, or the process that started them all.
     job = environ.get("PMI_JOBID") or environ.get("PMI_PORT")
@@ -95,7 +95,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Place:
     _require_one_node(environ)
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
     if job is not None and step is None and size > 1:
-        # A batch script itself runs as task 0 of all tasks: taking that at its word would wait for ranks nobody starts.
+        # A batch script itself runs as task 0 of all tasks: believing that, we would wait for ranks that nobody starts.
         raise UsageError(
             f"SLURM_STEP_ID is not set but SLURM_NTASKS={environ['SLURM_NTASKS']!r} is: this process belongs to a batch "
             "script and not to a job step; start the ranks with srun, or unset SLURM_PROCID to run alone"
@@ -127,7 +127,7 @@ def _local_rank(environ: Mapping[str, str], name: str, rank: int, size: int) -> 
 
 def _number(environ: Mapping[str, str], name: str, beside: str | None = None) -> int:
     value = _text(environ, name, beside)
-    # int() is more generous than any launcher: it takes blanks, signs, underscores and the digits of all scripts.
+    # int() accepts more than any launcher writes: blanks, signs, underscores and the digits of all scripts.
     if re.fullmatch(r"[0-9]{1,9}", value) is None:
         raise UsageError(f"{name}={value!r}: expected a whole number from 0 to 999999999")
     return int(value)
@@ -185,7 +185,7 @@ def _meeting_point(environ: Mapping[str, str]) -> str | None:
 def _parent(*launchers: str) -> str:
     """The nearest ancestor with one of these names, else the parent: what the ranks of one run have in common.
 
-    The start time goes with the process id, since ids come round again.
+    The start time goes with the process id, since ids are reused.
     """
     process = parent = os.getppid()
     while process > 1:
@@ -198,7 +198,7 @@ def _parent(*launchers: str) -> str:
 
 
 def _ancestry(process: int) -> tuple[str, int, str]:
-    """Name, parent and start time of a process; nothing and zero where /proc does not tell."""
+    """Name, parent and start time of a process; empty and zero if /proc does not say."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

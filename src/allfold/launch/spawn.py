@@ -57,14 +57,14 @@ def spawn(
     prefix_output: bool = False,
     survive: bool = False,
 ) -> list[Result]:
-    """Run `work(communicator, *args)` in as many processes as there are ranks; the results, by rank.
+    """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
     Works from scripts without an `if __name__` guard and from notebooks: the processes are fresh interpreters, and
-    functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and RankFailed
-    names it. `timeout` bounds the whole run, in seconds; None lets it take as long as it takes. With `prefix_output`
-    every line that a rank prints comes out through this process, with the rank in front of it. With `survive` a rank that
-    raises or dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and
-    RankFailed is raised only if no rank came to its end.
+    functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and
+    RankFailed names it. `timeout` limits the whole run, in seconds; None means no limit. With `prefix_output` this
+    process prints every line that a rank prints, with the rank in front of it. With `survive` a rank that raises or
+    dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and RankFailed
+    is raised only if no rank finished.
     """
     return run_everywhere(
         _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive
@@ -82,12 +82,12 @@ def start(
 ) -> Result:
     """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
 
-    A script that ends with this can be started plainly, by `allfold run`, torchrun, mpirun and srun. A launcher says how
-    many ranks there are, be it one, and has options of its own: `ranks` and all options but `args` are for spawned ranks.
-    What the work raises under a launcher comes out of here as it is.
+    A script that ends with this can be started on its own, or by `allfold run`, torchrun, mpirun or srun. A launcher
+    says how many ranks there are (perhaps one) and has options of its own: `ranks` and all options but `args` are for
+    spawned ranks. Under a launcher, what the work raises is raised here unchanged.
 
-    The result is what the work returned on this rank. A process that spawned the ranks stands for rank 0 and gets that
-    one's result, or None if `survive` let it be lost. For the results of all ranks there is `spawn`.
+    The result is what the work returned on this rank. A process that spawned the ranks gets the result of rank 0, or
+    None if rank 0 was lost and `survive` is set. For the results of all ranks there is `spawn`.
     """
     _check_ranks(ranks)
     if not callable(work):
@@ -105,8 +105,8 @@ def _connected(place: Place) -> Iterator[Communicator]:
 
     communicator = connect(place.rank, place.size, place.key, DEFAULT_TIMEOUT)
     yield communicator
-    # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others notice
-    # that this rank is gone.
+    # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others
+    # notice that this rank is gone.
     communicator.close()
 
 
@@ -120,7 +120,7 @@ def run_everywhere(
     prefix_output: bool = False,
     survive: bool = False,
 ) -> list[Result]:
-    """What `spawn` does, with something else than a communicator to work on: whatever `enter` makes of a place."""
+    """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
     _check_ranks(ranks)
     check_timeout("spawn", timeout)
     if not callable(work):
@@ -151,9 +151,9 @@ def launch(
 ) -> int:
     """Run a command once for every rank, and say on stderr which rank failed; the exit status of the run.
 
-    0 when all is well, otherwise the status of the rank that failed first (128 + its number for a signal), 124 after
-    the timeout, and 128 + its number for a signal to the launcher itself. With `survive` a rank that fails does not end
-    the others, and all is well if one of them comes to a good end.
+    0 on success, otherwise the status of the rank that failed first (for a signal, 128 + the number of the signal), 124
+    after the timeout, and 128 + the number of a signal to the launcher itself. With `survive` a rank that fails does
+    not end the others, and the run succeeds if one of them does.
     """
     _check_ranks(ranks)
     if not command:
@@ -193,10 +193,10 @@ def _check_ranks(ranks: int) -> None:
 def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:
     inherited = dict(os.environ)
     for name in os.environ:
-        # What an outer torchrun left would make torch look for the outer run's store.
+        # The variables of an outer torchrun would make torch look for the outer run's store.
         if name.startswith("TORCHELASTIC_"):
             del inherited[name]
-    # One thread pool as large as the machine in every rank would have them all fight for the same cores.
+    # If every rank had a thread pool as large as the machine, they would all fight for the same cores.
     inherited.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     if prefix_output:
         # Into a pipe Python writes in blocks, and a block arrives long after its lines were printed.
@@ -230,18 +230,18 @@ def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence
         content = cloudpickle.dumps((enter, work, tuple(args)))
     except Exception as error:
         raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
-    # What the script has registered goes along, so that ranks find it by its name. One that cannot travel stays behind, and
-    # whoever asks for it hears that there is none.
+    # What the script has registered goes along, so that ranks find it by its name. An algorithm that cannot be pickled
+    # is left out, and ranks that ask for it are told that there is none.
     algorithms = []
     for one in algorithms_of_script():
         with contextlib.suppress(Exception):
             algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
-    # The path goes in a pickle of its own: what lies in the others can only be found with it.
+    # The path is pickled separately: the content of the others can only be imported with it.
     return pickle.dumps((sys.path, algorithms, content))
 
 
 def _private_file(content: bytes) -> int:
-    """A file that has no name and can no longer be changed: what ranks unpickle comes from here and nowhere else."""
+    """A file that has no name and can no longer be changed: what ranks unpickle comes only from here."""
     descriptor = os.memfd_create("allfold-work", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         left = memoryview(content)
@@ -257,9 +257,9 @@ def _private_file(content: bytes) -> int:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[int | None]:
-    """A descriptor from which the signals that end this process can be read, instead of their ending it.
+    """A descriptor from which to read the signals that would otherwise end this process.
 
-    Not an exception from the handler: it could strike between the start of a process and our taking note of it.
+    Not an exception from the handler: it could come between the start of a process and our recording it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield None  # only the main thread may take signals, and there an interrupt still ends the whole process
@@ -268,7 +268,7 @@ def _signals() -> Iterator[int | None]:
     previous = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A run under nohup keeps on ignoring what it was told to ignore.
+            # A run under nohup goes on ignoring what it was told to ignore.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 previous[number] = signal.signal(number, lambda number, _: os.write(writing, bytes([number])))
         yield reading
@@ -279,7 +279,7 @@ def _signals() -> Iterator[int | None]:
         os.close(writing)
 
 
-# After: what came of it -----------------------------------------------------------------------------------------------
+# After: the outcome ---------------------------------------------------------------------------------------------------
 
 
 def _result(child: Child) -> Any:
@@ -290,7 +290,7 @@ def _result(child: Child) -> Any:
 
 
 def _failure(failed: Sequence[Child]) -> RankFailed:
-    """The first cause: what other ranks suffered because a rank was lost, or because we ended them, is none."""
+    """The first cause: not the errors of ranks that failed only because a rank was lost, or because we ended them."""
     reports = {child.rank: json.loads(bytes(child.message)) if child.has_reported(b"E") else {} for child in failed}
 
     def order(child: Child) -> tuple[bool, bool, float]:

@@ -1,4 +1,4 @@
-"""Looking after the processes of a run: start them, pass on what they say, end all when one fails, leave none behind."""
+"""Looking after the processes of a run: start them, pass on their output, end all when one fails, leave none behind."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-# After a failure the other ranks may finish by themselves (they have errors of their own to write), then they are asked
-# to end, then they are ended.
+# After a failure the other ranks get some time to finish by themselves (they have errors of their own to write), then
+# they are asked to end, then they are killed.
 SECONDS_TO_FINISH = 1.0
 SECONDS_TO_OBEY = 1.0
 
@@ -25,10 +25,10 @@ _WORKER = str(Path(__file__).with_name("worker.py"))
 _READ_BYTES = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
-# Without pidfds (an old kernel, a strict sandbox) the ends of processes have to be looked for.
+# Without pidfds (an old kernel, a strict sandbox) we have to poll for the ends of processes.
 _LOOK_AGAIN_SECONDS = 0.02
 # Python runs its signal handlers between two instructions. A signal that comes after the last of them and before the
-# kernel has put us to sleep wakes nobody: without an end to the sleep it would go unheard for good.
+# kernel has put us to sleep wakes nobody: if the sleep had no limit, nobody would ever notice the signal.
 _LONGEST_SLEEP_SECONDS = 0.5
 
 
@@ -42,12 +42,12 @@ class Child:
     report: bytearray = field(default_factory=bytearray)
     sources: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     end_descriptor: int | None = None
-    status: int | None = None  # of the ended process; negative for a signal, as subprocess has it
+    status: int | None = None  # of the ended process; negative for a signal, as in subprocess
     ended_at: float = 0.0
     was_told_to_end: bool = False
 
     def has_reported(self, kind: bytes) -> bool:
-        """Whether a whole report of this kind is here: R, a result, or E, an error."""
+        """Whether a whole report of this kind has arrived: R, a result, or E, an error."""
         return self.report[8:9] == kind and len(self.report) == 8 + int.from_bytes(self.report[:8], "big")
 
     @property
@@ -86,7 +86,7 @@ class Supervisor:
 
     def __init__(self, prefix_output: bool, survive: bool = False) -> None:
         self.prefix_output = prefix_output
-        self.survive = survive  # a rank that fails leaves the others to themselves
+        self.survive = survive  # a rank that fails does not end the others
         self.children: list[Child] = []
         self.ended: list[Child] = []  # in the order in which they ended
         self.interrupted: int | None = None
@@ -105,7 +105,7 @@ class Supervisor:
                 self.end_at_once()
                 self.watch(None)
         finally:
-            # Here after a second interrupt, too: no more patience, and no more output.
+            # Also reached after a second interrupt: kill at once, and pass on no more output.
             for child in self._running():
                 self._kill_group(child, signal.SIGKILL)
             for child in self.children:
@@ -117,13 +117,13 @@ class Supervisor:
             self.selector.close()
 
     def start_command(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        # Isolated and without site: this interpreter lives for the few milliseconds until it becomes the command.
+        # Isolated and without site: this interpreter lives only a few milliseconds, until it becomes the command.
         bootstrap = [sys.executable, "-I", "-S", _WORKER, "exec", str(os.getpid()), *command]
-        # Input goes to the first rank, as with other launchers: shared among all it would be torn to pieces.
+        # Input goes to rank 0, as with other launchers: shared among all ranks it would be torn to pieces.
         self._start(rank, bootstrap, environment, stdin=None if rank == 0 else subprocess.DEVNULL)
 
     def start_work(self, rank: int, work: int, environment: Mapping[str, str]) -> None:
-        """Start a rank that does the pickled work in descriptor `work` and reports what came of it."""
+        """Start a rank that does the pickled work in descriptor `work` and reports the outcome."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
             bootstrap = [sys.executable, "-P", _WORKER, "work", str(os.getpid()), str(work), str(writing)]
@@ -158,7 +158,7 @@ class Supervisor:
         self.children.append(child)
         for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
             if pipe is not None:
-                # A descriptor without the file object around it, which would close it when collected.
+                # A descriptor of our own, without the file object, which would close its own when collected.
                 descriptor = fcntl.fcntl(pipe.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
                 pipe.close()
                 self._listen_to(child, descriptor, _Lines(rank, stream).feed)
@@ -168,7 +168,7 @@ class Supervisor:
         return child
 
     def watch(self, timeout: float | None, interrupts: int | None = None) -> None:
-        """Until all have ended. A byte that can be read from `interrupts` is the number of a signal that ends them."""
+        """Watch until all have ended. A byte read from `interrupts` is the number of a signal that ends them."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if interrupts is not None:
             self.selector.register(interrupts, selectors.EVENT_READ, lambda: self._interrupt(os.read(interrupts, 1)[0]))
@@ -195,14 +195,14 @@ class Supervisor:
         if self.interrupted is None:
             self.interrupted = number
             self.end_at_once()
-        else:  # whoever asks twice does not want to wait
+        else:  # a second signal: the user does not want to wait
             self.signals_due = [(time.monotonic(), signal.SIGKILL)]
 
     def _running(self) -> list[Child]:
         return [child for child in self.children if child.status is None]
 
     def _patience(self, deadline: float | None) -> float:
-        """How long nothing has to be done unless something happens."""
+        """How long to sleep if nothing happens."""
         moments = [when for when, _ in self.signals_due[:1]]
         if deadline is not None and not self.late:
             moments.append(deadline)
@@ -218,13 +218,13 @@ class Supervisor:
                 child.was_told_to_end = True
                 self._kill_group(child, number)
         if not self.signals_due and any(child.was_told_to_end for child in self._running()):
-            # SIGKILL is out and cannot be refused; a rank in the kernel's hands may take its time to go.
+            # SIGKILL was sent and cannot be refused, but a rank that is inside the kernel may take a while to end.
             self.signals_due = [(now + SECONDS_TO_OBEY, signal.SIGKILL)]
 
     def _collect_ended(self) -> None:
         ended = [child for child in self._running() if self._has_ended(child)]
         for child in ended:
-            # While the process has not been waited for, its number cannot be given to somebody else.
+            # Until the process has been waited for, its process id cannot be reused.
             self._kill_group(child, signal.SIGKILL)
             child.status = child.process.wait()
             child.ended_at = time.monotonic()
@@ -237,8 +237,8 @@ class Supervisor:
                     pass
                 if descriptor in child.sources:  # somebody outside the session still holds the other end
                     self._stop_listening(child, descriptor)
-        # Of those that were found at the same moment: a rank that was killed may be why others exited, never the other
-        # way round, since this launcher has not signalled anybody yet.
+        # Of those that were found at the same moment, killed ranks go first: a rank that was killed may be why others
+        # exited, never the other way round, since this launcher has not signalled anybody yet.
         self.ended += sorted(
             ended, key=lambda child: (child.was_told_to_end, child.status is not None and child.status >= 0)
         )
@@ -249,7 +249,7 @@ class Supervisor:
 
     @staticmethod
     def _kill_group(child: Child, number: signal.Signals) -> None:
-        # A command may have become another user, who is then out of reach.
+        # A command may have switched to another user, whose processes we may not signal.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.process.pid, number)
 
@@ -259,7 +259,7 @@ class Supervisor:
         self.selector.register(descriptor, selectors.EVENT_READ, lambda: self._pass_on(child, descriptor))
 
     def _pass_on(self, child: Child, descriptor: int) -> bool:
-        """Move what can be read to where it belongs; False where nothing more can be had now."""
+        """Move what can be read to where it belongs; False if nothing more can be read now."""
         if descriptor not in child.sources:
             return False
         try:
@@ -279,7 +279,7 @@ class Supervisor:
 
 
 class _Lines:
-    """Puts `[rank] ` in front of every line and passes on whole lines only, so that those of different ranks never mix."""
+    """Puts `[rank] ` in front of every line and passes on only whole lines, so that those of ranks never mix."""
 
     def __init__(self, rank: int, stream: TextIO) -> None:
         self.stream = stream
@@ -290,7 +290,7 @@ class _Lines:
         self.prefix = prefix.encode()
 
     def feed(self, data: bytes) -> None:
-        """Take what came; an empty `data` is the end, and a line that was not finished is finished then."""
+        """Take more data. Empty `data` means the end: an unfinished line then gets its line break."""
         *lines, self.rest = (self.rest + data).split(b"\n")
         if self.rest and (not data or len(self.rest) > _LONGEST_LINE):
             lines.append(self.rest)
@@ -300,7 +300,7 @@ class _Lines:
 
     def _write(self, data: bytes) -> None:
         buffer = getattr(self.stream, "buffer", None)
-        if buffer is None:  # a notebook's stream takes text alone
+        if buffer is None:  # a notebook's stream takes only text
             self.stream.write(data.decode(errors="replace"))
         else:
             self.stream.flush()

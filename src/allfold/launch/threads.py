@@ -1,6 +1,6 @@
 """Ranks as threads of one process: for tests, for notebooks, and for sanitizers, which see one process only.
 
-The engine does not know the difference: each rank has what it would have in a process of its own.
+The engine sees no difference: each rank has what it would have in a process of its own.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def run_threads(
     timeout: float = DEFAULT_TIMEOUT,
     engine: str = "shared_memory",
 ) -> list[Result]:
-    """Run `work(communicator, *args)` in as many threads as there are ranks; the results, by rank.
+    """Run `work(communicator, *args)` in one thread per rank; the results, by rank.
 
-    `timeout` is that of the communicators' calls, in seconds. `engine` is one of `engines.table`.
-    When a rank raises, the calls of the others are ended, and
-    when all have returned, RankFailed names the rank; the exception itself is its cause.
+    `timeout` is that of the communicators' calls, in seconds. `engine` is one of `engines.table`. When a rank raises,
+    the calls of the others are ended. When all have returned, RankFailed names the rank; the exception itself is its
+    cause.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     communicators = [Communicator(made) for made in in_threads(engine, ranks, timeout)]
     results: list[Result | None] = [None] * ranks
-    failures: list[tuple[int, BaseException]] = []  # in the order of their coming; appending is atomic
+    failures: list[tuple[int, BaseException]] = []  # in the order in which they happened; appending is atomic
 
     def run(rank: int) -> None:
         try:
@@ -60,7 +60,7 @@ def run_threads(
             thread.join()
         raise
     if failures:
-        # What others suffered because a rank gave up is no first cause.
+        # Errors of other ranks that only follow from a lost rank are not the first cause.
         rank, error = min(failures, key=lambda failure: isinstance(failure[1], RankLost))
         raise RankFailed(f"rank {rank} raised {type(error).__name__}: {error}", rank=rank) from error
     return results  # type: ignore[return-value]  # every rank has put its result in its place

@@ -1,10 +1,10 @@
 """What a started process does first: tie its life to the launcher's, then become the command or do the work.
 
-The launcher runs this file by its path, before anything is known of where allfold lies. Hence only the standard library
+The launcher runs this file by its path, before it is known where allfold is installed. Hence only the standard library
 is imported at the top, and nothing of allfold before the launcher's own `sys.path` has been taken over.
 
     worker.py exec LAUNCHER COMMAND…         become the command
-    worker.py work LAUNCHER WORK REPORT      do what descriptor WORK holds, say on descriptor REPORT what came of it
+    worker.py work LAUNCHER WORK REPORT      do what descriptor WORK holds, report the outcome on descriptor REPORT
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _die_with(launcher: int) -> None:
     """Ask the kernel for a SIGKILL when the launcher ends, however it ends. This outlives exec."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the kernel refused prctl(PR_SET_PDEATHSIG)")
-    # The end of a launcher that was gone before the call is not announced any more.
+    # If the launcher was gone before the call, the kernel no longer reports its end.
     if os.getppid() != launcher:
         os._exit(1)
 
@@ -45,7 +45,7 @@ def _become(command: list[str]) -> NoReturn:
         os.execvp(command[0], command)
     except OSError as error:
         sys.stderr.write(f"allfold run: cannot start {command[0]!r}: {error.strerror}\n")
-        # As a shell says it: 127 for a command that is not there, 126 for one that cannot be run.
+        # As in a shell: 127 for a command that is not found, 126 for one that cannot be run.
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
@@ -57,7 +57,7 @@ def _perform(work: int, report: int) -> NoReturn:
     rank_process = os.getpid()
     status = 0
     try:
-        # The ranks share one open file, and with it one position: map it, instead of reading from where that stands.
+        # The ranks share one open file, and with it one file position: map the file instead of reading from there.
         import mmap
 
         with os.fdopen(work, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
@@ -83,7 +83,7 @@ def _perform(work: int, report: int) -> NoReturn:
         with enter(place) as handle:
             result = function(handle, *args)
             try:
-                # Before the handle is left: a result may lie in memory that goes with it.
+                # Before the handle is closed: a result may lie in memory that goes away with it.
                 message = b"R" + cloudpickle.dumps(result)
             except Exception as error:
                 raise UsageError(

@@ -1,6 +1,6 @@
 """allfold as a backend of torch.distributed: `init_process_group("allfold")`, on CPUs of one machine.
 
-Importing this registers the backend. torch does so by itself where allfold is installed.
+Importing this registers the backend. torch imports it by itself if allfold is installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The group: every collective as torch.distributed calls it. Thin: it looks at what came, and the engine does the rest.
+"""The group: every collective as torch.distributed calls it. Thin: it checks the arguments, the engine does the rest.
 
-Calls on tensors of other devices go to the backend that serves those. Messages go by themselves and stand in no line.
+Calls on tensors of other devices go to the backend for those. Messages are independent and do not stand in line.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class Group(Member):
         return self._perform(opts, tensors, lambda time: self._engine.all_reduce(tensor, reduction, time))
 
     def sums_at_once(self, tensor: Tensor) -> bool:
-        """What almost every call is, on the shortest way; False if this is none, and nothing has been done."""
-        # What is not contiguous, or not in this machine's memory, the engine sees for itself.
+        """The fast path for the usual call: a plain sum. False if this is not one; then nothing has been done."""
+        # The engine itself notices a tensor that is not contiguous, or not in this machine's memory.
         if self._line.open or tensor.__class__ is not Tensor or tensor.is_neg() or tensor.is_conj():
             return False
         try:
             self._sum(tensor, self._seconds)
         except CollectiveTimeout as error:
             raise GroupTimeout.of(error) from None
-        except (UsageError, BufferError, GroupDestroyed):  # torch says it better
+        except (UsageError, BufferError, GroupDestroyed):  # torch has the better error message
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""How the ranks of a torch group meet: through the store that torch gives, then through the engine's own rendezvous.
+"""How the ranks of a torch group meet: through torch's store, then through the engine's own rendezvous.
 
-Every rank puts into the store where it is. Rank 0 looks at all of it and puts down a verdict: a key that nobody can
-guess, under which the ranks then meet, or the sentence that says why they cannot.
+Every rank writes into the store where it runs. Rank 0 reads all of that and writes a verdict: a key that nobody can
+guess, with which the ranks then meet, or the error message that says why they cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def create(options: Any, backend_options: Any) -> Group:
         )
     open_entrances()
     rank, size, store, timeout = options.group_rank, options.group_size, options.store, options.timeout
-    # Programs make few worlds and many groups, and every one takes addresses.
+    # Programs make few worlds and many groups, and each takes address space.
     room = _GROUP_ADDRESSES if dist.is_initialized() else _WORLD_ADDRESSES
     communicator = meet(store, rank, size, timeout, room)
     ranks = list(options.global_ranks_in_group) or list(range(size))
@@ -53,7 +53,7 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
         verdict = _judge(store, size, timeout)
         store.set(_VERDICT, json.dumps(verdict))
     else:
-        # A little longer than rank 0 waits, which then has the time to say who is missing.
+        # A little longer than rank 0 waits, so that rank 0 has time to say who is missing.
         if not _came(store, [_VERDICT], timeout + timedelta(seconds=2)):
             raise GroupTimeout(_missing(store, size, timeout))
         verdict = json.loads(store.get(_VERDICT))
@@ -118,6 +118,6 @@ def _place_of(rank: int) -> str:
 def _came(store: dist.Store, keys: list[str], timeout: timedelta) -> bool:
     try:
         store.wait(keys, timeout)
-    except RuntimeError:  # what every kind of store raises when the time is over
+    except RuntimeError:  # what every kind of store raises when the time is up
         return False
     return True

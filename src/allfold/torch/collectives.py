@@ -1,8 +1,8 @@
 """The engine's collectives on tensors, one call each. Everything here blocks.
 
-Tensors go to the engine as DLPack capsules: that costs 0.3 µs where a NumPy view costs 1.1 and the engine's own look at the
-tensor 3.5, and it knows every type. A capsule can be opened once, so a call that the engine refuses is made a second time
-with the tensors themselves, for the sentence that says why.
+Tensors go to the engine as DLPack capsules: that costs 0.3 µs where a NumPy view costs 1.1 and the engine's own
+inspection of the tensor 3.5, and it supports every type. A capsule can be opened only once, so a call that the engine
+refuses is made again with the tensors themselves, for the error message that says why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
 
 class Reduction(NamedTuple):
-    """An operation as the engine calls it, and what every contribution is multiplied by before."""
+    """An operation by the engine's name, and the factor that every contribution is multiplied by first."""
 
     name: str
     factor: float | Tensor | None = None
@@ -36,7 +36,7 @@ class Reduction(NamedTuple):
         if kind < len(_REDUCTIONS):
             return _REDUCTIONS[kind]
         if kind == _PREMUL_SUM:
-            # Before torch 2.12 an operation tells its factor only to those who would pickle it.
+            # Before torch 2.12 an operation gives its factor only when it is pickled.
             return Reduction("sum", op.factor if hasattr(op, "factor") else op.__getstate__()[1])
         raise UsageError(f"unknown operation {op}; known: {', '.join(_NAMES)}, premul_sum")
 
@@ -100,7 +100,7 @@ class Engine:
         return self.communicator.isend(to_dlpack(as_moved(plain(tensor))), destination, tag)
 
     def receive(self, tensor: Tensor, source: int | None, tag: int) -> tuple[Pending, Callable[[], None] | None]:
-        """The message that will come, and what has to be done when it has come."""
+        """The message that will arrive, and what has to be done once it has arrived."""
         work = plain(tensor)
         pending = self.communicator.irecv(to_dlpack(as_moved(work)), source, tag)
         return pending, None if shares_memory(work, tensor) else lambda: bring_home(work, tensor)
@@ -137,7 +137,7 @@ def shares_memory(work: Tensor, tensor: Tensor) -> bool:
 
 
 def bring_home(work: Tensor, tensor: Tensor) -> None:
-    """Copy a result to where it was asked for, unless it lies there already."""
+    """Copy a result to where it was asked for, unless it is there already."""
     if not shares_memory(work, tensor):
         tensor.detach().copy_(work)
 

@@ -1,4 +1,4 @@
-"""Other devices of a group: `cpu:allfold,cuda:nccl` has CUDA tensors served by nccl, made when the first one comes."""
+"""Other devices of a group: with `cpu:allfold,cuda:nccl`, nccl handles CUDA tensors, and is set up on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import UsageError
 
 
 def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
-    """The backend of every device type, as the group was asked for."""
+    """The backend of every device type, as requested for the group."""
     config = c10d._world.pg_backend_config.get(group, "cpu:allfold")
     return dict(pair.split(":", 1) for pair in str(config).split(","))
 
@@ -21,7 +21,7 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 def make_backend(
     group: dist.ProcessGroup, device: torch.device, store: dist.Store, timeout: timedelta, ranks: list[int]
 ) -> Any:
-    """The backend of another device; a collective call, as the first use of a device is."""
+    """The backend of another device. All ranks take part in the call, as in the first use of a device."""
     name = backends_of(group).get(device.type, "allfold")
     if name == "allfold":
         raise UsageError(

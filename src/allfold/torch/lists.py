@@ -1,8 +1,8 @@
 """Collectives on lists of tensors, and on parts of unequal length, made of the engine's own.
 
-The engine's collectives take one array, divided equally. A list is copied into one array and out again while it is small
-or lies in one piece anyway; a long one goes tensor by tensor, straight from and to where it lies. What is decided here is
-decided alike on all ranks, since it follows from lengths that they must agree on.
+The engine's collectives take one array, divided equally. A list that lies in one piece is used as it is; small tensors
+are copied into one array and out again; large ones go one by one, straight from and to where they lie. What is decided
+here is decided alike on all ranks, since it follows from lengths that they must agree on.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def gather(engine: Engine, tensor: Tensor, outputs: list[Tensor] | None, root: i
 
 
 def scatter(engine: Engine, output: Tensor, inputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
-    """Every rank's output becomes its place of the root's list."""
+    """Every rank's output becomes its place in the root's list."""
     if inputs is not None:
         check_length("scatter", "input list", inputs, engine.size)
         check_alike("scatter", "input list", inputs, output)
@@ -152,7 +152,7 @@ def _parts(what: str, tensor: Tensor, splits: list[int], size: int) -> list[Tens
 
 
 def _agree_on_lengths(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> bool:
-    """Raise on all ranks unless everybody expects what is sent to it; whether all parts are equally long."""
+    """Raise on all ranks unless everybody expects what is sent to it. Returns whether all parts are equally long."""
     table = torch.empty((engine.size, 2, engine.size), dtype=torch.int64)
     engine.all_gather(ints([part.numel() for part in (*inputs, *outputs)]), table, timeout)
     sends, expects = table[:, 0], table[:, 1].t()
@@ -166,7 +166,7 @@ def _agree_on_lengths(engine: Engine, inputs: list[Tensor], outputs: list[Tensor
 
 
 def _send_parts(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
-    """Every part as a message. The ranks have met before this, and know that what they wait for will come."""
+    """Every part as a message. The ranks have agreed before this, and know that what they wait for will arrive."""
     me = engine.rank
     others = [(me + step) % engine.size for step in range(1, engine.size)]
     arriving = [engine.receive(outputs[peer], peer, _PARTS_TAG) for peer in others if outputs[peer].numel()]

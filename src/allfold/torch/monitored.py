@@ -1,10 +1,10 @@
-"""monitored_barrier: a barrier that says who did not come. Made of messages, so that a failed one breaks nothing.
+"""monitored_barrier: a barrier that says who did not arrive. Made of messages, so that a failed one breaks nothing.
 
-Everybody reports to rank 0 and waits for its verdict. The number of the barrier goes with the messages, as their tag, and
-goes up when a barrier succeeds: whoever stayed away from one that failed is counted in the next. What was still to be
-received when a barrier failed is received in the next; reports hold the sender's attempt and verdicts repeat it, so that
-nobody takes the bad verdict on an attempt that it has given up for one on its new one. The wording of the errors is
-gloo's, which people look for.
+Everybody reports to rank 0 and waits for its verdict. The tag of the messages is the number of the barrier, which goes
+up only when a barrier succeeds: a rank that missed a failed barrier counts in the next one. What was still to be
+received when a barrier failed is received in the next. Reports hold the sender's attempt and verdicts repeat it, so
+that a rank does not take a bad verdict on an attempt that it gave up for the verdict on its new one. The wording of the
+errors is gloo's, which people search for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Monitor:
     def __init__(self) -> None:
         self._number = 0
         self._attempt = 0
-        self._awaited: dict[int, tuple[Pending, torch.Tensor]] = {}  # by rank, what has not come yet
+        self._awaited: dict[int, tuple[Pending, torch.Tensor]] = {}  # by rank, what has not arrived yet
 
     def barrier(self, engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
         self._attempt += 1
@@ -89,7 +89,7 @@ class Monitor:
 def _came(pending: Pending, deadline: float) -> bool:
     try:
         pending.wait(max(0.0, deadline - time.monotonic()))
-    except AllfoldError:  # too late, or the rank is gone: both mean that it does not come
+    except AllfoldError:  # too late, or the rank is gone: either way it does not arrive
         return False
     return True
 

@@ -1,8 +1,8 @@
-"""Functions of torch.distributed that get a second entrance for groups of ours.
+"""Functions of torch.distributed that are patched with a second entrance for our groups.
 
 `monitored_barrier` refuses every backend but gloo, and `split_group` every group without an accelerator. `all_reduce`
-spends three microseconds on what most calls do not need, three times what the engine takes for the smallest. For groups of
-ours the call goes to the group; for all others, and whatever is out of the ordinary, it stays torch's own, untouched.
+spends three microseconds on what most calls do not need, three times what the engine takes for the smallest. For our
+groups the call goes to the group; for all others, and for anything unusual, torch's own function runs, untouched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARK = "_allfold_entrance"
 
 
 def open_entrances() -> None:
-    """Called where the first group is made, so that whoever never uses allfold has torch as it is."""
+    """Called when the first group is made, so that torch stays as it is for programs that never use allfold."""
     _open("monitored_barrier", functools.partial(_for_groups, _monitored_barrier))
     _open("split_group", functools.partial(_for_groups, _split_group))
     _open("all_reduce", _all_reduce)
@@ -35,9 +35,9 @@ def open_entrances() -> None:
 
 
 def _keep_the_compiler_out() -> None:
-    """Where a compiled function breaks off to make a call, torch.compile looks into what the call calls, and falls over groups.
+    """At a graph break, torch.compile also looks into what the call calls, and fails on groups: exclude those.
 
-    Told to the evaluator of frames itself, so that whoever compiles nothing need not import the compiler.
+    Set in the frame evaluator itself, so that programs that compile nothing need not import the compiler.
     """
     frames = torch._C._dynamo.eval_frame
     if not hasattr(frames, "set_code_exec_strategy"):
@@ -49,7 +49,7 @@ def _keep_the_compiler_out() -> None:
 
 
 def _open(name: str, make: Callable[[Any], Any]) -> None:
-    """Put what `make` makes of one of torch's functions in its place, once."""
+    """Replace one of torch's functions with what `make` makes of it, once."""
     theirs = getattr(c10d, name, None)
     if theirs is None or hasattr(theirs, _MARK):
         return
@@ -58,7 +58,7 @@ def _open(name: str, make: Callable[[Any], Any]) -> None:
     for module in (c10d, dist):
         if getattr(module, name, None) is theirs:
             setattr(module, name, entrance)
-    # torch.compile knows by the function what to put in its place. Where that table is not there yet, it will have ours.
+    # torch.compile has a table of replacements, keyed by function. If it is not loaded yet, it will be built with ours.
     functional = sys.modules.get("torch.distributed._functional_collectives")
     remaps = getattr(functional, "traceable_collective_remaps", {})
     if theirs in remaps:
@@ -81,7 +81,7 @@ def _all_reduce(theirs: Callable[..., Any]) -> Callable[..., Any]:
     has_mode, compiler = torch._C._is_torch_function_mode_enabled, torch._C._dynamo.eval_frame.get_eval_frame_callback
 
     def entrance(tensor: Tensor, op: Any = total, group: Any = None, async_op: bool = False) -> Any:
-        # Whatever looks at the functions that are called, or compiles them, knows torch's.
+        # Modes that watch function calls, and the compiler, know torch's function and not ours.
         if has_mode() or compiler() is not None:
             return theirs(tensor, op=op, group=group, async_op=async_op)
         asked = world.default_pg if group is None else group

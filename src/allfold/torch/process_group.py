@@ -1,7 +1,8 @@
 """A rank's place in a group: its life, what torch asks it about itself, and where its calls run.
 
-A call that is waited for runs where it was made. One that is not waited for stands in line and runs on a thread of the
-group; until it is over, later calls stand in line as well, so that all ranks make the same calls in the same order.
+A call that is waited for runs on the thread that made it. One that is not waited for stands in line and runs on a
+thread of the group; until it is over, later calls stand in line as well, so that all ranks make the same calls in the
+same order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .work import Done, GroupDestroyed, GroupTimeout, Line, Posted, Task
 
 DONE = Done()
 _NO_TIME = timedelta(0)
-_LAST_CALLS_SECONDS = 5.0  # how long a group that is left lets calls finish that nobody waited for
+_LAST_CALLS_SECONDS = 5.0  # when leaving a group: how long calls that nobody waited for may take to finish
 
 _members: weakref.WeakSet[Member] = weakref.WeakSet()
 
@@ -48,7 +49,7 @@ class Member(dist.ProcessGroup):
         self._line = Line(f"allfold group of {communicator.size}")
         self._store = store
         self._timeout = timeout
-        self._seconds: float | None = None  # a timeout that was set later; the communicator knows the first one
+        self._seconds: float | None = None  # a timeout that was set later; the communicator has the first one
         self._ranks = ranks
         self._others: dict[str, Any] = {}
         self._name, self._description = "", ""
@@ -63,7 +64,7 @@ class Member(dist.ProcessGroup):
 
     @property
     def communicator(self) -> Communicator:
-        """What the group stands on: for arrays in shared memory (`empty`), traces, and what torch has no call for."""
+        """The communicator under the group: for arrays in shared memory (`empty`), traces, and what torch lacks."""
         return self._living.communicator
 
     # Groups and life -------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class Member(dist.ProcessGroup):
         self._others.clear()
 
     def _all_over(self, patience: float) -> bool:
-        """Wait until the engine has nothing in the background; whether that was in time."""
+        """Wait until the engine has nothing left in the background; whether that was in time."""
         deadline = time.monotonic() + patience
         for handle in self._posted:
             with contextlib.suppress(AllfoldError):
@@ -189,16 +190,16 @@ class Member(dist.ProcessGroup):
     # Where a call runs -----------------------------------------------------------------------------------------------
 
     def _short_ways(self, communicator: Any, seconds: float | None = None) -> None:
-        """What calls go to that need nothing but the engine; with a timeout of their own, if one was set later."""
+        """Set up the fast paths for calls that need nothing but the engine; with a timeout, if one was set later."""
         for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
             call = getattr(communicator, name)
             setattr(self, f"_{name}", call if seconds is None else functools.partial(call, timeout=seconds))
         self._sum = communicator.summing() if isinstance(communicator, Communicator) else communicator.all_reduce
 
     def _short(self, opts: Any, results: Any, collective: Callable[..., Any], *tensors: Tensor, **how: Any) -> Any:
-        """Make a call that needs nothing but the engine; None if it is not such a call, and has to go the long way.
+        """Make a call that needs nothing but the engine; None if it is not such a call, and must go the long way.
 
-        It must not overtake what stands in line; what the engine does not take, the long way says why.
+        It must not overtake calls in line. If the engine refuses the arguments, the long way says why.
         """
         if self._line.open or not (is_plain(tensors[0]) and is_plain(tensors[-1])):
             return None
@@ -260,7 +261,7 @@ class Member(dist.ProcessGroup):
 
 
 class _Destroyed:
-    """What stands in the place of the engine afterwards: every call on it says so."""
+    """Takes the engine's place once the group is destroyed: every call on it says so."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -281,7 +282,7 @@ def _destroyed(name: str) -> str:
 
 @atexit.register
 def _leave_all() -> None:
-    """An interpreter that ends must not have threads in the engine."""
+    """When the interpreter ends, no thread may be in the engine."""
     for member in list(_members):
-        if member._process == os.getpid():  # a fork that ends has no business in the group of its parent
+        if member._process == os.getpid():  # a forked child that ends must leave its parent's group alone
             member._leave(_LAST_CALLS_SECONDS)

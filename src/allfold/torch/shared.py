@@ -1,4 +1,4 @@
-"""Tensors in shared memory: what torch.distributed does with them, their views and slices, copies nothing."""
+"""Tensors in shared memory: collectives of torch.distributed on them, their views and slices copy nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..errors import UsageError
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
     """`torch.empty`, in memory that all ranks of this machine share.
 
-    An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or a
-    communicator of allfold's; None takes torch's default group. The memory is given back with the last view of it.
+    An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or
+    a communicator of allfold; None takes torch's default group. The memory is freed with the last view of it.
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
     if not all(isinstance(length, int) and length >= 0 for length in shape):
@@ -27,7 +27,7 @@ def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: A
 
 
 def communicator_of(caller: str, given: Any) -> Communicator:
-    """The communicator that is meant: the given one, that of a process group of ours, or that of torch's default group."""
+    """The communicator that is meant: the given one, that of a process group, or that of torch's default group."""
     found = given
     if found is None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

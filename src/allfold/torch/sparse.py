@@ -1,4 +1,4 @@
-"""all_reduce of sparse tensors: everybody's entries to everybody, added up."""
+"""all_reduce of sparse tensors: everybody gets everybody's entries, and adds them up."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def all_reduce(engine: Engine, tensor: Tensor, reduction: Reduction, timeout: fl
     total = torch.sparse_coo_tensor(indices, values, local.shape).coalesce()
     if reduction.name == "avg":
         total = total / engine.size
-    with torch.no_grad():  # not on a detached one: that would keep its old number of entries
+    with torch.no_grad():  # not on a detached tensor: that would keep its old number of entries
         tensor.copy_(total)
 
 
 def _gather_columns(engine: Engine, columns: Tensor, counts: list[int], timeout: float | None) -> Tensor:
-    """All ranks' columns, one after the other. They go as rows, and all as many as the longest has."""
+    """All ranks' columns, one after the other. They are sent as rows, padded to the number of the longest."""
     longest = max(counts)
     rows = columns.movedim(-1, 0).contiguous()
     padded = rows.new_zeros((longest, *rows.shape[1:]))

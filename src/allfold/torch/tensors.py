@@ -1,4 +1,4 @@
-"""Tensors for the engine: dense, in this machine's memory, in one piece; and sentences about those that are not."""
+"""Tensors for the engine: dense, in this machine's memory, contiguous; and errors about those that are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.dlpack import to_dlpack as to_dlpack  # type: ignore[attr-defin
 from ..dtypes import DTYPES
 from ..errors import UsageError
 
-# What the engine can calculate with. Everything else can still be moved, as bytes.
+# The types that the engine can reduce. All others can still be moved, as bytes.
 ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _STRIDED = torch.strided
 _ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
@@ -29,7 +29,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The tensor without its history, in one piece: itself, or a copy of it."""
+    """The tensor without its autograd history, contiguous: itself, or a copy."""
     tensor = _unwrapped(tensor)
     if is_plain(tensor):
         return tensor.detach() if tensor.requires_grad else tensor
@@ -37,12 +37,12 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def as_moved(tensor: Tensor) -> Tensor:
-    """A plain tensor as something that the engine can move: bytes, where it does not know the type."""
+    """A plain tensor in a type that the engine can move: as bytes, if the engine does not know its type."""
     return tensor if tensor.dtype in ENGINE_DTYPES else tensor.reshape(-1).view(torch.uint8)
 
 
 def check(call: str, *tensors: Any) -> None:
-    """Raise unless all of these are tensors that this backend serves."""
+    """Raise unless all of these are tensors that this backend supports."""
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise UsageError(f"{call}: expected a tensor, got a {type(tensor).__name__}")
@@ -83,7 +83,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def joined(tensors: list[Tensor]) -> Tensor | None:
-    """One flat tensor over all of these, if they lie one after the other in memory; that is how torch splits tensors."""
+    """One flat tensor over all of these, if they are adjacent in memory, as they are after torch splits a tensor."""
     first = tensors[0]
     if not is_plain(first):
         return None
@@ -102,7 +102,7 @@ def joined(tensors: list[Tensor]) -> Tensor | None:
 
 
 def in_a_row(tensors: list[Tensor]) -> Tensor:
-    """A copy of all of these, one after the other. Not torch.cat: inside autocast that knows other types, or fewer."""
+    """A copy of all of these, one after the other. Not torch.cat: under autocast it changes or refuses types."""
     whole = tensors[0].new_empty((sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:]))
     start = 0
     for tensor in tensors:
@@ -112,7 +112,7 @@ def in_a_row(tensors: list[Tensor]) -> Tensor:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor:
-    """A tensor with memory: what a functional collective gave has it inside, and others that wrap one are refused."""
+    """A tensor with memory. The result of a functional collective has one inside; other wrappers are refused."""
     if tensor.__class__ in _ORDINARY:
         return tensor
     if hasattr(tensor, "trigger_wait"):  # torch's AsyncCollectiveTensor

@@ -1,4 +1,4 @@
-"""What a call on a group gives: something to wait for. And the line in which calls stand that nobody waits for."""
+"""What a call on a group returns: something to wait for. And the line (queue) of calls that nobody waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOR_EVER = timedelta(0)  # what torch passes where no timeout was given
 
 
 class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
-    """A call did not finish within its time: ours for those who know allfold, torch's for those who know torch."""
+    """A call did not finish within its timeout. Can be caught as allfold's error or as torch's."""
 
     @classmethod
     def of(cls, error: CollectiveTimeout) -> GroupTimeout:
@@ -27,7 +27,7 @@ class GroupTimeout(CollectiveTimeout, dist.DistBackendError):
 
 
 class GroupDestroyed(AllfoldError, dist.DistBackendError):
-    """A call on a group that is no more."""
+    """A call on a group that no longer exists."""
 
 
 class Done(dist._Work):
@@ -58,7 +58,7 @@ class Done(dist._Work):
 
 
 class _Awaited(dist._Work):
-    """What follows from `wait`, `is_completed` and `exception`, which those below have each in its own way."""
+    """What follows from `wait`, `is_completed` and `exception`, which each subclass below implements."""
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
@@ -102,7 +102,7 @@ class Task(_Awaited):
             if self._future is None:
                 self._future = torch.futures.Future()
             future, over = self._future, self._over.is_set()
-        if is_new and over:  # whoever ended the call saw no future, and left it to us
+        if is_new and over:  # the thread that ended the call saw no future, and left it to us
             self.settle(future)
         return future
 
@@ -111,15 +111,15 @@ class Task(_Awaited):
     def run(self) -> None:
         assert self._action is not None
         try:
-            # Threads have modes of their own; in this one tensors of both kinds may be written.
+            # Inference mode is per thread; inside it, inference tensors and ordinary ones may both be written.
             with torch.inference_mode():
                 self._action()
-        except BaseException as error:  # whatever it is, it belongs to whoever waits
+        except BaseException as error:  # whatever it is, it is raised where somebody waits
             self._error = error
         self._action = None
 
     def end(self) -> torch.futures.Future[Any] | None:
-        """Let those go on who wait; the future that the caller has to settle now, if one was asked for."""
+        """Wake those who wait. Returns the future that the caller must now settle, if one was asked for."""
         with self._lock:
             self._over.set()
             return self._future
@@ -160,7 +160,7 @@ class Posted(_Awaited):
 
     def get_future(self) -> torch.futures.Future[Any]:
         if self._follower is None:
-            # Somebody has to wait for the engine and say so; the line has the thread for it, and keeps the order.
+            # Some thread must wait for the engine and settle the future; the line has one, and keeps the order.
             self._follower = Task(lambda: self._handle.wait(), self._results)
             self._line.submit(self._follower)
         return self._follower.get_future()
@@ -227,13 +227,13 @@ WORKS = (Done, Task, Posted, Message)
 class Line:
     """The calls of a group that nobody waits for, one after the other, on threads of their own.
 
-    A thread takes a call, makes it, and lets another thread go on before it settles the call's future: what hangs on a
-    future may make further calls on the group and wait for them.
+    A thread takes a call, makes it, and lets another thread continue before it settles the call's future: callbacks of
+    the future may make further calls on the group and wait for them.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.open = 0  # calls that stand here and are not over: the caller's own calls must not overtake them
+        self.open = 0  # calls in line that are not over: the caller's own calls must not overtake them
         self._tasks: deque[Task] = deque()
         self._turn = threading.Condition()
         self._busy = False
@@ -248,19 +248,19 @@ class Line:
                 self._hand_on()
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all calls are over; whether they were in time."""
+        """Wait until all calls are over; whether that was in time."""
         with self._turn:
             return self._turn.wait_for(lambda: self.open == 0, seconds)
 
     def close(self) -> None:
-        """Let the threads go, once the calls that stand here are over."""
+        """Let the threads end, once the calls in line are over."""
         with self._turn:
             self._closed = True
             self._turn.notify_all()
 
     def _hand_on(self) -> None:
         if self._idle:
-            self._turn.notify_all()  # whoever drains waits for the same condition
+            self._turn.notify_all()  # all, since `drain` waits for the same condition
         else:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
 
@@ -285,7 +285,7 @@ class Line:
                     self._turn.notify_all()
             if future is not None:
                 task.settle(future)
-            del task, future  # and with it the tensors, which must not live on until the next call comes
+            del task, future  # and with them the tensors, which must not live on until the next call
 
 
 def _error_of(work: Posted | Message) -> BaseException | None:

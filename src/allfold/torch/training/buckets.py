@@ -10,11 +10,11 @@ import torch
 from ...communicator.communicator import Communicator
 from ..shared import empty
 
-_ALIGNMENT = 64  # bytes: where a parameter's gradient begins, for the vector instructions of whoever reads it
+_ALIGNMENT = 64  # bytes: where a parameter's gradient begins, for vector instructions that read it
 
 
 class Bucket:
-    """Gradients of one type, one after the other, and then a flag for each: above zero on average if a rank used it."""
+    """Gradients of one type, one after the other, then a flag for each: its average is above zero if a rank used it."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Bucket:
         step = max(1, _ALIGNMENT // dtype.itemsize)
         starts = np.cumsum([0, *(-(-parameter.numel() // step) * step for parameter in parameters)]).tolist()
         count = starts[-1] + len(members)
-        # What is reduced must be in shared memory; what autograd and the optimizer see is the same, unless it is wider.
+        # What is reduced must be in shared memory; autograd and the optimizer see the same memory, unless it is wider.
         narrow = compress is not None and dtype.is_floating_point and dtype.itemsize > torch.bfloat16.itemsize
         self._gradients = torch.zeros(count, dtype=dtype) if narrow else _shared(communicator, count, dtype)
         self._wire = _shared(communicator, count, torch.bfloat16) if narrow else self._gradients
@@ -49,7 +49,7 @@ class Bucket:
         self._handle = communicator.all_reduce(self._wire, op="avg", async_op=True)
 
     def wait(self) -> list[bool]:
-        """The averages are there; for every member, whether any rank used it."""
+        """Wait for the averages; for every member, whether any rank used it."""
         assert self._handle is not None
         self._handle.wait()
         if self._wire is not self._gradients:

@@ -1,17 +1,17 @@
-"""Data-parallel training: every rank has the whole model and its own data, and the gradients are averaged over the ranks.
+"""Data-parallel training: every rank has the whole model and its own data, and gradients are averaged over the ranks.
 
 Gradients lie in buckets, and the buckets in shared memory: a parameter's `.grad` is a view of its bucket, so the engine
 averages gradients where they are and the optimizer reads the result there. The backward pass fills the buckets from the
 last layer to the first; each is reduced in the background as soon as it is full, while the pass goes on. When the pass
 has ended, so have the reductions: `optimizer.step()` may follow at once.
 
-Buckets are reduced in their order, whatever order they fill up in, because all ranks must make the same calls in the same
-order. A parameter that a rank did not use contributes the gradient that it has, or zeros; one that no rank used keeps
-the gradient that it has, or None.
+Buckets are reduced in a fixed order, whatever order they fill up in, because all ranks must make the same calls in the
+same order. A parameter that a rank did not use contributes the gradient that it has, or zeros; one that no rank used
+keeps the gradient that it has, or None.
 
-The average is `op="avg"`: the ranks' gradients are added from rank 0 up and divided once. That rounds as one process does
-that takes the ranks' batches in turn, accumulates their gradients and divides them by the number of ranks, so the bits
-are the same for any number of ranks. Dividing before adding would round once more on every rank.
+The average is `op="avg"`: the ranks' gradients are added from rank 0 up and divided once. That rounds exactly as one
+process would that takes the ranks' batches in turn, accumulates their gradients and divides them by the number of
+ranks, so the bits are the same for any number of ranks. Dividing before adding would round once more on every rank.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .buckets import Bucket
 from .same_model import check_module, check_same
 
 BUCKET_BYTES = 2**23
-"""A call wakes a thread on every rank; where ranks share cores that costs more than smaller buckets gain. The last one,
-which nothing is left to overlap with, still takes less than a millisecond."""
+"""A call wakes a thread on every rank; where ranks share cores, that costs more than smaller buckets gain. The last
+bucket, which has nothing left to overlap with, still takes less than a millisecond."""
 
 
 class DataParallel(torch.nn.Module):
-    """A module whose gradients are averaged over all ranks by the time that `backward()` returns."""
+    """A module whose gradients are averaged over all ranks by the time `backward()` returns."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class DataParallel(torch.nn.Module):
         compress: str | None = None,
         broadcast_buffers: bool = True,
     ) -> None:
-        """Take rank 0's parameters and buffers on all ranks, which all take part in the call.
+        """Copy rank 0's parameters and buffers to all ranks, which all take part in the call.
 
         `communicator` is one of allfold's or a process group of torch's backend "allfold"; None takes torch's default
-        group. Each instance works on a group of its own, so that calls on the communicator itself never meet those in
-        the background. `compress="bfloat16"` sends wider gradients rounded to bfloat16; the parameters keep their type.
+        group. Each instance works on a group of its own, so that calls on the communicator never mix with those in the
+        background. `compress="bfloat16"` sends wider gradients rounded to bfloat16; the parameters keep their type.
         `broadcast_buffers` gives all ranks rank 0's buffers before every forward pass outside `no_sync`.
         """
         super().__init__()
@@ -109,7 +109,7 @@ class DataParallel(torch.nn.Module):
     # ---
 
     def _arrange(self, order: Sequence[int]) -> None:
-        """Put the gradients, and what they hold, into buckets in this order. A bucket has one type."""
+        """Put the gradients, with their values, into buckets in this order. A bucket has one type."""
         filling: dict[torch.dtype, list[int]] = {}
         filled: dict[torch.dtype, int] = {}
         full: list[list[int]] = []
@@ -134,7 +134,7 @@ class DataParallel(torch.nn.Module):
                 self._bring_home(index)
 
     def _bring_home(self, index: int) -> bool:
-        """Whether there is a gradient; it is in its bucket now."""
+        """Whether there is a gradient; if so, it is now in its bucket."""
         parameter, (_, view) = self._trained[index][1], self._home[index]
         if parameter.grad is None:
             return False
@@ -164,7 +164,7 @@ class DataParallel(torch.nn.Module):
             self._current_pass().count(index)
 
     def _begin(self, _: torch.Tensor) -> None:
-        """A backward pass has come to the module: this rank takes part in the reductions, even if it uses no parameter."""
+        """A backward pass reached the module: this rank takes part in the reductions, even if it uses no parameter."""
         if self._synchronising and not self._failed:
             self._current_pass()
 
@@ -188,7 +188,7 @@ class DataParallel(torch.nn.Module):
 class _Pass:
     """One backward pass that reduces. The autograd engine has the only strong reference, as the pass's final callback.
 
-    A pass that raises drops its callbacks unused, and with them this: the one way to hear of it, and at once.
+    A pass that raises drops its callbacks unused, and this object with them: the only way to notice it at once.
     """
 
     def __init__(self, owner: DataParallel) -> None:
@@ -199,7 +199,7 @@ class _Pass:
         self.missing = [len(bucket.members) for bucket in owner._buckets]
 
     def count(self, index: int) -> None:
-        """A gradient is there; launch the buckets that are full and whose turn it is."""
+        """A gradient is ready; launch the buckets that are full and whose turn it is."""
         if index in self.seen:
             raise UsageError(
                 f"DataParallel: one backward pass added to the gradient of {self.owner._trained[index][0]} twice, the second "
@@ -211,9 +211,9 @@ class _Pass:
             self._launch()
 
     def launch_the_rest(self) -> None:
-        """At the end of the pass: what it did not use. Waiting comes after this has been done for all other modules.
+        """At the end of the pass: the buckets it did not use. Waiting begins after all modules have launched theirs.
 
-        Otherwise two modules could wait on two ranks in different orders, each for what the other rank has yet to launch.
+        Otherwise two ranks could wait for two modules in different orders, each for what the other has yet to launch.
         """
         while self.launched < len(self.missing):
             self._launch()

@@ -35,7 +35,7 @@ def check_module(module: torch.nn.Module, bucket_bytes: int, compress: str | Non
 
 
 def check_same(communicator: Communicator, module: torch.nn.Module, **options: Any) -> None:
-    """All ranks raise the same sentence, about the first rank whose model is not that of rank 0."""
+    """All ranks raise the same error, about the first rank whose model differs from that of rank 0."""
     own = [f"{name}={value!r}" for name, value in options.items()]
     for kind, name, tensor in _tensors_of(module):
         frozen = " (frozen)" if kind == "parameter" and not tensor.requires_grad else ""

@@ -66,7 +66,7 @@ class Timeline:
 
     @property
     def overlapped(self) -> float:
-        """Which part of that time gradients were still being computed in."""
+        """The fraction of that time in which gradients were still being computed."""
 
         def before_the_end(rank: int) -> int:
             end = self.ends[rank]
@@ -136,7 +136,7 @@ def gather(timeline: Timeline, communicator: Communicator) -> None:
 
 
 def save(timelines: Mapping[str, Timeline], path: str | PathLike[str]) -> None:
-    """Several runs of the same step, by title, into one file; its name says which kind: .json or .svg."""
+    """Several runs of the same step, by title, into one file; its name says which format: .json or .svg."""
     kind = Path(path).suffix
     if kind not in (".json", ".svg"):
         raise UsageError(f"a timeline is saved as .json (for Perfetto) or .svg, not as {str(path)!r}")
@@ -147,7 +147,7 @@ def save(timelines: Mapping[str, Timeline], path: str | PathLike[str]) -> None:
 
 
 def to_chrome(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
-    """A process for each rank of each run, with a track for what it computes and one for what it reduces."""
+    """One process per rank of each run, with a track for what it computes and one for what it reduces."""
     rows: list[Row] = []
     for number, (run, timeline) in enumerate(timelines.items()):
         begin = _begin(timeline.spans)
@@ -171,7 +171,7 @@ _WIDTH, _LEFT, _ROW, _TOP = 960, 96, 14, 34
 
 
 def to_svg(timelines: Mapping[str, Timeline]) -> str:
-    """Below each other, on one scale: two rows a rank, computing above reducing. A backward pass that waits is pale."""
+    """The runs below each other, on one scale: two rows per rank, computing above reducing. Waiting passes are pale."""
     longest = max(max(span.end for span in one.spans) - _begin(one.spans) for one in timelines.values())
     scale = (_WIDTH - _LEFT - 12) / longest
     parts, y = [_legend()], _TOP
