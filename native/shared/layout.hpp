@@ -37,13 +37,14 @@ struct CallRecord {
     int32_t root = 0;
     uint8_t collective = 0, dtype = 0, op = 0;
     Reach reach = Reach::none;
-    char algorithm[40] = {};
+    char algorithm[32] = {};        // as far as it fits
     char op_name[16] = {};          // of an operation of the user's own, as far as it fits
     uint64_t op_digest = 0;         // of its name and its code
     uint64_t begun = 0, ended = 0;  // in ticks; not ended: 0
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
 static_assert(sizeof(CallRecord) % sizeof(uint64_t) == 0);
+static_assert(sizeof(CallRecord) + sizeof(uint64_t) == line_bytes);  // every call writes one: see SharedRecord
 
 // A fence that ThreadSanitizer need not know: everything around it is atomic.
 template <std::memory_order order>
@@ -59,7 +60,7 @@ inline void fence() {
 // Writing: the fence orders the odd version before every word. Reading: the fence orders every word before the second
 // look at the version. So whoever saw a word of a later record also sees, at its second look, a version that is not
 // what it was.
-struct SharedRecord {
+struct alignas(line_bytes) SharedRecord {
     std::atomic<uint64_t> version;
     std::atomic<uint64_t> words[record_words];
 

@@ -17,6 +17,7 @@ import pytest
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
+from allfold.registry import Algorithm
 
 # Fork -----------------------------------------------------------------------------------------------------------------
 
@@ -264,6 +265,7 @@ def signalled(comm: Communicator) -> str:
         comm.barrier()
 
     signal.signal(signal.SIGALRM, handler)
+    comm.barrier()  # so that the next one does not begin with making its program
     if comm.rank == 0:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
     else:
@@ -668,12 +670,8 @@ def test_an_algorithm_that_never_ends_is_stopped() -> None:
 
 @pytest.mark.parametrize("chunks", ["2", lambda ranks: "x", True, lambda: 1, 1.5])
 def test_chunks_that_are_no_number_are_refused(chunks: Any) -> None:
-    @af.algorithm("all_reduce", f"chunky {chunks}", chunks=chunks)
-    def chunky(ranks: int) -> Any:
-        yield []
-
     with pytest.raises(af.UsageError, match="chunks"):
-        af.schedule("all_reduce", chunky, 2)
+        af.schedule("all_reduce", Algorithm("all_reduce", "mine", lambda ranks: [], chunks), 2)
 
 
 def shrinks_often(comm: Communicator) -> str:

@@ -195,7 +195,7 @@ class Communicator(PointToPoint):
         carrier = find_dtype(dtype).carrier
         lengths = whole_numbers(shape if isinstance(shape, Iterable) else [shape])
         if lengths is None or any(length < 0 for length in lengths):
-            raise UsageError(f"empty: expected a length, or lengths, from 0 up, not {shape!r}")
+            raise UsageError(f"empty: expected lengths that are whole and not negative, not {shape!r}")
         bytes = prod(lengths) * carrier.itemsize
         if max(bytes, *lengths, 0) >= 2**47:
             raise SharedMemoryError(f"empty: {shape!r} is more than a process has addresses for")
