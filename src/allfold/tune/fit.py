@@ -204,8 +204,7 @@ def _error(seconds: Floats, predicted: Floats) -> float:
 
 
 def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """The x ≥ 0 that minimises |matrix @ x − wanted| (Lawson and Hanson): per turn, the most useful variable becomes
-    free."""
+    """The x ≥ 0 that minimises |matrix @ x − wanted| (Lawson and Hanson): each turn frees the best variable."""
     square, right = matrix.T @ matrix, matrix.T @ wanted
     many = len(right)
     found: NDArray[np.float64] = np.zeros(many)

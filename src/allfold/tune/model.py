@@ -202,8 +202,7 @@ class _Walk:
 
     @cached_property
     def _fetches(self) -> tuple[NDArray[np.int64], ...]:
-        """For every fetch: its row, how many other ranks fetch from that process at once, how many of its chunks are
-        fetched.
+        """For every fetch: its row, how many other ranks fetch from that process at once, how many chunks in all.
 
         "At once" means in the same step, at the same position among the rank's fetches of that step.
         """
