@@ -37,7 +37,7 @@ TOO_FEW_RANKS = "Skipped due to small world size."
 
 
 class Allfold(str):
-    """The name of our backend, which also answers to two others: equal to them, and found in sets that hold gloo."""
+    """The name of our backend, which also compares equal to two others, and is found in sets that hold gloo."""
 
     def __eq__(self, other: object) -> bool:
         return other in ("gloo", "mpi") or str.__eq__(self, other)
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         if options.fresh:
             (options.results / f"{backend}.jsonl").unlink(missing_ok=True)
         for ranks in (RANKS, MORE_RANKS):
-            # A process for each: the suite decides what it tests while it is imported.
+            # One process for each: the suite decides at import what it tests.
             command = [
                 sys.executable,
                 __file__,
@@ -172,7 +172,7 @@ def _cell(result: dict[str, Any]) -> str:
 def read_results(folder: Path, backend: str) -> dict[str, Any]:
     path = folder / f"{backend}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {result["test"]: result for result in map(json.loads, lines)}  # the last word counts
+    return {result["test"]: result for result in map(json.loads, lines)}  # the last result counts
 
 
 def _run_inside(options: argparse.Namespace) -> int:
@@ -257,7 +257,7 @@ def _environment(backend: str, ranks: int, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    """Everything that this process and its children print, on the level of descriptors."""
+    """Redirect everything that this process and its children print, at the level of descriptors."""
     saved = [os.dup(descriptor) for descriptor in (1, 2)]
     with path.open("wb") as file:
         for descriptor in (1, 2):

@@ -98,7 +98,7 @@ def _answer(question: dict[str, Any], most_moves: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the code defines: registered algorithms, those whose names they replaced, plain generators."""
+    """What the code defines (registered algorithms, plain generators), and what was registered before it."""
 
     registered: list[Algorithm]
     before: dict[str, dict[str, Algorithm]]
@@ -112,8 +112,7 @@ def _run(code: str) -> _Found:
     module.__package__ = "allfold.algorithms"
     module.__file__ = FILE
     sys.modules[module.__name__] = module
-    # It may register its own name, which is already taken. The others are restored after, for algorithms made of
-    # algorithms.
+    # It may register a name that is taken, such as its own. The others are restored, for algorithms made of algorithms.
     before = {collective: dict(known) for collective, known in registry._registry.items()}
     for known in registry._registry.values():
         known.clear()

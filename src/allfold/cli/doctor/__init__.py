@@ -163,7 +163,7 @@ def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
             facts = os.fstat(descriptor)
             foreign = (
                 processes is None and facts.st_uid != os.geteuid()
-            )  # root is let in everywhere, and was not asked to
+            )  # root could open them all, but looks at others' only if asked to
             if foreign or (facts.st_dev, facts.st_ino) in seen:
                 os.close(descriptor)
                 continue
