@@ -245,8 +245,8 @@ def test_edited_code_is_proved(studio: Studio) -> None:
 
 
 def test_a_chunk_sent_to_the_wrong_rank_is_blamed_at_its_cell(studio: Studio) -> None:
-    # In the last step of the share-reduce, rank 3 sends chunk 0 to rank 1, whose contribution it already has, instead
-    # of to rank 0.
+    # In the last step of the share-reduce, rank 3 sends chunk 0, which has rank 1's contribution, to rank 1 instead of
+    # rank 0.
     wrong = RING.replace("destination=(r + 1) % ranks)", "destination=(r + 1 + (step == 2 and r == 3)) % ranks)", 1)
     assert wrong != RING
     status, found = studio.edit(wrong)
