@@ -82,7 +82,7 @@ def main() -> int:
     return 0 if all(table["same parameters"] for table in tables) else 1
 
 
-# On every rank ----------------------------------------------------------------------------------------------------------
+# On every rank --------------------------------------------------------------------------------------------------------
 
 
 def train(comm: Any, tokens: int, rounds: int, bucket_bytes: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -261,7 +261,7 @@ def _untimed(_: str) -> _Nothing:
     return _Nothing()
 
 
-# What is printed --------------------------------------------------------------------------------------------------------
+# What is printed ------------------------------------------------------------------------------------------------------
 
 
 def _print(table: dict[str, Any]) -> None:

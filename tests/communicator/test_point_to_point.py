@@ -195,7 +195,7 @@ def test_any_source_any_tag_and_oneself() -> None:
     everyone(work, 4)
 
 
-# Several things at once -------------------------------------------------------------------------------------------------
+# Several things at once -----------------------------------------------------------------------------------------------
 
 
 def around(comm: Communicator) -> None:
@@ -331,7 +331,7 @@ def test_a_ring_all_reduce_made_of_messages(ranks: int) -> None:
     everyone(ring_all_reduce, ranks)
 
 
-# What goes wrong --------------------------------------------------------------------------------------------------------
+# What goes wrong ------------------------------------------------------------------------------------------------------
 
 
 def wrong_usage(comm: Communicator) -> None:

@@ -413,7 +413,7 @@ def test_the_one_that_holds_up_all_is_named_and_not_those_who_wait_for_it() -> N
             assert "rank 1 came but did not do its part" in said
 
 
-# The last call ----------------------------------------------------------------------------------------------------------
+# The last call --------------------------------------------------------------------------------------------------------
 
 
 def test_ranks_that_needed_nobody_in_their_last_call_hear_of_a_mismatch_when_they_leave() -> None:
@@ -454,7 +454,7 @@ def test_an_error_inside_with_is_not_hidden_by_one_of_leaving() -> None:
         run_threads(work, 2)
 
 
-# Without /dev/shm -------------------------------------------------------------------------------------------------------
+# Without /dev/shm -----------------------------------------------------------------------------------------------------
 
 FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4k /dev/zero > /dev/shm/full"
 ABSENT = """mount -t tmpfs none /mnt

@@ -1,4 +1,4 @@
-"""The engine's waiting and waking (native/shared/wait.hpp) as a model, small enough to try every order in which it can happen.
+"""The engine's waiting and waking (native/shared/wait.hpp) as a model, small enough to try every order.
 
 `explore` visits all states of a model, and reports the shortest path to an invalid one. The models of calls
 (`protocol_calls`) and of continuing with the survivors (`protocol_shrink`) use it as well.
@@ -74,8 +74,8 @@ class Rules:
     looks_after_counting: bool = True
     wakes_all: bool = True
     # About the kernel: FUTEX_WAIT sleeps only if the value is still the one that was seen, and FUTEX_WAKE is a fence
-    # for what came before it (`futex_hb_waiters_pending` has one for whoever stores and wakes). That FUTEX_WAIT is a
-    # fence as well is not relied upon.
+    # for what came before it (`futex_hb_waiters_pending` has one for a rank that stores and then wakes). That
+    # FUTEX_WAIT is a fence as well is not relied upon.
     kernel_compares: bool = True
     wake_is_a_fence: bool = True
     releases: bool = True

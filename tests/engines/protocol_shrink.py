@@ -1,6 +1,6 @@
 """A model of how survivors agree on who they are (engines/shared_memory/shrink.py): ranks may crash at any moment.
 
-A rank's words are read one by one, as `agree_on_survivors` reads them, and anything may happen in between. Two things are
+The words of a rank are read one by one, as in `agree_on_survivors`, and anything may happen in between. Two things are
 left out because they make no difference. A rank crashes only where it begins a new round of checks: until it writes
 again, nobody can tell at which of its reads it crashed. And it reads the decisions of all ranks at once. Decisions are
 never withdrawn. So if it finds none when it reads one by one, it would have found none at the time of the first read;
@@ -30,7 +30,8 @@ class Rank(NamedTuple):
     state: int = 0
     view: int = 0
     decision: int = 0
-    # What it is doing: looking for a decision, at who is gone, at views, for a decision once more; at which rank; with what.
+    # What it is doing: looking for a decision, at who is gone, at views, for a decision again; at which rank; with
+    # what.
     phase: str = "begin"
     at: int = 0
     gone: int = 0

@@ -59,7 +59,7 @@ def test_every_shipped_algorithm_says_its_costs() -> None:
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_counts_are_what_it_says(collective: str, name: str) -> None:
-    """In `@algorithm`, and in its docstring: of the formulas there one is true for any number of ranks, and each for some."""
+    """In `@algorithm` and in its docstring: for any number of ranks one formula is true, and each is true for some."""
     found = find_algorithm(collective, name)
     text = " ".join((found.function.__doc__ or "").split())
     steps, port = set(steps_written(text)), set(port_written(text))

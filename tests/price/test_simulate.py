@@ -125,7 +125,7 @@ def test_a_shared_bus_is_shared() -> None:
 
 
 def test_steps_do_not_wait_for_each_other() -> None:
-    """Of a straggler's step only those who need its data are late: the two chains have nothing to do with each other."""
+    """Only ranks that need a straggler's data are late: the two chains are independent of each other."""
 
     def chains(ranks: int):  # type: ignore[no-untyped-def]
         yield [af.copy(0, 0, 1), af.copy(1, 2, 3)]

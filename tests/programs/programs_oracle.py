@@ -1,6 +1,6 @@
 """Compiled programs, judged by brute force: every pair of accesses, on the graph of what happens before what.
 
-Nothing here is shared with `allfold.programs.happens_before` and `check`, which both leave out waits and certify what is left.
+This shares no code with `allfold.programs.happens_before` and `check`, which leave out waits and certify the rest.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
             verdict.complaints.append(f"rank {rank} did not go on as {number} of {len(heard)}: {went}")
 
 
-# Sentences --------------------------------------------------------------------------------------------------------------
+# Sentences ------------------------------------------------------------------------------------------------------------
 
 
 def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:

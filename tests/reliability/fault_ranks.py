@@ -237,7 +237,7 @@ def _signal_after(delay: float, number: int) -> None:
         raise OSError(ctypes.get_errno(), "no timer to be had")
 
 
-# Calls whose results are known ------------------------------------------------------------------------------------------
+# Calls whose results are known ----------------------------------------------------------------------------------------
 
 
 def begin(comm: Communicator, call: Call) -> tuple[Any, Callable[[], None]]:

@@ -1,9 +1,9 @@
-"""Ten million small collectives, and an hour of mixed ones, with every result checked and nothing growing. `make soak` runs it.
+"""`make soak`: ten million small collectives, and an hour of mixed ones; every result is checked, and nothing may grow.
 
     python tests/reliability/soak.py                              both, an hour in all
     python tests/reliability/soak.py --seconds 60 --calls 200000  a shorter form of both
 
-The small ones are made by two ranks, one call after the other. The mixed ones are made by four, with three threads each: one
+Two ranks make the small ones, one call after the other. Four ranks make the mixed ones, with three threads each: one
 calls on the world, one on a group of all ranks in another order, one on a pair; all collectives, algorithms and sizes,
 messages, ordinary and shared arrays, in the background or not, and groups that are made and dropped. Between rounds,
 when nothing is in progress, every rank reports its memory, arena, descriptors and threads.
@@ -189,7 +189,7 @@ def _stream(comm: Communicator, seed: str, failures: list[BaseException]) -> Non
         comm.abort()
 
 
-# Watching ---------------------------------------------------------------------------------------------------------------
+# Watching -------------------------------------------------------------------------------------------------------------
 
 
 def _sample(comm: Communicator, began: float) -> Sample:

@@ -43,7 +43,7 @@ def test_growth_is_seen() -> None:
     assert [word.split()[0] for word in grown] == ["resident", "arena", "descriptors", "threads"]
 
 
-# The plans ----------------------------------------------------------------------------------------------------------------
+# The plans ------------------------------------------------------------------------------------------------------------
 
 
 def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
@@ -59,7 +59,7 @@ def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
             assert given != [(number, call) for number, call in meant.items() if one.victim in one.members(call.where)]
 
 
-# The judge ----------------------------------------------------------------------------------------------------------------
+# The judge ------------------------------------------------------------------------------------------------------------
 
 
 def a_plan(**wanted: Any) -> Plan:

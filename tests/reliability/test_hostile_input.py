@@ -56,7 +56,7 @@ JSON = st.recursive(
 )
 
 
-# Environment variables --------------------------------------------------------------------------------------------------
+# Environment variables ------------------------------------------------------------------------------------------------
 
 NAMES = (
     *("ALLFOLD_RANK", "ALLFOLD_SIZE", "ALLFOLD_KEY", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -104,7 +104,7 @@ def test_a_size_that_nobody_has_is_refused_or_waited_for_no_longer_than_told(siz
     assert time.monotonic() - began < PATIENCE
 
 
-# Plans and traces -------------------------------------------------------------------------------------------------------
+# Plans and traces -----------------------------------------------------------------------------------------------------
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -159,7 +159,7 @@ def test_damaged_traces_of_chakra_are_understood_or_refused(data: st.DataObject)
         af.verify(chakra.read([damaged if one == number else trace for one, trace in enumerate(TRACES)]))
 
 
-# Files at the command line ----------------------------------------------------------------------------------------------
+# Files at the command line --------------------------------------------------------------------------------------------
 
 HEAD = b'{"format": "allfold-schedule", "version": 1, "collective": "all_reduce", '
 FILES = [
@@ -232,7 +232,7 @@ def test_what_is_claimed_is_not_allocated(claim: str, tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr and "MemoryError" not in ended.stderr and ended.stderr + ended.stdout
 
 
-# Strangers at the door --------------------------------------------------------------------------------------------------
+# Strangers at the door ------------------------------------------------------------------------------------------------
 
 
 def test_strangers_of_all_kinds_hold_up_nobody() -> None:

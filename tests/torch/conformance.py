@@ -4,11 +4,11 @@
     python tests/torch/conformance.py --only all_gather barrier     some of them, by parts of their names or by whole names
     python tests/torch/conformance.py --backend allfold --fresh     one backend, from the start
 
-The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about two
-hundred places; in all of them allfold compares equal to gloo and mpi here. So whatever torch enables for one of the two, or
-expects of it, it enables for allfold or expects of allfold. Ranks are forked from a process that has imported everything,
-because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8 those that need
-them. A test that fails gets a second chance, with either backend, and the table says so.
+The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about
+two hundred places; here allfold compares equal to gloo and mpi in all of them. So whatever torch enables for, or
+expects of, one of the two, it enables for or expects of allfold. Ranks are forked from a process that has imported
+everything, because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8
+those that need them. A test that fails gets a second chance, with either backend, and the table says so.
 """
 
 from __future__ import annotations

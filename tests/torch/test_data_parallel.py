@@ -27,7 +27,7 @@ from allfold.torch.training import timeline
 BATCH, STEPS = 4, 4
 
 
-# Trained by processes: what must be equal, and to what ------------------------------------------------------------------
+# Trained by processes: what must be equal, and to what ----------------------------------------------------------------
 
 
 def network() -> nn.Module:
@@ -216,7 +216,7 @@ def test_the_same_as_torchs_ddp(compared: list[Compared]) -> None:
             assert same_bits or len(compared) > 2, case
 
 
-# How it behaves, with ranks that are threads ----------------------------------------------------------------------------
+# How it behaves, with ranks that are threads --------------------------------------------------------------------------
 
 
 def on_threads(work: Callable[[Communicator], Any], ranks: int = 2) -> list[Any]:
@@ -488,7 +488,7 @@ def test_names_in_the_state() -> None:
     assert list(model.module.state_dict()) == ["weight"]
 
 
-# What is refused --------------------------------------------------------------------------------------------------------
+# What is refused ------------------------------------------------------------------------------------------------------
 
 
 def refused(make: Callable[[Communicator], Any], error: type[Exception] = UsageError) -> str:
@@ -605,7 +605,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         on_threads(work)
 
 
-# What is recorded -------------------------------------------------------------------------------------------------------
+# What is recorded -----------------------------------------------------------------------------------------------------
 
 
 def test_a_recorded_step(tmp_path: Any) -> None:

@@ -50,7 +50,7 @@ def alone() -> list[list[float]]:
     return weights(model)
 
 
-# What a rank does; each gives the weights of the whole model ------------------------------------------------------------
+# What a rank does; each gives the weights of the whole model ----------------------------------------------------------
 
 
 def ddp(rank: int, **how: Any) -> list[list[float]]:
@@ -137,7 +137,7 @@ def test_training_gives_what_one_process_gives(way: Callable[[int], Any]) -> Non
             assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
 
 
-# Against gloo, bit by bit where two ranks add two numbers -----------------------------------------------------------------
+# Against gloo, bit by bit where two ranks add two numbers -------------------------------------------------------------
 
 
 def ddp_with_power_sgd(rank: int) -> list[list[float]]:

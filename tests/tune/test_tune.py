@@ -76,7 +76,7 @@ def every_item(ranks: int, sizes: tuple[int, ...], collectives: tuple[str, ...])
     ]
 
 
-# The order of folding ---------------------------------------------------------------------------------------------------
+# The order of folding -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 13])
@@ -107,7 +107,7 @@ def test_what_only_moves_data_may_always_be_chosen() -> None:
     )
 
 
-# The model --------------------------------------------------------------------------------------------------------------
+# The model ------------------------------------------------------------------------------------------------------------
 
 
 def segments_of(comm: Any, name: str, elements: int) -> int:
@@ -200,7 +200,7 @@ def test_with_fewer_cores_than_ranks_they_take_turns() -> None:
     assert 1.8 < narrow / wide < 2.6
 
 
-# The fit ------------------------------------------------------------------------------------------------------------------
+# The fit --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ranks", "setting"), [(2, SETTING), (4, SETTING), (4, CROWDED)])
@@ -283,7 +283,7 @@ def test_equal_predictions_are_one_winner() -> None:
     assert judge(items, np.array([1.0, 2.0, 2.0]), np.array([1.2, 1.0, 1.1])).right == 0
 
 
-# The choice ---------------------------------------------------------------------------------------------------------------
+# The choice -----------------------------------------------------------------------------------------------------------
 
 
 def timed(collective: str, ranks: int, time_of: Callable[[str, bool, int], float]) -> tuple[list[Item], Any]:
@@ -346,7 +346,7 @@ def test_a_barrier_has_one_choice() -> None:
     assert choose(4, items, times) == {"barrier": [(ALWAYS, "tree", False)]}
 
 
-# The file -----------------------------------------------------------------------------------------------------------------
+# The file -------------------------------------------------------------------------------------------------------------
 
 
 def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
@@ -573,7 +573,7 @@ def test_bytes_of_any_kind_are_refused(content: bytes) -> None:
         check_document(content)
 
 
-# Obeying ------------------------------------------------------------------------------------------------------------------
+# Obeying --------------------------------------------------------------------------------------------------------------
 
 
 def taken(comm: Any, collective: str = "broadcast", elements: int = 1000) -> set[tuple[str, str]]:
@@ -643,7 +643,7 @@ def test_an_operation_that_is_not_commutative_keeps_its_order(path: Path, monkey
     assert af.spawn(work, ranks=3) == [[1, 1, 1, 3, 3, 3]] * 3
 
 
-# The commands ------------------------------------------------------------------------------------------------------------
+# The commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_tune_measures_writes_and_is_obeyed(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

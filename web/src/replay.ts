@@ -1,5 +1,5 @@
 /**
- * What every cell (rank, chunk) holds after every step. Pure: a schedule goes in, states come out; nothing is drawn here.
+ * What every cell (rank, chunk) holds after every step. Pure: schedule in, states out; nothing is drawn here.
  *
  * It follows Python's `symbolic.State`, which tests check, with one difference: Python refuses a step that makes
  * no sense, while a picture has to show it. So what is wrong is kept (a contribution that came twice counts twice) and

@@ -159,7 +159,7 @@ export function choose(change: Partial<PageState>): void {
   go({ ...wanted, rivals, step: change.step ?? (same ? wanted.step : 0) });
 }
 
-// The studio -----------------------------------------------------------------------------------------------------------
+// The studio ----------------------------------------------------------------------------------------------------------
 
 async function ask(key: string, one: PageState, algorithm: string): Promise<void> {
   if (waiting.has(key)) return;

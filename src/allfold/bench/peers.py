@@ -48,7 +48,7 @@ class Wanted:
 
 
 def parse_peers(text: str, through_torch: bool = False) -> list[Wanted]:
-    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is a peer as well."""
+    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is also a peer."""
     if text == "none":
         return []
     known = [*([ENGINE] if through_torch else []), *HOW_TO_GET]

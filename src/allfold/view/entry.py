@@ -2,16 +2,15 @@
 
 An entry is plain JSON. Besides the schedule's own fields it holds
 
-    starts, ends          the datum that each cell holds at the start, and must hold at the end; −1 is nothing, or anything
-    sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
-    lines                 the line of `code` at which the generator stood at each step (absent where that is not known)
-    proof                 that it is right, with facts, or what is wrong and where
-    counts, bounds        what it sends, and the lower bounds for any schedule
-    topology              name, hosts and figures of the topology (present only with a topology, like what follows)
-    timeline              the messages of a simulation: `move` is the first move that a message carries, `moves` how many
-    links, bottleneck     what crosses every link, and which one limits it
-    pairs                 bytes between pairs of ranks, and the links (by their place in `links`) that they take
-    recording             a real run, instruction by instruction
+    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or
+    anything sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
+    lines                 the generator's line in `code` at each step (absent if not known)
+    proof                 that it is right, with facts, or what is wrong and where counts, bounds        what it sends,
+    and the lower bounds for any schedule topology              name, hosts and figures of the topology (present only
+    with a topology, like what follows) timeline              the messages of a simulation: `move` is the first move of
+    a message, `moves` how many links, bottleneck     what crosses every link, and which one limits it pairs
+    bytes between pairs of ranks, and the links (as indices into `links`) that they take recording             a real
+    run, instruction by instruction
 
 The page invents no numbers: everything it draws is in here.
 """

@@ -1,4 +1,4 @@
-/** View 6, code and picture: the source beside the grid, the line that made the current moves lit; in the studio, editable. */
+/** View 6, code and picture: the source beside the grid, with the current lines highlighted; editable in the studio. */
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";

@@ -124,8 +124,8 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
   );
 }
 
-/** Thousands of messages: a path for each kind of them, and for each direction: in one path, shapes that turn in opposite
- * ways would punch holes into each other. */
+/** Thousands of messages: one path per kind and direction. In one path, shapes of opposite orientation would cut holes
+ * into each other. */
 function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
   const { what, frame, done } = props;
   const paths = new Map<string, string>();

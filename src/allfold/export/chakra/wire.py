@@ -49,7 +49,7 @@ def _node(node: Node) -> bytes:
 
 
 def _attribute(name: str, value: Value) -> bytes:
-    """An AttributeProto. Ranks and tags are int32, tensor sizes uint64 and other numbers int64: older feeders insist."""
+    """An AttributeProto. Ranks and tags are int32, sizes uint64 and other numbers int64: older feeders require it."""
     if isinstance(value, str):
         content = _bytes(29, value.encode())
     elif isinstance(value, bool):

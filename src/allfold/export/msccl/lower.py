@@ -152,7 +152,7 @@ class _Rank:
         self._writer: dict[object, int] = {}
         self._readers: dict[object, set[int]] = defaultdict(set)
 
-    # Where chunks lie --------------------------------------------------------------------------------------------------
+    # Where chunks lie -------------------------------------------------------------------------------------------------
 
     def home(self, chunk: int) -> Place:
         """Where data written to a chunk goes: to the output if the chunk has a place there, otherwise to scratch."""

@@ -1,4 +1,4 @@
-"""What disturbs a real machine: messages that take longer than they should, and ranks that are slower than the others."""
+"""What disturbs a real machine: messages that take longer than they should, and ranks that are slower than others."""
 
 from __future__ import annotations
 

@@ -5,15 +5,15 @@ What a message goes through:
 1. It is *ready* when everything it carries has been made at its source (`dependencies`). No step waits for another:
    a rank that has what it needs goes on.
 2. A port, outgoing or incoming, serves one step and segment at a time: the messages of a step happen at once, as the
-   language says, and those of another wait until these are sent. Of a rank's messages that are ready, the lowest segment
-   goes first, then the lowest step; it waits for both its ports, and the others of its rank wait with it. Starting a
-   message takes both ranks `overhead`; a rank posts one at a time, and accepts one at a time.
+   language says, and those of other steps wait until these are sent. Among a rank's ready messages, the lowest
+   segment goes first, then the lowest step. It waits for both its ports, and the rank's other messages wait behind it.
+   Starting a message takes both ranks `overhead`; a rank posts one at a time, and accepts one at a time.
 3. From *start* to *sent* its bytes flow, at a rate that is max-min fair on all links of its route, the ports at both
    ends included (`fairness`).
-4. It has *arrived* the latencies of its links later. Meanwhile the port does something else.
-5. It *lands* when the chunk is free for it: no earlier content is still needed or still to come. Combining takes the
-   rank bytes / `reduction`, one message after the other; copying takes nothing more, since the bytes have been
-   carried already.
+4. It has *arrived* after the latencies of its links. Meanwhile the port can serve other messages.
+5. It *lands* when the chunk is free for it: no earlier content is still needed or still to come. Combining takes
+   bytes / `reduction`, one message after the other; copying takes no extra time, since the bytes were transferred
+   already.
 
 Alone on its route, a message takes overhead + Σ latency + bytes / bandwidth, then its reduced bytes / reduction.
 
@@ -199,7 +199,7 @@ class _Simulation:
                 heappush(heads, (*self.queues[port][0], port))
 
     def _begin(self, message: int, source: int, destination: int) -> None:
-        """The sender posts it when it has posted the others, the receiver accepts it when it has accepted the others."""
+        """The sender posts one message after the other; the receiver accepts one after the other."""
         begin, lately = self.now, self.now * (1 - ROUNDING)
         if self.ready[message] < lately:
             if self.taken_at[destination] >= lately:

@@ -25,7 +25,7 @@ _SLICE = 1 << 18  # messages whose routes are looked at together
 class Timeline:
     """The times of all messages (what one rank sends another in one step and segment), one entry per message.
 
-    `ready`: what it carries is there · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
+    `ready`: its data exists · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
     byte is at the destination · `landed`: it begins to be written or combined there · `end`: that is done. Seconds
     since the beginning.
     """

@@ -30,7 +30,7 @@ class Switched:
     Inside a host: port, bus (if any), port. Between hosts: port, card, up and down (between leaves), card, port. Each
     rank uses the card `card[rank]`; a leaf's uplink and the spine's downlink are chosen by the receiving card, so that
     messages to different cards of a leaf never meet on the way down.
-    The first link numbers of outgoing and incoming ports, buses, outgoing and incoming cards, up- and downlinks.
+    `ports`, `buses`, `cards` and `spines` are the first link numbers: outgoing and incoming, up and down.
     """
 
     host: Ranks
