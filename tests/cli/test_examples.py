@@ -295,7 +295,7 @@ def test_an_example_that_is_wrong_says_so(name: str, right: str, wrong: str, tmp
 
 
 def call(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """Start an example in this process, up to where it would start others; returns its exit status."""
+    """Run an example in this process, for cases in which it starts no others; returns its exit status."""
     path = str(EXAMPLES / f"{name}.py")
     monkeypatch.setattr(sys, "argv", [path, *words])
     with pytest.raises(SystemExit) as left:

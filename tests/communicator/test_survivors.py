@@ -92,7 +92,7 @@ def test_a_second_rank_that_is_lost_while_they_agree() -> None:
         left = comm.shrink(timeout=PATIENCE)
         try:
             left.barrier()
-        except RankLost:  # it was counted as lost itself
+        except RankLost:  # rank 3 was still counted as a survivor
             left = left.shrink(timeout=PATIENCE)
             left.barrier()
         return left.size

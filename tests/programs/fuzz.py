@@ -91,7 +91,7 @@ def try_programs(rng: random.Random, schedule: Schedule) -> Counter[str]:
             found = str(error)
         several = (1, SEGMENTS) if programs.work_slots.any() else (1,)
         wanted = next((fault for count in several if (fault := judge_programs(crippled, count))), None)
-        # What `check` demands beyond the order (who does not communicate with whom) concerns later calls.
+        # What `check` demands beyond the order (which ranks are silent towards which) concerns later calls.
         of_order = found is not None and ("unordered" in found or "cycle" in found)
         if (wanted is not None and found is None) or (wanted is None and of_order):
             raise Disagreement(f"{memory} programs, crippled: check says {found!r}, the oracle {wanted!r}")

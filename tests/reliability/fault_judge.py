@@ -226,7 +226,7 @@ def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
 
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
-    """Whether a rank that it names had itself heard of the fault before, in another communicator."""
+    """Whether a rank that it names had itself heard of the fault before, in another communicator or a message."""
     for number in _ranks_in(end["text"]):
         other = told[plan.members(_label(end["text"]))[number]].last("end")
         heard_before = other and other["error"] and other["time"] < end["time"]

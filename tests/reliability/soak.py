@@ -129,7 +129,7 @@ def small(comm: Communicator, calls: int) -> Course:
 def mixed(comm: Communicator, seconds: float, seed: int) -> Course:
     """Rounds of seeded calls on three communicators at once, until the time is over."""
     comm.timeout = TIMEOUT
-    # One heap for all threads: malloc_trim does not shrink the ends of the other heaps.
+    # One heap for all threads: malloc_trim does not shrink the others at their ends.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     everyone = list(range(comm.size))
     turned, pair = comm.group(everyone[::-1]), comm.group([rank for rank in everyone if rank % 2 == comm.rank % 2])
