@@ -20,7 +20,7 @@ from allfold.programs.compile import compile
 
 
 def measure(algorithm: str, ranks: int) -> dict[str, float]:
-    """One row, in a process of its own so that the peak of memory is its own too."""
+    """One row, in its own process, so that the peak of memory is its own too."""
     times = [time.perf_counter()]
 
     def lap() -> None:

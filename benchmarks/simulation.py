@@ -34,7 +34,7 @@ ROWS = [
 
 
 def measure(algorithm: str, ranks: int, topology: str, segments: int, noise: float) -> dict[str, float]:
-    """One row, in a process of its own so that the peak of memory is its own too."""
+    """One row, in its own process, so that the peak of memory is its own too."""
     wall, begin = time.perf_counter(), time.process_time()
     schedule = af.schedule("all_reduce", algorithm, ranks)
     built = time.process_time()

@@ -31,7 +31,7 @@ from allfold.bench.environment import describe_environment, environment_lines
 
 WITHOUT, GLOO, BACKEND, OURS = "no communication", "DDP on gloo", "DDP on allfold", "allfold DataParallel"
 WIDTH, LAYERS = 512, 8
-STEPS = 3  # a turn
+STEPS = 3  # per turn
 
 
 @dataclass
@@ -82,11 +82,11 @@ def main() -> int:
     return 0 if all(table["same parameters"] for table in tables) else 1
 
 
-# On every rank ----------------------------------------------------------------------------------------------------------
+# On every rank --------------------------------------------------------------------------------------------------------
 
 
 def train(comm: Any, tokens: int, rounds: int, bucket_bytes: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All contenders in turns: the table, and the timelines of a step of each."""
+    """All contenders in turns; returns the table, and the timelines of one step of each."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -103,7 +103,7 @@ def train(comm: Any, tokens: int, rounds: int, bucket_bytes: int | None) -> tupl
     data = [(torch.randn(1, tokens, WIDTH), torch.randn(1, tokens, WIDTH)) for _ in range(STEPS)]
 
     def turn(contender: Contender) -> tuple[float, float]:
-        """Seconds a step of the slowest rank, and processor time a step, the mean of the ranks."""
+        """Seconds per step of the slowest rank, and CPU time per step, averaged over the ranks."""
         comm.barrier()
         began, busy = time.perf_counter(), time.process_time()
         for inputs, targets in data:
@@ -117,7 +117,7 @@ def train(comm: Any, tokens: int, rounds: int, bucket_bytes: int | None) -> tupl
         return float(seconds[0]), float(processor[0])
 
     for contender in contenders.values():
-        turn(contender)  # not counted: memory is touched for the first time, and buckets are rearranged
+        turn(contender)  # not counted: first touch of memory, and DDP rearranges buckets
     turns: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
@@ -172,10 +172,10 @@ def _contender(comm: Any, name: str, bucket_bytes: int | None, timeline: Any = N
         forward = DataParallel(module, comm, **({"bucket_bytes": bucket_bytes} if bucket_bytes else {}))
     else:
         group = None if name == GLOO else dist.new_group(backend="allfold")
-        # The faster of its two ways, and the one that is like ours.
+        # The faster of its two modes, and the one that is like ours.
         forward = DistributedDataParallel(module, process_group=group, gradient_as_bucket_view=True)
         if timeline is not None:
-            # A function with annotations in text is refused.
+            # A function with string annotations is refused.
             forward.register_comm_hook((timeline, group), lambda state, bucket: _timed_reduction(state, bucket))
     return Contender(module, forward, torch.optim.SGD(module.parameters(), lr=0.01))
 
@@ -222,7 +222,7 @@ def _recorded(comm: Any, name: str, data: Any, bucket_bytes: int | None) -> Any:
 
 
 def _largest_difference(comm: Any, contenders: dict[str, Contender]) -> float:
-    """Between the parameters of any two, on any rank and between ranks."""
+    """The largest difference between the parameters of any two contenders, on any rank and between ranks."""
     import numpy as np
     import torch
 
@@ -246,7 +246,7 @@ def _missing_backend() -> str:
         import allfold.torch  # noqa: F401 - registers it
 
         dist.destroy_process_group(dist.new_group(backend="allfold"))
-    except Exception as error:  # whatever it is, it is printed, and the others are measured
+    except Exception as error:  # any error is printed, and the others are measured
         return f"not there ({type(error).__name__}: {error})"
     return ""
 
@@ -261,7 +261,7 @@ def _untimed(_: str) -> _Nothing:
     return _Nothing()
 
 
-# What is printed --------------------------------------------------------------------------------------------------------
+# What is printed ------------------------------------------------------------------------------------------------------
 
 
 def _print(table: dict[str, Any]) -> None:

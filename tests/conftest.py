@@ -1,7 +1,7 @@
 """What all tests need: signals as they are on a terminal, no tuning of this machine, the same examples every time.
 
-Whoever runs the tests in the background, or under nohup, has them ignore interrupts and hang-ups; every process that they
-start would inherit that, and the launcher rightly keeps on ignoring what it was told to ignore.
+In the background, or under nohup, tests run with interrupts and hang-ups ignored. Every process that they start would
+inherit that, and the launcher correctly keeps ignoring what it was told to ignore.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# What somebody has tuned on this machine must not change what is tested.
+# A tuning file on this machine must not change what is tested.
 os.environ.setdefault("ALLFOLD_TUNING", "off")
 
-# Whoever runs the tests sees what everybody sees. To look further: pytest -m hypothesis --hypothesis-profile=default
+# The same examples for everybody. To search further: pytest -m hypothesis --hypothesis-profile=default
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")

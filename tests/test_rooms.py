@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "allfold"
 
-# From the ground up. A room imports from those that come before it, and from itself. docs/architecture.md says why.
+# From the lowest floor up. A room imports from those before it, and from itself. docs/architecture.md says why.
 ROOMS = [
     "version",
     "errors",
@@ -51,7 +51,7 @@ ROOMS = [
     "cli",
     "",  # allfold itself, and `python -m allfold`
 ]
-# What a schedule shows of itself, for those who hold one: imported when it is asked for.
+# How a schedule shows itself: imported only when asked for.
 UPWARDS = {("schedule", "view")}
 MOST_FILES = 16
 ONE_PER_ALGORITHM = "algorithms"  # families, one per file: as many as there are
@@ -74,7 +74,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imports(module: str, file: Path) -> Iterator[str]:
-    """The modules of allfold that a file imports, wherever in it, unless for types alone."""
+    """The modules of allfold that a file imports, anywhere in the file, except only for types."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     skipped: set[ast.AST] = set()
     for node in ast.walk(ast.parse(file.read_text())):

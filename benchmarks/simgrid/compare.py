@@ -17,7 +17,7 @@ import allfold as af
 from allfold.price.simulate.simulate import simulate
 from allfold.price.topology.machines import one_host
 
-BANDWIDTH, LATENCY = 1.25e9, 5e-6  # of a port; a route has two
+BANDWIDTH, LATENCY = 1.25e9, 5e-6  # per port; a route has two
 SIZES = [1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 26]
 PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
@@ -33,7 +33,7 @@ PLAIN = [
     "--cfg=network/model:CM02",  # no empirical factors on latency and bandwidth
     "--cfg=network/TCP-gamma:0",  # no TCP window
     "--cfg=network/crosstraffic:0",  # no acknowledgements on the way back
-    *(f"--cfg=smpi/{what}:0:0:0:0:0" for what in ("os", "ois", "or")),  # no processor time a message
+    *(f"--cfg=smpi/{what}:0:0:0:0:0" for what in ("os", "ois", "or")),  # no CPU time per message
 ]
 # SMPI's name of an algorithm (None: our own ring of sends and receives) and ours.
 PAIRS = [(None, "ring"), ("lr", "ring"), ("rdb", "recursive_doubling"), ("rab_rdb", "halving_doubling")]

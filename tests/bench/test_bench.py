@@ -1,4 +1,4 @@
-"""The benchmark: its sizes and factors are those of nccl-tests, its check sees what is wrong, its runs are real."""
+"""The benchmark: its sizes and factors are those of nccl-tests, its check finds errors, its runs are real."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests(collective: str, factor: 
 
 
 def perform(case: Case, calls: int) -> list[Any]:
-    """The collective on all ranks at once, by NumPy: the targets by rank."""
+    """The collective on all ranks at once, in NumPy; returns the targets by rank."""
     sources, targets = [], []
     for rank in range(case.ranks):
         source, target = (
@@ -155,7 +155,7 @@ def test_data_are_exact_in_every_type_and_operation(dtype: str) -> None:
             calls = repeats(case)
             for rank, target in enumerate(perform(case, calls)):
                 assert count_wrong(case, rank, target, calls) == 0
-            # Backwards it is the same, or the check would call a correct library wrong.
+            # The reverse order gives the same, or the check would reject a correct library.
             contributions = [np.zeros(case.count, case.element.carrier) for _ in range(ranks)]
             for rank, array in enumerate(contributions):
                 fill(case, rank, None, array)
@@ -317,7 +317,7 @@ def test_every_collective_runs_and_json_can_go_to_stdout() -> None:
     assert [table["collective"] for table in tables] == list(COLLECTIVES)
     for table in tables:
         assert table["out_of_bounds"] == 0
-        # Nothing of a barrier can be compared, and the check does not claim that it was.
+        # A barrier has no result to compare, and the check does not claim to have compared one.
         assert table["points"][0]["ours"][0]["wrong"] == (0 if COLLECTIVES[table["collective"]].carries_data else None)
 
 

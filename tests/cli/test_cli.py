@@ -1,4 +1,4 @@
-"""The command line: what it prints is what the schedules say, and its exit status says how it went."""
+"""The command line: it prints what the schedules say, and its exit status says how it went."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def forget_what_files_registered() -> Iterator[None]:
-    """A command ends with its process; here its file's @algorithm must not show up in the tests that follow."""
+    """A command ends with its process; here, what its file registers must not show up in later tests."""
     known = {collective: dict(found) for collective, found in registry._registry.items()}
     yield
     registry._registry.update(known)
@@ -123,7 +123,7 @@ def test_alone_it_prints_help(words: tuple[str, ...], call: Call) -> None:
 
 
 def assert_printed(quoted: list[str], printed: str, what: str) -> None:
-    """Each line that is quoted, as far as it is quoted, is one of those printed."""
+    """Every quoted line, or the quoted part of it, was printed."""
     real = [line.rstrip() for line in printed.splitlines()]
     for line in filter(None, (line.rstrip("… ") for line in quoted)):
         assert any(one.startswith(line) for one in real), f"{what}: {line!r} is not printed"
@@ -156,7 +156,7 @@ def test_the_output_in_the_documents_is_real(
         words, *quoted = block.removeprefix("$ allfold ").splitlines()
         _, out, err = call(*words.split())
         assert_printed(quoted, out + err, f"{page}: allfold {words}")
-        if "allfold verify: " in block:  # the page goes on with the file put right, in a place that was not loaded yet
+        if "allfold verify: " in block:  # then the page corrects the file, under a path that was not loaded yet
             right = (
                 Path("my_ring.py")
                 .read_text(encoding="utf-8")
@@ -311,7 +311,7 @@ def test_every_algorithm_can_be_drawn(collective: str, name: str, ranks: int) ->
         grids = [line for line in lines if line.startswith("  rank ") or line.startswith("  chunk ")]
         assert all(len(line) <= width for line in grids)
         assert words and len(words) <= plan.moves if plan.moves else not words
-    # In the end every cell that the collective makes a promise about is marked.
+    # At the end, every cell that the collective makes a promise about is marked.
     *_, last = (line for line in draw(plan, 10_000, full=True) if line.plain.startswith("  rank "))
     promised = plan.promise.ends_with(ranks, plan.root, plan.chunks)[ranks - 1] >= 0
     assert last.plain.count("✓") == int(promised.sum())
@@ -346,7 +346,7 @@ def test_no_color_on_a_terminal() -> None:
         try:
             while part := os.read(leader, 65536):
                 written += part
-        except OSError:  # how Linux says that the other side is closed
+        except OSError:  # on Linux: the other side is closed
             pass
         os.close(leader)
         assert running.wait(60) == 0

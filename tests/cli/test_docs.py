@@ -1,4 +1,4 @@
-"""The documentation holds together: links lead somewhere, files and modules that are named exist, the index is complete."""
+"""The documentation is consistent: links work, named files and modules exist, the index is complete."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SOURCES = [
 
 
 def _prose(page: str) -> str:
-    """The page without its blocks of code."""
+    """The page without its code blocks."""
     return re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
 def _anchors(page: Path) -> set[str]:
-    """The headings of a page, as GitHub makes anchors of them."""
+    """The headings of a page, as GitHub's anchors."""
     heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 

@@ -1,4 +1,4 @@
-"""The examples: started in each of the three ways, they print the numbers that they claim, and fail when they are wrong."""
+"""The examples: started in each of three ways, they print the numbers that they claim, and fail if they are wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plainly(name: str) -> str:
 
 
 def module(name: str) -> dict[str, Any]:
-    """The functions of an example, which make the numbers that it starts from."""
+    """The functions of an example, which make its input numbers."""
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
@@ -148,7 +148,7 @@ def check_hierarchical(out: str, ranks: int) -> None:
             4: {"ring": ("6", "1.5", "3"), "hierarchical": ("4", "2", "2"), "two_level": ("4", "1.5", "2")},
         }[ranks]
     )
-    if ranks == 4:  # with two ranks everyone leads, and nothing can go wrong
+    if ranks == 4:  # with two ranks every rank is a leader, and nothing can go wrong
         assert "MismatchError on every rank" in out
         assert "ranks 0 and 2 came with all_gather of int64" in out and "ranks 1 and 3 with broadcast of float64" in out
 
@@ -195,7 +195,7 @@ def check_bucketing(out: str, ranks: int) -> None:
 def check_train_digits(out: str, ranks: int) -> None:
     table = rows(out, r"^ +(\d) +(\S+) +(\S+) +(\d+)/360 = (\S+)% +loss (\S+), weight (\S+) ")
     assert [int(row[0]) for row in table] == [one for one in (1, 2, 4) if one <= ranks]
-    assert len({row[1:5] for row in table}) == 1  # the same losses and the same accuracy, as far as they are printed
+    assert len({row[1:5] for row in table}) == 1  # the same losses and accuracy, to the printed digits
     assert float(table[0][4]) > 93 and float(table[0][1]) > 2.2 > 0.5 > float(table[0][2])
     assert all(float(row[5]) < 1e-9 and float(row[6]) < 1e-9 for row in table)
     assert out.count("•") == 72 and "step 144" in out
@@ -256,7 +256,7 @@ def test_with_allfold_run(name: str, tmp_path: Path) -> None:
     CHECKS[name](out, 2)
 
 
-# torchrun itself takes seconds to start; that the others start with it as well follows from their having one ending.
+# torchrun itself takes seconds to start; the other examples work with it too, since all end with the same lines.
 @pytest.mark.parametrize("name", ["distributed_argmax", "every_operation", "ring_from_send_recv"])
 def test_with_torchrun(name: str) -> None:
     pytest.importorskip("torch")
@@ -295,7 +295,7 @@ def test_an_example_that_is_wrong_says_so(name: str, right: str, wrong: str, tmp
 
 
 def call(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:
-    """Start an example in this process, for as long as it starts no others; its exit status."""
+    """Run an example in this process, for cases in which it starts no others; returns its exit status."""
     path = str(EXAMPLES / f"{name}.py")
     monkeypatch.setattr(sys, "argv", [path, *words])
     with pytest.raises(SystemExit) as left:

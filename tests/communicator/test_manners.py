@@ -1,4 +1,4 @@
-"""Bad manners: what a program does to its communicator gets a typed error or simply works; nothing hangs or crashes."""
+"""Misuse: whatever a program does to its communicator gives a typed error or works; nothing hangs or crashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from allfold.registry import Algorithm
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Do something in a forked child that ends as any process does; its exit status, negative for a signal."""
+    """Run a function in a forked child that exits normally; returns its exit status, negative for a signal."""
     process = os.fork()
     if process == 0:
         try:
@@ -35,7 +35,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def busy(comm: Communicator) -> None:
-    """Have every thread that a communicator can have."""
+    """Start every thread that a communicator can have."""
     comm.all_reduce(np.ones(3), async_op=True).wait()  # type: ignore[union-attr]
     neighbour = (comm.rank + 1) % comm.size
     pending = comm.irecv(np.empty(3), (comm.rank - 1) % comm.size)
@@ -54,7 +54,7 @@ def forks_and_goes_on(comm: Communicator) -> list[int | float]:
         in_child(lambda: sys.exit(7)),
         in_child(lambda: (gc.collect(), sys.exit(8))),
     ]
-    comm.all_reduce(shared)  # its memory was not given back by a child that ended
+    comm.all_reduce(shared)  # a child that exited did not free its memory
     group.all_reduce(shared)
     return [*found, float(shared[5])]
 
@@ -65,7 +65,7 @@ def test_a_forked_child_that_only_exits_does_so() -> None:
 
 def returns_in_the_child(comm: Communicator) -> str:
     if os.fork() == 0:
-        return "the child's"  # through the same frames as the rank's own result
+        return "the child's"  # returned through the same frames as the rank's own result
     os.wait()
     comm.barrier()
     return "the rank's"
@@ -113,7 +113,7 @@ def uses_everything_in_the_child(comm: Communicator) -> list[str]:
                 os.write(writing, b"nothing\n")
             except af.UsageError as error:
                 os.write(writing, f"{error}\n".encode())
-        comm.close()  # leaves the parent's alone
+        comm.close()  # does not affect the parent's
         handle.wait()  # done long ago
 
     status = in_child(child)
@@ -131,7 +131,7 @@ def test_a_forked_child_that_uses_the_communicator_hears_why_not() -> None:
 
 
 def forks_during_a_call(comm: Communicator) -> list[int]:
-    """What a DataLoader's workers do: other threads are in calls, hold locks and wait, when the process forks."""
+    """Like DataLoader workers: other threads are in calls, hold locks and wait when the process forks."""
     stop = threading.Event()
     group = comm.group(list(range(comm.size)))
     assert group is not None
@@ -175,7 +175,7 @@ def test_arrays_in_shared_memory_are_shared_with_children() -> None:
 
 
 def test_the_memory_of_ranks_goes_with_them_though_a_child_lives_on() -> None:
-    """A daemon that a rank forked off has none of its arenas open, nor mapped."""
+    """A daemon that a rank forked has none of its arenas open or mapped."""
     script = """
 import os, sys, time
 import numpy as np, allfold as af
@@ -284,7 +284,7 @@ def test_a_call_in_the_handler_of_a_signal_is_refused() -> None:
 
 
 def messages_inside(comm: Communicator) -> float:
-    """Messages are another matter: they may go where a collective may not."""
+    """Messages are different: they are allowed where a collective is not."""
 
     def plus(left: Any, right: Any) -> Any:
         comm.send(np.array([7.0]), comm.rank, tag=3)
@@ -424,14 +424,14 @@ def test_exit_with_work_pending_ends_at_once() -> None:
         text=True,
         timeout=60,
     )
-    assert "exited with status 3" in done.stderr  # as it said, and not by a signal
+    assert "exited with status 3" in done.stderr  # with its own status, and not by a signal
     assert "rank 0 ends while a call of the world is under way that nobody waits for" in done.stderr
     assert done.stdout.strip() in ("MismatchError", "RankLost")
     assert time.monotonic() - began < 30
 
 
 def drops_everything(comm: Communicator) -> float:
-    """Arrays and handles that nobody holds any more belong to the call until it is done."""
+    """Arrays and handles without references stay alive until the call is done."""
     total = 0.0
     for _ in range(20):
         shared = comm.empty(60_000)
@@ -646,7 +646,7 @@ def gives_up_early(comm: Communicator) -> str:
     if comm.rank == 1:
         with pytest.raises(af.CollectiveTimeout):
             comm.all_reduce(np.ones(100_000), timeout=0.05)
-        time.sleep(3)  # alive, and done with it
+        time.sleep(3)  # alive, but finished with the communicator
         return ""
     time.sleep(1)
     with pytest.raises(af.CollectiveTimeout) as caught:

@@ -1,4 +1,4 @@
-"""Messages between real processes: that they arrive, whole and in order, and what is said when they do not."""
+"""Messages between real processes: they arrive complete and in order, and the errors when they do not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pattern(length: int, *seed: int) -> np.ndarray[Any, Any]:
 
 
 def fails(expected: type[Exception], function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """What a call says when it raises what it should."""
+    """The message of the error that a call should raise."""
     try:
         function(*arguments, **named)
     except expected as error:
@@ -170,7 +170,7 @@ def anybody(comm: Communicator) -> None:
 
 
 def first(comm: Communicator, seen: dict[int, int], incoming: np.ndarray[Any, Any]) -> Message:
-    """The next message of the rank that has sent the fewest so far."""
+    """The next message from the rank that has sent the fewest so far."""
     return comm.recv(incoming, min(seen, key=lambda rank: seen[rank]), ANY_TAG)
 
 
@@ -195,7 +195,7 @@ def test_any_source_any_tag_and_oneself() -> None:
     everyone(work, 4)
 
 
-# Several things at once -------------------------------------------------------------------------------------------------
+# Several things at once -----------------------------------------------------------------------------------------------
 
 
 def around(comm: Communicator) -> None:
@@ -210,7 +210,7 @@ def around(comm: Communicator) -> None:
 
 
 def head_on(comm: Communicator) -> None:
-    """Long blocking sends in both directions at once: each is taken up while the other waits for room."""
+    """Long blocking sends in both directions at once: each is received while the other waits for room."""
     incoming = np.zeros(LONG, np.float32)
     other = comm.rank ^ 1
     comm.send(pattern(LONG, comm.rank), other)
@@ -221,7 +221,7 @@ def head_on(comm: Communicator) -> None:
 def beside_a_collective(comm: Communicator) -> None:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     incoming, total = np.zeros(LONG, np.float32), np.ones(1000)
-    if comm.rank % 2 == 0:  # nobody waits for this send, and its receiver comes to the collective only after it
+    if comm.rank % 2 == 0:  # nobody waits for this send, and its receiver enters the collective only after it
         sending = comm.isend(pattern(LONG, comm.rank), right, 1)
         comm.all_reduce(total)
         sending.wait()
@@ -230,7 +230,7 @@ def beside_a_collective(comm: Communicator) -> None:
         assert np.array_equal(incoming, pattern(LONG, left))
         comm.all_reduce(total)
     assert (total == comm.size).all()
-    # And the other way round: the receiver is in a collective that the sender comes to only after its blocking send.
+    # And the reverse: the receiver is in a collective that the sender enters only after its blocking send.
     if comm.rank % 2 == 0:
         comm.send(pattern(LONG, comm.rank), right, 2)
         comm.barrier()
@@ -242,7 +242,7 @@ def beside_a_collective(comm: Communicator) -> None:
 
 
 def nobody_waits(comm: Communicator) -> None:
-    """Handles that are dropped at once: their messages arrive all the same, and their arrays live for as long as needed."""
+    """Handles that are dropped at once: their messages still arrive, and their arrays live for as long as needed."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for tag in range(40):
         comm.isend(pattern(LONG // 16, comm.rank, tag), right, tag)
@@ -331,7 +331,7 @@ def test_a_ring_all_reduce_made_of_messages(ranks: int) -> None:
     everyone(ring_all_reduce, ranks)
 
 
-# What goes wrong --------------------------------------------------------------------------------------------------------
+# What goes wrong ------------------------------------------------------------------------------------------------------
 
 
 def wrong_usage(comm: Communicator) -> None:
@@ -370,7 +370,7 @@ def mismatches(comm: Communicator) -> None:
         assert (array == 0).all()
         said = fails(MismatchError, comm.irecv(array, None, 1).wait)
         assert said == "irecv: rank 1 sent int32[2] with tag 1, rank 0 has room for float32[3] (the world)"
-        assert comm.recv(array, 1, 1).elements == 2 and list(array) == [7, 7, 0]  # the next message is unharmed
+        assert comm.recv(array, 1, 1).elements == 2 and list(array) == [7, 7, 0]  # the next message is intact
         comm.send(np.zeros(0), 1, 2)
         array[:] = 0
     assert "uint16[4]" in fails(MismatchError, comm.recv, np.zeros(4, np.uint16), 1, 3, dtype="bfloat16")
@@ -387,7 +387,7 @@ def timeouts(comm: Communicator) -> None:
         pending = comm.irecv(incoming, 1, 7, timeout=0.05)
         assert "irecv: nothing came from rank 1 with tag 7 within 0.05 s" in fails(CollectiveTimeout, pending.wait)
         assert "within 0.01 s" in fails(CollectiveTimeout, pending.wait, 0.01)
-        # A message that found no room is not sent; one that found some follows, from a copy, and in its turn.
+        # A message that found no room is not sent; one that found some is completed later, from a copy and in order.
         array = pattern(LONG, 1)
         said = fails(CollectiveTimeout, comm.send, array, 1, 1, timeout=0.05)
         assert said.startswith("send: rank 1 took only ") and "bytes of float32[786432] with tag 1" in said
@@ -404,7 +404,7 @@ def timeouts(comm: Communicator) -> None:
 
 
 def stopped_in_the_middle(comm: Communicator) -> None:
-    """A sender that stops in the middle of a message: the receiver gives up, and gets all of it when it asks again."""
+    """A sender that stops in the middle of a message: the receiver times out, and gets all of it later."""
     incoming = np.zeros(LONG, np.float32)
     process = np.array([os.getpid()])
     if comm.rank == 1:
@@ -432,7 +432,7 @@ def closing(comm: Communicator) -> None:
     if comm.rank == 0:
         receiving, sending = group.irecv(array, 1), group.isend(array, 1)
         said: list[str] = []
-        # It may come to its receive before or after the end.
+        # It may reach its receive before or after the end.
         blocked = threading.Thread(target=lambda: said.append(fails(AllfoldError, group.recv, array, 1, 2)))
         blocked.start()
         group.close()
@@ -443,7 +443,8 @@ def closing(comm: Communicator) -> None:
         assert len(said) == 1 and "recv: this communicator" in said[0]
         assert "recv: this communicator is closed" in fails(UsageError, group.recv, array, 1)
     else:
-        # Not even the part that came is taken for a message. Not before the end: otherwise all of it may come.
+        # Not even the part that arrived counts as a message. Checked after the end only: before it, the rest may still
+        # arrive.
         comm.recv(np.zeros(0), 0, 3)
         said_here = fails(RankLost, group.recv, array, 0)
         assert said_here.startswith("recv: rank 0 has left: it closed its communicator (group 1 of the world")
@@ -468,7 +469,7 @@ def aborting(comm: Communicator) -> None:
 
 
 def leaving(comm: Communicator) -> None:
-    """A rank that has left can still be received from, as far as it has sent."""
+    """What a rank sent before it left can still be received."""
     array = np.zeros(3, np.float32)
     if comm.rank == 1:
         comm.send(array + 1, 0, 1)
@@ -521,5 +522,5 @@ def test_an_interrupt_ends_a_wait() -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         comm.recv(np.zeros(1))
     comm.send(np.ones(1), 0)
-    assert comm.recv(np.zeros(1)).elements == 1  # the receive that was interrupted takes nothing any more
+    assert comm.recv(np.zeros(1)).elements == 1  # the interrupted receive no longer takes messages
     comm.close()

@@ -1,4 +1,4 @@
-"""What becomes of a run when a rank is lost, late or stuck: who hears what, who goes on, and what can be seen from outside."""
+"""Runs with a lost, late or stuck rank: which errors others get, who goes on, and what is visible from outside."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_second_rank_that_is_lost_while_they_agree() -> None:
         left = comm.shrink(timeout=PATIENCE)
         try:
             left.barrier()
-        except RankLost:  # it had been taken for one of them
+        except RankLost:  # rank 3 was still counted as a survivor
             left = left.shrink(timeout=PATIENCE)
             left.barrier()
         return left.size
@@ -123,7 +123,7 @@ def test_what_is_closed_cannot_be_shrunk() -> None:
 def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
     def work(comm: Communicator) -> str:
         if comm.rank == 1:
-            meeting.wait(PATIENCE)  # it lives, and never comes
+            meeting.wait(PATIENCE)  # it is alive, and never comes
             return ""
         try:
             return fails(CollectiveTimeout, comm.shrink, timeout=0.2)
@@ -148,7 +148,7 @@ def test_a_run_that_survives_ends_well_and_names_the_lost(tmp_path: Any) -> None
 
 
 def lost_in_thought(comm: Communicator) -> None:
-    comm.barrier()  # until the others have spoken
+    comm.barrier()  # until the others have reported
 
 
 def test_who_is_missing_what_it_did_last_and_where_it_stands() -> None:
@@ -310,7 +310,7 @@ def test_the_one_that_was_lost_is_named_and_not_those_who_gave_up_for_it() -> No
             os.kill(os.getpid(), signal.SIGKILL)
         if comm.rank == 1:
             fails(RankLost, comm.barrier)
-            os._exit(1)  # without a word to the others
+            os._exit(1)  # without telling the others
         if comm.rank == 0:
             deadline = time.monotonic() + PATIENCE
             while _native.flight(*members(comm)[1][:2])["standing"] == "open":
@@ -345,7 +345,7 @@ def test_whoever_hears_in_a_message_or_another_group_and_ends_is_not_named_for_t
             os.kill(os.getpid(), signal.SIGKILL)
         if pair is not None:
             fails(RankLost, pair.recv, np.ones(1), 1)
-            os._exit(1)  # without a word to the others
+            os._exit(1)  # without telling the others
         if other is not None:
             fails(RankLost, other.barrier)
             comm.close()
@@ -413,7 +413,7 @@ def test_the_one_that_holds_up_all_is_named_and_not_those_who_wait_for_it() -> N
             assert "rank 1 came but did not do its part" in said
 
 
-# The last call ----------------------------------------------------------------------------------------------------------
+# The last call --------------------------------------------------------------------------------------------------------
 
 
 def test_ranks_that_needed_nobody_in_their_last_call_hear_of_a_mismatch_when_they_leave() -> None:
@@ -454,7 +454,7 @@ def test_an_error_inside_with_is_not_hidden_by_one_of_leaving() -> None:
         run_threads(work, 2)
 
 
-# Without /dev/shm -------------------------------------------------------------------------------------------------------
+# Without /dev/shm -----------------------------------------------------------------------------------------------------
 
 FULL = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4k /dev/zero > /dev/shm/full"
 ABSENT = """mount -t tmpfs none /mnt

@@ -1,6 +1,6 @@
-"""What the engines are asked: cases over the whole registry, the data for them, and what the reference engine says.
+"""Test cases for the engines: over the whole registry, with their data and the results of the reference engine.
 
-The data of a rank follows from the case alone, so that every rank can make its own and a test everybody's.
+The data of a rank depends only on the case, so that every rank can make its own and a test can make all of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def roots(collective: str, ranks: int) -> list[int | None]:
 def by_size(ranks: int, sizes: Sequence[int] = SIZES) -> list[Case]:
     """Every collective by every algorithm from every root at every size, in both kinds of memory, the types in turn.
 
-    In an order that is random, and always the same: so that calls of all kinds and sizes follow each other.
+    In a random but fixed order, so that calls of all kinds and sizes follow each other.
     """
     pairs = itertools.cycle(random.Random(ranks).sample(PAIRS, len(PAIRS)))
     cases = []
@@ -112,14 +112,14 @@ def by_type(ranks: int, elements: int) -> list[Case]:
 
 
 def input_of(case: Case, rank: int, ranks: int) -> Array:
-    """What a rank comes with; not to be changed."""
+    """The input of a rank; must not be changed."""
     whole = case.collective in ("scatter", "reduce_scatter", "all_to_all")
     return _data(case.elements * ranks if whole else case.elements, case.dtype, case.op, rank)
 
 
 @lru_cache(maxsize=64)
 def _data(length: int, name: str, op: str, rank: int) -> Array:
-    """Ordinary numbers, with everything that is special about a type strewn in."""
+    """Ordinary numbers, mixed with all special values of a type."""
     generator = np.random.default_rng([crc32(f"{length} {name} {op}".encode()), rank])
     dtype = DTYPES[name]
     if dtype.kind == "bool":
@@ -138,7 +138,7 @@ def _data(length: int, name: str, op: str, rank: int) -> Array:
 
 
 def perform(comm: Communicator, case: Case) -> Array | None:
-    """Make the call, and give what it gave this rank; also checks that inputs stay what they were."""
+    """Make the call and return this rank's result; also checks that inputs are unchanged."""
     if case.collective == "barrier":
         comm.barrier(algorithm=case.algorithm)
         return None
@@ -195,7 +195,7 @@ def expected(case: Case, ranks: int) -> list[Array | None]:
     """What the reference engine gives every rank."""
     if case.collective == "barrier":
         return [None] * ranks
-    # The engine's own choice changes with the size, its bits must not: hold it against the choice for large buffers.
+    # The engine's own choice changes with the size, but its bits must not: compare with the choice for large buffers.
     algorithm = case.algorithm or choices(case.collective, ranks)[-1][1]
     inputs: list[Array | None] = [input_of(case, rank, ranks) for rank in range(ranks)]
     if case.collective == "scatter":
@@ -204,7 +204,7 @@ def expected(case: Case, ranks: int) -> list[Array | None]:
 
 
 def bits(array: Array | None, dtype: str) -> bytes:
-    """The bytes of an array, with all NaNs made one: which NaN an operation gives is not defined."""
+    """The bytes of an array, with all NaNs made equal: which NaN an operation gives is not defined."""
     if array is None:
         return b"nothing"
     kind = find_dtype(dtype)

@@ -1,4 +1,4 @@
-"""Ranks that a test starts by hand, and the door of the place where they meet."""
+"""Ranks that a test starts by hand, and connections to their rendezvous."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from allfold.engines.shared_memory.rendezvous import socket_name
 
 @contextmanager
 def live_ranks(script: str, ranks: int, ready: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process for every rank, each running the script, once all have printed the line that says they are ready."""
+    """One process per rank, each running the script; continues once all have printed that they are ready."""
     key = os.urandom(16).hex()
     processes: list[subprocess.Popen[str]] = []
     try:

@@ -1,12 +1,12 @@
-"""The engine's waiting and waking (native/shared/wait.hpp) as a model, small enough to try every order in which it can happen.
+"""The engine's waiting and waking (native/shared/wait.hpp) as a model, small enough to try every order.
 
-`explore` walks through all states of a model and ends with the shortest way to one that must not be. The models of the
-calls (`protocol_calls`) and of going on with the survivors (`protocol_shrink`) use it as well.
+`explore` visits all states of a model, and reports the shortest path to an invalid one. The models of calls
+(`protocol_calls`) and of continuing with the survivors (`protocol_shrink`) use it as well.
 
-What makes waking hard is that a store is not seen by others when it is made. Each rank here has a buffer of stores that
-reach the memory later: in their order (`tso`, as on x86), or in any order that keeps those to one place, and release
-stores, behind what came before (`weak`, as on ARM). Sleeping has no time limit in the model, though it has one in the
-engine: a wake-up that is lost is a rank that sleeps for ever, and shows.
+Waking is hard because a store is not visible to others at once. Each rank here has a buffer of stores that reach memory
+later: in program order (`tso`, as on x86), or in any order that keeps stores to the same place in order and keeps
+release stores behind everything before them (`weak`, as on ARM). Sleeping has no time limit in the model, though it has
+one in the engine: a lost wake-up is a rank that sleeps forever, and is found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Broken(AssertionError):
-    """A state that must not be; the message ends with the steps that lead there."""
+    """An invalid state; the message ends with the steps that lead there."""
 
 
 def explore(
@@ -29,7 +29,7 @@ def explore(
     is_over: Callable[[State], bool],
     most_states: int = 1_000_000,
 ) -> int:
-    """How many states there are. Raises `Broken` where a move does, or where nobody can move and it is not over."""
+    """The number of states. Raises `Broken` if a move does, or if nobody can move and not all are done."""
     came_from: dict[State, tuple[State, str] | None] = {start: None}
     waiting = deque([start])
     while waiting:
@@ -62,7 +62,7 @@ def _way(came_from: dict[State, tuple[State, str] | None], state: State) -> str:
 
 @dataclass(frozen=True)
 class Rules:
-    """How the protocol is carried out. The defaults are the engine's; a test changes one and expects to be told."""
+    """Variants of the protocol. The defaults are the engine's; a test changes one and expects an error."""
 
     order: str = "tso"  # or "weak"
     fenced_by_sleepers: bool = False
@@ -73,9 +73,9 @@ class Rules:
     counts: bool = True
     looks_after_counting: bool = True
     wakes_all: bool = True
-    # Of the kernel: FUTEX_WAIT sleeps only if the value is still the one that was seen, and FUTEX_WAKE is a fence for what
-    # came before it (`futex_hb_waiters_pending` has one for whoever stores and wakes). That FUTEX_WAIT is one as well is
-    # not relied upon.
+    # About the kernel: FUTEX_WAIT sleeps only if the value is still the one that was seen, and FUTEX_WAKE is a fence
+    # for what came before it (`futex_hb_waiters_pending` has one for a rank that stores and then wakes). That
+    # FUTEX_WAIT is a fence as well is not relied upon.
     kernel_compares: bool = True
     wake_is_a_fence: bool = True
     releases: bool = True
@@ -86,7 +86,7 @@ class Rules:
 class Rank(NamedTuple):
     at: int = 0  # in its program
     seen: int = 0
-    held: int = 0  # what it has read of the data
+    held: int = 0  # what it has read from the data
     asleep_on: int = -1
     buffer: tuple[tuple[int, str, int], ...] = ()  # place, what (store, release, add), number; oldest first
 
@@ -115,7 +115,7 @@ def publish(rank: int, number: int, rules: Rules) -> list[Instruction]:
 
 
 def wait_for(rank: int, target: int, rules: Rules, ranks: int, own: int, start: int) -> list[Instruction]:
-    """`await`, without the looks that only save time; `start` is where in the program it begins, for the jumps."""
+    """`await`, without the checks that only save time; `start` is its position in the program, for the jumps."""
     value, sleepers, data = (place(rank, what) for what in (PROGRESS, SLEEPERS, DATA))
     count: list[Instruction] = [("add", sleepers, 1)] if rules.counts else []
     fences: list[Instruction] = [("fence", 0, 0)] if rules.sleeper_fences else []
@@ -125,7 +125,7 @@ def wait_for(rank: int, target: int, rules: Rules, ranks: int, own: int, start: 
     body = count + fences + look if rules.looks_after_counting else look + count + fences
     body += [("sleep unless", value, target), *(("add", sleepers, -1) for _ in count)]
     read: list[Instruction] = [("read", data, 0)] if rules.with_data else []
-    early = [] if rules.acquires else read  # a processor may read ahead of what it has to wait for
+    early = [] if rules.acquires else read  # a processor may read early, before its wait ends
     loop = start + len(early)
     end = loop + 2 + len(body) + 1
     program = [*early, ("look", value, 0), ("go if", end, target), *body, ("go", loop, 0)]
@@ -183,7 +183,7 @@ def _moves_of(world: World, number: int, program: list[Instruction], rules: Rule
             yield what, _change(world, number, next_one._replace(buffer=(*me.buffer, (where, what, value))))
     elif what == "fence":
         yield what, _change(_drain(world, number, range(len(me.buffer))), number, next_one._replace(buffer=()))
-    elif what == "fence for":  # not all at once: the kernel interrupts one processor after the other
+    elif what == "fence for":  # not all at once: the kernel interrupts one CPU after the other
         drained = _drain(world, where, range(len(world.ranks[where].buffer)))
         yield f"fence for {where}", _change(drained, number, next_one)
     elif what in ("look", "look at sleepers"):
@@ -210,7 +210,7 @@ def _moves_of(world: World, number: int, program: list[Instruction], rules: Rule
 
 
 def _settle(world: World, number: int, program: list[Instruction]) -> World:
-    """Go on to the next instruction that has to do with others: what is nobody's business needs no order."""
+    """Advance to the next instruction that others can observe: the order of local ones does not matter."""
     me = world.ranks[number]
     while me.at < len(program) and me.asleep_on < 0:
         what, where, value = program[me.at]

@@ -1,13 +1,13 @@
-"""A row of calls as a model: who may go on to the next call while others are still in the last.
+"""A model of successive calls: who may enter the next call while others are still in the last one.
 
 What is modelled is native/collectives/communicator.cpp. The programs are the compiled ones that the engine gets. Each
 rank's calls are written out as a list of steps, after `Communicator::enter`, `agree` and `perform`; `try_calls` then
 tries all orders of the steps of all ranks. Every place in memory (work slots, arrays, the chains that ranks compare)
-holds a tag that says who wrote it in which call, and whoever reads one must find the tag that the call, run alone,
-would have put there.
+holds a tag that says who wrote it in which call. A reader must find the tag that the call would have put there if it
+ran alone.
 
-A step waits, reads, writes and publishes at once. That hides nothing: what a rank reads too late or overwrites too early
-it also reads or overwrites when it takes the whole step late or early, since nobody waits for the middle of a step.
+A step waits, reads, writes and publishes atomically. That hides no errors: what a rank reads too late or overwrites too
+early, it also reads or overwrites if the whole step happens late or early, since nobody waits for the middle of a step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _USER = -1  # the writer of what lies in an array before the call
 
 @dataclass(frozen=True)
 class Rules:
-    """What the engine does; a test changes one and expects to be told."""
+    """What the engine does; a test changes one rule and expects an error."""
 
     keeps_its_end: str = "if heard"  # or "always", or "awaited": even if somebody waits for it in this call
     calls_behind: int = 1  # how many calls others may be behind: this many and the one that has just ended
     areas: int = 2
-    one_area_for_all: bool = False  # not only for the programs that can do with one
+    one_area_for_all: bool = False  # not only for programs that work with one
     chains_kept: int = 4
     settles_with_segments: bool = True
     waits_in_second_segment: bool = True
@@ -59,7 +59,7 @@ class Step:
 
 
 def try_calls(ranks: int, calls: Iterable[Call], rules: Rules = Rules()) -> int:  # noqa: B008 - it is frozen
-    """All orders of these calls on so many ranks; the number of states."""
+    """Try all orders of these calls on this many ranks; returns the number of states."""
     calls = list(calls)
     rows = [_steps(rank, ranks, calls, rules) for rank in range(ranks)]
     places = sorted({place for row in rows for step in row for place, _ in step.reads + step.writes}, key=repr)
@@ -130,7 +130,7 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         ]
         steps.append(Step([], [], [*filled, ((rank, "chain", call % rules.chains_kept), call)]))
         step = Step([(peer, settled) for peer in peers], [], [])
-        if chosen.memory != "private":  # agree(): everybody has come, and says where its arrays are
+        if chosen.memory != "private":  # agree(): every rank has entered, and says where its arrays are
             steps.append(Step(step.waits, [], [], base + 1))
             step = Step([(peer, base + 1) for peer in peers], [read for peer in peers for read in meet(peer)], [])
         start = base + 1
@@ -164,7 +164,7 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         settled = ends[-1 - rules.calls_behind]
         if chosen.segments > 1 and not one_area and rules.settles_with_segments:
             settled = last_start
-        for slot in arrays:  # what the caller finds
+        for slot in arrays:  # what the caller reads
             step.reads += [(place_of(slot, one), (call, one, left[slot])) for one in range(chosen.segments)]
         may_be_silent = {
             "if heard": bool(program["silent"]),
@@ -178,7 +178,7 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
 
 
 def _alone(programs: Programs) -> tuple[dict[tuple[int, tuple[int, int]], int], dict[tuple[int, int], int]]:
-    """The call run alone: by instruction and source the instruction that had written it, and by slot who was last."""
+    """The call run alone: by instruction and source, the instruction that wrote it; by slot, the last writer."""
     wrote: dict[tuple[int, int], int] = {}
     found = {}
     ranks = programs.schedule.ranks

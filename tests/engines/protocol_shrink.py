@@ -1,9 +1,10 @@
-"""How the survivors agree on who they are (engines/shared_memory/shrink.py), as a model: ranks that crash at any moment.
+"""A model of how survivors agree on who they are (engines/shared_memory/shrink.py): ranks may crash at any moment.
 
-A rank's words are read one by one, as `agree_on_survivors` reads them, and anything may happen in between. Two things are
-left out because they make no difference. A rank crashes only where it begins to look around anew: until it writes again,
-nobody can tell at which of its reads it crashed. And it looks for decisions at all ranks at once: a decision stays, so
-whoever finds none, one by one, would have found none at the first of them, and whoever finds one finds it at the last.
+The words of a rank are read one by one, as in `agree_on_survivors`, and anything may happen in between. Two things are
+left out because they make no difference. A rank crashes only where it begins a new round of checks: until it writes
+again, nobody can tell at which of its reads it crashed. And it reads the decisions of all ranks at once. Decisions are
+never withdrawn. So if it finds none when it reads one by one, it would have found none at the time of the first read;
+if it finds one, it would also have found it at the time of the last read.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from protocol import Broken, explore
 
 @dataclass(frozen=True)
 class Rules:
-    looks_first: bool = True  # for a decision of somebody else
-    looks_once_more: bool = True  # and again, after somebody was seen to be gone
+    looks_first: bool = True  # for a decision of another rank
+    looks_once_more: bool = True  # and again, after a rank was seen to be gone
     waits_for_equal_views: bool = True
-    heeds_the_dead: bool = True  # a decision counts, whether or not who took it lives
+    heeds_the_dead: bool = True  # a decision counts even if the rank that made it is dead
 
 
 class Rank(NamedTuple):
     alive: bool = True
-    # What others can read: 0 not come, 1 wants, 2 decided; sets of ranks as bits.
+    # What others can read: 0 not there yet, 1 wants to shrink, 2 decided; sets of ranks as bits.
     state: int = 0
     view: int = 0
     decision: int = 0
-    # What it is doing: looking for a decision, at who is gone, at views, for a decision once more; at which rank; with what.
+    # What it is doing: looking for a decision, at who is gone, at views, for a decision again; at which rank; with
+    # what.
     phase: str = "begin"
     at: int = 0
     gone: int = 0
@@ -41,7 +43,7 @@ World = tuple[Rank, ...]
 
 
 def try_agreement(ranks: int, crashes: int, rules: Rules = Rules(), lost: int = 0) -> int:  # noqa: B008 - it is frozen
-    """All orders with up to so many crashes, those of the `lost` before anybody looks included; the number of states."""
+    """Try all orders with up to this many crashes, including the initial `lost`; returns the number of states."""
 
     settled: set[World] = set()
 
@@ -71,7 +73,7 @@ def try_agreement(ranks: int, crashes: int, rules: Rules = Rules(), lost: int = 
 
 
 def _come_to_an_end(world: World, rules: Rules, settled: set[World]) -> None:
-    """If nobody crashes any more, everybody who lives decides: each in turn looks around, again and again."""
+    """If nobody crashes any more, every live rank decides: each in turn checks the others, again and again."""
     passed = []
     for _ in range(3 * len(world)):
         if world in settled or all(rank.phase == "end" for rank in world):
@@ -87,7 +89,7 @@ def _come_to_an_end(world: World, rules: Rules, settled: set[World]) -> None:
 
 
 def _next(world: World, number: int, rules: Rules) -> Rank:
-    """What a rank is after its next read or write, as `agree_on_survivors` goes."""
+    """The state of a rank after its next read or write, following `agree_on_survivors`."""
     me = world[number]
     everybody = (1 << len(world)) - 1
     if me.state == 0:
@@ -108,7 +110,7 @@ def _next(world: World, number: int, rules: Rules) -> Rank:
             if me.at < len(world):
                 return me
         return me._replace(phase="views", at=_peer_after(me, number, -1), gone=0, common=me.view & ~me.gone)
-    # Views: of those in one's own who have come.
+    # Views: those of the ranks in its own view that have come.
     if me.at < len(world):
         peer = world[me.at]
         common = me.common & peer.view if peer.state else me.common

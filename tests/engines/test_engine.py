@@ -1,6 +1,6 @@
-"""The native engine between real processes: every bit against the reference engine, and what becomes of ranks that die.
+"""The native engine between real processes: bit for bit against the reference engine, and what happens when ranks die.
 
-Whatever can be asked of ranks that are threads is in test_engine_threads.py and beside it.
+Everything that can be tested with ranks as threads is in the files test_engine_threads*.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from allfold.schedule import Move
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PATIENCE = 60.0  # seconds after which something that should happen at once is taken not to happen
-MOST_SHARED_BYTES = 8 * 2**20  # of one rank, besides what the user allocates
+MOST_SHARED_BYTES = 8 * 2**20  # per rank, besides what the user allocates
 
 
 def all_of(cases: list[Case], comm: Communicator) -> tuple[list[bytes], int, int]:
@@ -139,7 +139,7 @@ def test_groups_of_processes() -> None:
 
 
 def test_a_rank_that_is_done_may_go_while_others_are_not() -> None:
-    """Rank 0 needs nobody in this broadcast; that it is dead when rank 2 looks around is no reason to give up."""
+    """Rank 0 needs nobody in this broadcast; if rank 2 finds it dead, that is no reason to give up."""
 
     def work(comm: Communicator) -> float:
         processes = np.zeros(comm.size, np.int64)
@@ -224,13 +224,13 @@ def test_a_rank_that_is_killed_is_named_within_two_seconds(kind: str) -> None:
         outputs = [process.stdout for process in processes]
         for output in outputs:
             assert output is not None and output.readline() == "ready\n"
-        # Not waited for before the others have spoken: a process that is dead but not buried counts as dead.
+        # Not waited for before the others have reported: a zombie process counts as dead.
         processes[1].send_signal(signal.SIGKILL)
         killed = time.monotonic()
         reports = {rank: json.loads(output.readline()) for rank, output in enumerate(outputs) if output and rank != 1}
     for name, _sentence, when in reports.values():
         assert name == "RankLost" and when - killed < 2
-    # Whoever notices first gives up, and the other may hear of that instead.
+    # The first to notice gives up, and the other may hear of that instead.
     assert any(f"rank 1 (process {processes[1].pid}) is gone" in sentence for _, sentence, _ in reports.values()), (
         reports
     )

@@ -1,4 +1,4 @@
-"""The native engine, ranks as threads of one process: every bit against the reference engine, in all ways to call it.
+"""The native engine, ranks as threads of one process: bit for bit against the reference engine, in all ways to call it.
 
 What needs processes of its own is in test_engine.py. Everything here also runs under ThreadSanitizer (`make sanitize`).
 """
@@ -37,7 +37,7 @@ from allfold.errors import CollectiveTimeout, MismatchError, RankLost, ScheduleE
 from allfold.launch.threads import run_threads
 from allfold.schedule import Move
 
-# Under a sanitizer a call takes ten times as long, and the interleavings count, not the values.
+# Under a sanitizer a call takes ten times as long, and what matters is interleavings, not values.
 REDUCED = os.environ.get("ALLFOLD_TEST_GRID") == "reduced"
 
 
@@ -58,7 +58,7 @@ def all_of(cases: list[Case], comm: Communicator) -> list[Array | None]:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5] if REDUCED else RANKS)
 def test_every_operation_on_every_type_by_every_algorithm(ranks: int) -> None:
-    # With many ranks every third, which still has every pair somewhere.
+    # With many ranks only every third case, which still covers every pair.
     cases = by_type(ranks, 37)[:: 5 if REDUCED else 3 if ranks > 5 else 1]
     assert_as_expected(cases, ranks, run_threads(partial(all_of, cases), ranks))
 
@@ -155,7 +155,7 @@ def test_a_wrong_generator_is_refused_before_anything_is_moved() -> None:
         array = np.full(5, float(comm.rank))
         error = fails(comm.all_reduce, array, algorithm=forgetful)
         assert (array == comm.rank).all()
-        comm.all_reduce(array)  # and the communicator is as good as before
+        comm.all_reduce(array)  # and the communicator still works
         return error, float(array[0])
 
     for error, total in run_threads(work, 4):
@@ -277,7 +277,7 @@ def test_several_calls_in_flight_and_other_work_in_between() -> None:
         for number, (array, handle) in enumerate(zip(arrays, handles, strict=True)):
             assert handle is not None
             handle.wait()
-            handle.wait()  # and once more, which changes nothing
+            handle.wait()  # a second wait changes nothing
             assert (array == comm.size * number + 3).all()
 
     run_threads(work, 3)
@@ -381,7 +381,7 @@ def test_overlapping_groups_at_the_same_time_from_several_threads() -> None:
 
 
 def test_two_threads_of_a_rank_on_one_communicator_take_turns() -> None:
-    """Which of two equal calls is whose cannot be told, so it does not matter; that neither keeps the other out does."""
+    """Which of two equal calls comes first does not matter; what matters is that neither blocks the other."""
 
     def work(comm: Communicator) -> None:
         totals: list[float] = []

@@ -1,4 +1,4 @@
-"""The native engine, ranks as threads of one process: those who disagree, do not come, or leave.
+"""The native engine, ranks as threads of one process: ranks that disagree, do not come, or leave.
 
 What needs processes of its own is in test_engine.py. Everything here also runs under ThreadSanitizer (`make sanitize`).
 """
@@ -106,7 +106,7 @@ def test_mismatched_calls_raise_everywhere_and_say_who_came_with_what(name: str,
 
         def both() -> None:
             (other if comm.rank == 1 else usual)(comm, array)
-            comm.barrier()  # whoever needed nobody learns of it here
+            comm.barrier()  # ranks that waited for nobody learn of it here
 
         comm.barrier()
         began = time.monotonic()
@@ -180,7 +180,7 @@ def test_abort_ends_the_calls_of_all_ranks_here_and_elsewhere() -> None:
     aborted = threading.Event()
 
     def work(comm: Communicator) -> Exception | None:
-        if comm.rank == 2:  # never comes, so nobody else could end what rank 0 waits for
+        if comm.rank == 2:  # never comes, so nothing else could end rank 0's wait
             assert aborted.wait(PATIENCE)
             return None
         if comm.rank == 1:

@@ -80,7 +80,7 @@ def test_tensors_that_require_gradients() -> None:
         assert weight.grad is not None
         comm.all_reduce(weight.grad, op="avg")
         assert (weight.grad == 2).all()
-        comm.broadcast(weight, root=1)  # as one does with the parameters of a model
+        comm.broadcast(weight, root=1)  # as is done with the parameters of a model
         assert (weight == 1).all() and weight.requires_grad and weight.is_leaf
 
     run_threads(work, 2)

@@ -1,4 +1,4 @@
-"""What the flight recorders held when a call failed: kept with the error, written down, read by people, torch and Perfetto."""
+"""The flight records of a failed call: attached to the error, written to files, read by people, torch and Perfetto."""
 
 from __future__ import annotations
 
@@ -75,13 +75,14 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_what_is_written_is_read_again(flights: list[Path]) -> None:
     world, pair = read(flights)
     assert (world["label"], world["size"], pair["size"]) == ("the world", 3, 2)
-    # Rank 2 wrote nothing of the world: what is known of it the others have seen.
+    # Rank 2 wrote no record of the world: what is known about it comes from the others.
     assert [len(member["calls"]) for member in world["members"]] == [4, 4, 3]
     assert [member["last_done"] for member in world["members"]] == [3, 3, 3]
     assert sorted(world["errors"]) == [0, 1] and world["errors"][0].startswith("CollectiveTimeout: all_reduce: rank 2")
     assert [member["calls"][-1]["elements"] for member in pair["members"]] == [3, 5]
     one = next(path for path in flights if '"label": "the world"' in path.read_text())
-    # Each of the others has found for itself what a tick is worth: their times of rank 2 agree, but not to the last digit.
+    # Each of the others has measured the length of a tick itself: their times for rank 2 agree, but not to the last
+    # digit.
     for seen, told in zip(read([one])[0]["members"][2]["calls"], world["members"][2]["calls"], strict=True):
         for time in ("begun", "ended"):
             assert seen.pop(time) == pytest.approx(told.pop(time), rel=0, abs=1e-3)
@@ -310,7 +311,7 @@ def test_calls_that_nobody_holds_are_not_counted_through() -> None:
 
 
 def test_what_the_doctor_dumped_is_read_as_well(tmp_path: Path) -> None:
-    """A live run, looked into from outside: the same groups, without errors and without anybody who wrote them."""
+    """A live run, seen from outside: the same groups, without errors and without a rank that wrote them."""
     script = (
         "import sys, allfold, numpy\ncomm = allfold.init()\ncomm.all_reduce(numpy.ones(5))\nprint(flush=True)\ninput()"
     )

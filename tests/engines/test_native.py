@@ -36,7 +36,7 @@ def tests() -> Path:
     return FOLDER
 
 
-@pytest.mark.timeout(900)  # the kernels of all instruction sets are compiled in this time, once
+@pytest.mark.timeout(900)  # includes compiling the kernels of all instruction sets, once
 @pytest.mark.parametrize("name", ["kernels_test", "engine_test", "communicator_test", "channel_test"])
 def test_native(tests: Path, name: str) -> None:
     came = subprocess.run([tests / name], capture_output=True, text=True, check=False)

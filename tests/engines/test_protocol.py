@@ -1,5 +1,5 @@
-"""The engine's protocols, tried in every order in which they can happen: nobody sleeps for ever, reads what was overwritten, or
-decides differently. And a protocol with a part left out is caught: the models can tell."""
+"""The engine's protocols, tried in every possible order: nobody sleeps forever, reads what was overwritten, or decides
+differently. And if a part of a protocol is left out, the models notice."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_what_is_not_ordered_is_read_too_early(change: str) -> None:
     ],
 )
 def test_what_is_done_twice_can_be_left_out(rules: Rules) -> None:
-    """Why each of these is there all the same: for the other order of memory, to save a call, for the other way to fence."""
+    """Why each of these exists nevertheless: for the other memory order, to save a call, for the other kind of
+    fence."""
     assert try_everything("one", 3, rules) > 100
 
 
@@ -112,7 +113,7 @@ def test_calls_with_one_work_area_and_with_two_follow_each_other_without_harm(ra
 
 
 BROADCAST = Call("broadcast", "driver", 0)
-REDUCE = Call("reduce", "direct", 0)  # where the last instruction of some is awaited
+REDUCE = Call("reduce", "direct", 0)  # where others wait for the last instruction of some ranks
 LONG = Call("broadcast", "driver", 0, segments=4)
 ONE_AREA = Call("all_reduce", "direct", segments=3)
 SHARED = Call("all_reduce", "direct", memory="shared")
@@ -164,5 +165,5 @@ def test_survivors_that_are_hasty_are_caught(changed: dict[str, bool], what: str
 
 
 def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
-    """Whoever writes a smaller view looks for decisions again before it could decide on it."""
+    """A rank that writes a smaller view looks for decisions again before it can decide on it."""
     assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000

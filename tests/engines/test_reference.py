@@ -1,4 +1,4 @@
-"""The reference engine: every registered algorithm on real data, against plain NumPy and an interpreter of its own."""
+"""The reference engine: every registered algorithm on real data, against plain NumPy and a separate interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def roots(collective: str, ranks: int) -> Iterator[int | None]:
 
 
 def length_of(collective: str, ranks: int, size: int) -> int:
-    """How long an input is: a whole array must be cut into slices."""
+    """The length of an input: a whole array must divide into slices."""
     return size * ranks if collective in ("scatter", "reduce_scatter", "all_to_all") else size
 
 
@@ -126,13 +126,13 @@ def numbers(data: st.DataObject, dtype: Dtype, ranks: int, length: int) -> list[
     if dtype.kind == "integer":
         return [np.frombuffer(generator.bytes(length * dtype.itemsize), dtype.carrier) for _ in range(ranks)]
     plain = [generator.choice([1, 2, -1], length).astype(dtype.accumulates_in) for _ in range(ranks)]
-    if dtype.kind == "complex":  # products of these stay on the axes, where both parts are exact
+    if dtype.kind == "complex":  # products of these stay real or imaginary, where both parts are exact
         plain = [array * generator.choice([1, 1j], length).astype(dtype.carrier) for array in plain]
     return [narrow(array, dtype) for array in plain]
 
 
 def exact_total(operation: Op, dtype: Dtype, inputs: list[Array]) -> Array:
-    """The reduction in one piece: on the numbers above exact in any order, but for the mean, which rounds once."""
+    """The reduction in one go: exact in any order on the numbers above, except for the mean, which rounds once."""
     ufuncs: dict[str, np.ufunc] = {
         "sum": np.add,
         "avg": np.add,
@@ -218,7 +218,7 @@ def interpret(schedule: Schedule, inputs: list[Array], dtype: Dtype, average: bo
 @reducing
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_the_order_of_every_reduction_is_that_of_the_schedule(collective: str, name: str, dtype: str) -> None:
-    # Numbers of very different sizes: any other order or another rounding shows.
+    # Numbers of very different magnitudes: any other order or rounding shows.
     kind = DTYPES[dtype]
     for ranks in (1, 2, 3, 5, 8, 9):
         generator = np.random.default_rng(ranks)
@@ -277,7 +277,7 @@ def test_an_operation_that_is_not_commutative_runs_in_rank_order_or_not_at_all(c
                     UsageError, match=r"last_nonzero is not commutative, and .* does not keep rank order"
                 ):
                     replay(schedule, inputs, mine)
-                replay(schedule, inputs, op(last_nonzero, commutative=True))  # on the user's own word
+                replay(schedule, inputs, op(last_nonzero, commutative=True))  # because the user says so
 
 
 def test_products_of_matrices_are_taken_in_rank_order() -> None:
@@ -286,7 +286,7 @@ def test_products_of_matrices_are_taken_in_rank_order() -> None:
 
     ranks = 6
     inputs = [np.random.default_rng(rank).integers(-3, 4, (2, 2)) for rank in range(ranks)]
-    # One chunk holds a whole matrix in these, so that the function never sees a part of one.
+    # Here one chunk holds a whole matrix, so that the function never sees a part of one.
     chosen = [name for name in allfold.algorithms("all_reduce") if schedule_of("all_reduce", name, ranks).chunks == 1]
     ordered = [name for name in chosen if keeps_rank_order(schedule_of("all_reduce", name, ranks))]
     assert ordered
@@ -399,7 +399,7 @@ def test_chunks_that_hold_nothing_are_none() -> None:
 
 def test_a_chunk_keeps_its_length_wherever_it_lies() -> None:
     def parked(ranks: int, root: int) -> Iterator[list[Move]]:
-        """The chunks lie one place too far on rank 1, the last in scratch, before they go where they belong."""
+        """On rank 1 the chunks lie shifted by one place, the last one in scratch, before they go where they belong."""
         yield [copy(chunk, source=0, destination=1, into=chunk + 1) for chunk in range(3)]
         yield [copy(chunk + 1, source=1, destination=1, into=chunk) for chunk in range(3)]
 

@@ -27,7 +27,7 @@ from allfold.errors import AllfoldError
 # Fork and not spawn: the children need this module's functions at once, and the test process has no other threads.
 processes = multiprocessing.get_context("fork")
 
-LONG = 60.0  # longer than any test may take: whoever is told by a timeout fails the test
+LONG = 60.0  # longer than any test may take: a test that needs the timeout fails
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Child:
-    """A function in a process of its own, and what became of it."""
+    """A function in its own process, and its outcome."""
 
     def __init__(self, work: Callable[..., object], *arguments: object) -> None:
         self.results, sender = processes.Pipe(duplex=False)
@@ -79,7 +79,7 @@ def plain(rank: int, size: int, key: str, timeout: float = LONG) -> list[bytes]:
 
 
 def share_memory(rank: int, size: int, key: str, payload_bytes: int, count: int) -> bool:
-    """Everyone hands in memory, everyone writes into everyone's, and everyone reads what was written into its own."""
+    """Every rank contributes memory, writes into everyone's, and reads what was written into its own."""
     own = [os.memfd_create("part", os.MFD_CLOEXEC) for _ in range(count)]
     for descriptor in own:
         os.ftruncate(descriptor, 8 * size)
@@ -113,7 +113,7 @@ def test_everyone_gets_the_bytes_and_the_memory_of_everyone(
 
 
 def test_a_missing_rank_is_named_on_every_rank(key: str) -> None:
-    # Rank 1 runs out of time long before the others: rank 0 knows who is missing, and must be asked by rank 1.
+    # Rank 1 times out long before the others: rank 0 knows who is missing, so rank 1 must ask it.
     timeouts = {0: LONG, 1: 0.3, 3: LONG}
     children = [Child(plain, rank, 5, key, timeout) for rank, timeout in timeouts.items()]
     for child in children:
@@ -185,7 +185,8 @@ def test_strangers_and_garbage_disturb_nobody(key: str) -> None:
     memory = os.memfd_create("unwanted")
     socket.send_fds(strangers[-1], [b"garbage with a descriptor"], [memory])
     os.close(memory)
-    # The one stranger in between stays silent, and stays. Those who spoke are shown the door before the ranks even come.
+    # The stranger in the middle stays silent, and stays connected. Those who spoke are rejected before the ranks even
+    # come.
     for stranger in [*strangers[: len(garbage)], strangers[-1]]:
         stranger.settimeout(LONG / 2)
         with contextlib.suppress(ConnectionResetError):
@@ -209,7 +210,7 @@ def test_another_version_is_an_error_that_names_both(key: str) -> None:
 
 @pytest.mark.parametrize("build", [(_native.LAYOUT ^ 1, allfold.__version__.encode()), (_native.LAYOUT, b"0.0.9")])
 def test_another_build_is_an_error_that_names_both(key: str, build: tuple[int, bytes]) -> None:
-    """Its memory may look different: nobody must map it."""
+    """Its memory layout may be different: nobody may map it."""
     child = Child(plain, 0, 2, key)
     with knock(key, LONG / 2) as connection:
         connection.send(hello(1, 2, build=build))
@@ -257,7 +258,7 @@ def test_another_user_cannot_join(key: str) -> None:
 
 @contextlib.contextmanager
 def held_by_another_user(key: str, names: Sequence[bytes], kind: int, listens: bool) -> Iterator[Child]:
-    """Somebody else has guessed the key, and holds these names: that of the run with each of the endings."""
+    """Another user has guessed the key and holds these names: that of the run with each of the suffixes."""
     here, ready = processes.Pipe(duplex=False)
 
     def hold(enough: Connection) -> None:
@@ -332,7 +333,7 @@ def die_after_hello(rank: int, size: int, key: str) -> None:
 def die_while_receiving(rank: int, size: int, key: str) -> None:
     connection = knock(key, LONG / 2)
     connection.send(hello(rank, size))
-    connection.recv(1000)  # the answer begins: by now every rank has come and handed in its part
+    connection.recv(1000)  # the answer begins: by now every rank has come and delivered its part
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -352,7 +353,7 @@ def test_a_rank_that_dies_is_named_on_every_rank_at_once(key: str, dying: Callab
 
 def test_rank_zero_that_dies_is_named(key: str) -> None:
     host, other = Child(plain, 0, 3, key), Child(plain, 1, 3, key)
-    # The kernel's list shows when rank 1 is connected: rank 0's end of a connection bears the name of the listener.
+    # The kernel's list shows when rank 1 is connected: rank 0's end of a connection has the name of the listener.
     name = socket_name(key, os.geteuid())[1:]
     deadline = time.monotonic() + LONG / 2
     while Path("/proc/net/unix").read_bytes().count(name) < 2:
@@ -388,7 +389,7 @@ def test_a_rank_that_fails_tells_the_others_why(key: str) -> None:
 def test_a_rank_that_stops_in_the_middle_is_named(key: str) -> None:
     children = [Child(plain, 0, 3, key, 0.5), Child(plain, 1, 3, key, LONG)]
     with knock(key, LONG / 2) as connection:
-        connection.send(hello(2, 3, payload_bytes=1))  # and never the byte
+        connection.send(hello(2, 3, payload_bytes=1))  # and never sends that byte
         for child in children:
             outcome = child.outcome()
             assert outcome.error == "CollectiveTimeout"

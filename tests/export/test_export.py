@@ -96,7 +96,7 @@ def test_msccl_in_every_form(collective: str, name: str, fused: bool, aside: boo
 
 
 def test_msccl_ring_is_the_ring_that_everybody_runs() -> None:
-    """One thread block a rank: send, combine and hand on, hand on, receive; nothing waits for another thread block."""
+    """One thread block per rank: send, combine and forward, forward, receive; no waits between thread blocks."""
     for rank, gpu in enumerate(parse(msccl.write(af.schedule("all_reduce", "ring", 4))).gpus):
         (block,) = gpu.blocks
         assert (block.send, block.receive) == ((rank + 1) % 4, (rank - 1) % 4)
@@ -126,7 +126,7 @@ def test_msccl_leaves_the_input_alone() -> None:
 
 
 def test_msccl_lays_aside_what_would_deadlock() -> None:
-    """Eight ranks exchange four chunks in one step, each before it is free: no connection has room for that."""
+    """Eight ranks exchange four chunks in one step, before any chunk is free: no connection has room for that."""
     plan = af.schedule("all_to_all", "bruck", 8)
     with pytest.raises(af.ScheduleError, match=r"deadlock: .* has no room to send until"):
         msccl.read(lower(plan, fused=False).to_xml())
@@ -173,7 +173,7 @@ def gpu(rank: int, *blocks: str, sizes: tuple[int, int, int] = (2, 2, 2)) -> str
 
 
 def block(send: int, receive: int, *steps: str, channel: int = 0) -> str:
-    """Steps as `type source destination [count] [waits thread-block.step] [!]`, `!` for: somebody waits for this."""
+    """Steps as `type source destination [count] [waits thread-block.step] [!]`, `!` if another step waits for it."""
     lines = []
     for number, step in enumerate(steps):
         kind, source, target, *rest = step.split()
@@ -187,7 +187,7 @@ def block(send: int, receive: int, *steps: str, channel: int = 0) -> str:
 
 
 def test_a_hand_written_file() -> None:
-    """Each rank takes care of one chunk: receives the other's part into scratch, adds it, and sends the sum back."""
+    """Each rank owns one chunk: it receives the other's part into scratch, adds it, and sends the sum back."""
     text = xml(
         gpu(0, block(1, 1, "s i1 o0", "r i0 s0", "cpy i0 o0", "re s0 o0", "s o0 o0", "r i0 o1")),
         gpu(1, block(0, 0, "s i0 o0", "rrc i1 o1", "s o1 o0", "r i0 o0")),
@@ -200,7 +200,7 @@ def test_a_hand_written_file() -> None:
 
 
 def test_sums_that_are_kept_nowhere() -> None:
-    """rrs adds and hands on. The ring of other people's generators, on two channels, in place and out of place."""
+    """rrs adds and forwards. The ring as other generators write it, on two channels, in place and out of place."""
     for in_place in (0, 1):
         out = "i" if in_place else "o"
         gpus = []
@@ -221,7 +221,7 @@ def test_sums_that_are_kept_nowhere() -> None:
 
 
 def test_a_sum_that_is_kept_nowhere_while_its_operand_is_still_needed() -> None:
-    """Rank 1 adds its part to what goes by and keeps its own content, which it sends to rank 0 afterwards."""
+    """Rank 1 adds its part to what it forwards, and keeps its own content, which it sends to rank 0 afterwards."""
     text = xml(
         gpu(0, block(1, 2, "s i0 o0", "r i0 o0"), sizes=(1, 1, 0)),
         gpu(1, block(2, 0, "rrs i0 o0"), block(-1, 2, "r i0 o0"), sizes=(1, 1, 0)),
@@ -237,15 +237,15 @@ def test_a_sum_that_is_kept_nowhere_while_its_operand_is_still_needed() -> None:
 @pytest.mark.parametrize(
     ("gpus", "says"),
     [
-        (  # both wait for the other's first word
+        (  # both wait for the other's first message
             (gpu(0, block(1, 1, "r i0 o0", "s i0 o0")), gpu(1, block(0, 0, "r i0 o0", "s i0 o0"))),
             r"deadlock: gpu 0 tb 0 step 0 \(r\) waits until gpu 1 tb 0 step 1",
         ),
-        (  # what is received is sent on by another thread block that does not wait for it
+        (  # what is received is forwarded by another thread block that does not wait for it
             (gpu(0, block(-1, 1, "r i0 o0"), block(1, -1, "s o0 o0")), gpu(1, block(0, 0, "s i0 o0", "r i0 o0"))),
             r"race: gpu 0 tb [01] step 0 and gpu 0 tb [01] step 0 both use chunk 0",
         ),
-        (  # the step that is waited for never says that it is done
+        (  # the awaited step never signals that it is done
             (
                 gpu(0, block(-1, 1, "r i0 o0"), block(1, -1, "s o0 o0 0.0")),
                 gpu(1, block(0, 0, "s i0 o0", "r i0 o0")),
@@ -321,7 +321,7 @@ _GOOD = msccl.write(af.schedule("all_reduce", "recursive_doubling", 3))
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_damaged_files_raise_nothing_but_our_own(data: st.DataObject) -> None:
-    """Cut out, doubled and replaced pieces: a schedule comes back, or one of our errors."""
+    """Deleted, doubled and replaced pieces: the result is a schedule or one of our errors."""
     start = data.draw(st.integers(0, len(_GOOD)))
     end = data.draw(st.integers(start, min(len(_GOOD), start + 60)))
     piece = data.draw(st.sampled_from(["", "-1", "9", "rrs", "nop", '"', "<", _GOOD[start:end] * 2, "\x00", "é"]))
@@ -375,7 +375,7 @@ def test_what_mscclpp_cannot_express_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def damaged(change: Callable[[list[dict[str, object]]], object]) -> str:
-    """A plan of two ranks whose first rank's operations were changed."""
+    """A plan of two ranks with changed operations of the first rank."""
     document = json.loads(mscclpp.write(af.schedule("all_reduce", "ring", 2)))
     change(document["gpus"][0]["threadblocks"][0]["ops"])
     return json.dumps(document)

@@ -1,4 +1,4 @@
-"""Every registered algorithm is proved, for every root, and its counts are held to what it says of itself and in words."""
+"""Every registered algorithm is proved, for every root, and its counts match `@algorithm` and its docstring."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_is_right_for_every_root(collective: str, name: str) -> None:
 
 
 def test_everything_is_right_for_1_to_33_ranks_and_every_root() -> None:
-    """The claim of the documents, by the command that they name; its process pool uses all cores."""
+    """The claim of the documentation, tested with the command that it names; its process pool uses all cores."""
     command = [sys.executable, "-m", "allfold", "verify", "--all", "--ranks", "1-33", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_every_shipped_algorithm_says_its_costs() -> None:
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_counts_are_what_it_says(collective: str, name: str) -> None:
-    """In `@algorithm`, and in its docstring: of the formulas there one is true for any number of ranks, and each for some."""
+    """In `@algorithm` and in its docstring: for any number of ranks one formula is true, and each is true for some."""
     found = find_algorithm(collective, name)
     text = " ".join((found.function.__doc__ or "").split())
     steps, port = set(steps_written(text)), set(port_written(text))

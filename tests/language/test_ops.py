@@ -1,4 +1,4 @@
-"""What every operation does to every element type, held against arithmetic on single numbers."""
+"""What every operation does to every element type, compared with arithmetic on single numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def warnings_are_errors() -> Iterator[None]:
 
 
 def patterns(dtype: Dtype, generator: np.random.Generator, count: int) -> Array:
-    """Any bits whatever: subnormal numbers, infinities and NaN among them, and some round numbers."""
+    """Arbitrary bits, including subnormal numbers, infinities and NaN, and some round numbers."""
     if dtype.kind == "bool":
         return generator.integers(0, 2, count).astype(bool)
     array = np.frombuffer(generator.bytes(count * dtype.itemsize), dtype.carrier).copy()
@@ -59,7 +59,7 @@ def patterns(dtype: Dtype, generator: np.random.Generator, count: int) -> Array:
 
 
 def same(left: Array, right: Array, dtype: Dtype) -> bool:
-    """The same bits; any NaN is like any other."""
+    """The same bits; all NaNs count as equal."""
     if left.dtype != dtype.carrier or right.dtype != dtype.carrier or left.shape != right.shape:
         return False
     if dtype.kind == "complex":
@@ -130,7 +130,7 @@ def nearest_half(value: np.float32, dtype: Dtype) -> int:
     sign = int(np.signbit(value)) << 15
     values = all_halves(dtype)
     size = abs(float(value))
-    if size > values[-1]:  # infinity stands where the next number would be
+    if size > values[-1]:  # infinity takes the place of the next number
         overshoot, place = size - values[-1], values[-1] - values[-2]
         return sign | len(values) - 1 + int(overshoot >= place / 2)
     above = int(np.searchsorted(values, size))

@@ -1,4 +1,4 @@
-"""Planted errors: each kind of wrong is caught, with the rank, the chunk, the step and the source line."""
+"""Planted errors: each kind of error is caught, with the rank, the chunk, the step and the source line."""
 
 from __future__ import annotations
 
@@ -265,14 +265,14 @@ def test_what_is_reduced_is_handed_to_a_few_and_read_by_many() -> None:
 def test_a_cycle_of_waits() -> None:
     programs = compile(af.schedule("all_reduce", "ring", 3))
     first = programs.starts[:-1]
-    rank = np.array([1, 2, 0])  # everybody's first instruction waits for its neighbour's
+    rank = np.array([1, 2, 0])  # every rank's first instruction waits for its neighbour's
     starts = np.searchsorted(first, np.arange(programs.starts[-1] + 1))
     with pytest.raises(ScheduleError, match="a cycle of waits: none of the ranks 0, 1, 2 can go on"):
         check(replace(programs, waits=Lists(starts, rank, np.ones(3, np.int64))))
 
 
 def test_the_fast_path_of_direct_is_one_instruction_a_rank() -> None:
-    """In shared memory everybody reduces its own chunk from all and writes it to all, tile by tile."""
+    """In shared memory every rank reduces its own chunk from all and writes it to all, tile by tile."""
     programs = compile(af.schedule("all_reduce", "direct", 4))
     assert np.diff(programs.starts).tolist() == [1, 1, 1, 1]
     assert programs.work_slots.tolist() == [0, 0, 0, 0]

@@ -1,4 +1,4 @@
-"""Formulas as docstrings and pages have them, `2(P−1)/P·S`, computed: to hold what is written to what is counted."""
+"""Evaluate formulas of docstrings and pages, such as `2(P−1)/P·S`, to compare what is written with what is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting ranks: who they are told to be, what comes back from them, and that none outlives a failure."""
+"""Starting ranks: the identity they are given, what they return, and that none outlives a failure."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ SLURM = {
 def test_the_place_that_a_launcher_gives(environ: dict[str, str], rank: int, size: int, local_rank: int) -> None:
     place = place_from_environment(environ)
     assert (place.rank, place.size, place.local_rank) == (rank, size, local_rank)
-    # Another rank of the same run works out the same key.
+    # Another rank of the same run computes the same key.
     assert place_from_environment(dict(environ)).key == place.key
-    # Of all these only the processes that no launcher started are alone.
+    # Among all these, only processes that no launcher started are alone.
     assert launched_place(environ) == (None if size == 1 else place)
 
 
@@ -148,7 +148,7 @@ def test_variables_that_make_no_sense_are_named(environ: Mapping[str, str], fact
 
 
 def everywhere(work: Callable[..., Any], ranks: int, *args: object, **options: Any) -> list[Any]:
-    """What spawn does, on the bare place instead of a communicator."""
+    """Like spawn, but with the bare place instead of a communicator."""
     return run_everywhere(nullcontext, work, ranks, args=args, **options)
 
 
@@ -175,7 +175,7 @@ def wait_for_end_of(processes: list[int], patience: float = PATIENCE) -> None:
 def no_descriptor_is_left() -> Iterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     yield
-    # Fewer is well: what an earlier test left to the garbage collector may go at any time.
+    # Fewer is fine: what an earlier test left to the garbage collector may go at any time.
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
@@ -324,7 +324,7 @@ def test_of_several_causes_the_first_in_time_wins_and_others_may_finish(tmp_path
 def test_ranks_that_will_not_end_are_ended(tmp_path: Path) -> None:
     def work(place: Place) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        stubborn = subprocess.Popen(["sleep", "1000"])  # what a rank starts itself goes with it
+        stubborn = subprocess.Popen(["sleep", "1000"])  # processes that a rank starts end with it
         (tmp_path / f"{place.rank}.new").write_text(f"{os.getpid()} {stubborn.pid}")
         (tmp_path / f"{place.rank}.new").rename(tmp_path / f"{place.rank}.ready")
         if place.rank == 0:
@@ -438,7 +438,7 @@ def allfold_run(
 
 def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    # One write a line: without prefixes nobody keeps the pieces of lines of different ranks apart.
+    # One write per line: without prefixes, nothing keeps partial lines of different ranks apart.
     script.write_text(
         "import os, sys\nsys.stdout.write(f\"{os.environ['RANK']} {os.environ['WORLD_SIZE']} {sys.argv[1:]}\\n\")\n"
     )
@@ -550,7 +550,7 @@ def test_a_signal_to_the_launcher_ends_everything(number: signal.Signals, status
 
 
 def test_the_launcher_never_sleeps_for_good() -> None:
-    # A signal may come just before the kernel puts the launcher to sleep; nobody wakes it then but the clock.
+    # A signal may come just before the kernel puts the launcher to sleep; then only a timeout wakes it.
     supervisor = Supervisor(prefix_output=False)
     for deadline in (None, time.monotonic() + 1000):
         assert 0 < supervisor._patience(deadline) <= 1
@@ -601,7 +601,7 @@ def test_nothing_outlives_the_launcher(kind: str, number: signal.Signals) -> Non
 
 
 def test_executables_get_signals_as_they_know_them() -> None:
-    # Python ignores SIGPIPE; a command that inherited that would write into a closed pipe for ever.
+    # Python ignores SIGPIPE; a command that inherited that would write into a closed pipe forever.
     status, output, _ = allfold_run("-n", 1, "--", "sh", "-c", "grep SigIgn /proc/self/status")
     assert status == 0
     assert int(output.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
@@ -625,7 +625,7 @@ def test_spawn_gives_every_rank_its_communicator() -> None:
     ]
 
 
-# Says who did the work, whether in this process, and that the communicator is of no more use afterwards.
+# Prints who did the work, whether in this process, and that the communicator is unusable afterwards.
 STARTING = """
 import os, sys
 import allfold as af

@@ -26,7 +26,7 @@ from allfold.registry import find_algorithm
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 MANY = [*range(1, 34), 64, 128]
 
-# α = 3 µs, of which 1 µs to start and 2 µs on the way; 10 GB/s a port; 20 GB/s combined.
+# α = 3 µs: 1 µs to start and 2 µs on the way; 10 GB/s per port; combining at 20 GB/s.
 PLAIN = {
     "port": 10e9,
     "port_latency": 0.5e-6,
@@ -38,7 +38,7 @@ PLAIN = {
 
 
 def plain(ranks: int) -> Topology:
-    """Everybody alone on a host, under a switch that never blocks: the textbook's α-β-γ model."""
+    """One rank per host, under a non-blocking switch: the textbook's α-β-γ model."""
     return hosts(ranks, 1, **PLAIN)
 
 
@@ -117,7 +117,7 @@ def test_bytes_through_ports_are_those_of_the_counts() -> None:
 
 
 def test_local_work_goes_on_meanwhile() -> None:
-    """The whole-buffer ring adds up what came last while it passes on the next; only the last addition is waited for."""
+    """The whole-buffer ring adds what came last while it forwards the next; only the last addition is waited for."""
     size = 2**20
     step, adding = 3e-6 + size / 10e9, size / 20e9
     assert priced("all_reduce", "rotate", 5, plain(5), size) == pytest.approx(4 * step + adding)
@@ -266,7 +266,7 @@ def test_65_536_ranks() -> None:
 @pytest.mark.parametrize("text", ["one_host", "hosts:ranks_per_host=1"])
 @pytest.mark.parametrize("ranks", [2, 5, 6, 9, 16])
 def test_where_routes_are_alike_it_does_not_matter_who_meets_whom(text: str, ranks: int) -> None:
-    """So a tournament of many ranks need not be written down round by round."""
+    """So a tournament of many ranks need not be written out round by round."""
     topology, said = find_topology(text, ranks), Everybody(1 / ranks, 0.0, steps=ranks - 1 + ranks % 2)
     ours = Load.of([said], topology, ranks)
     theirs = Load.of(folded("all_to_all", "pairwise", ranks, None), topology, ranks)
@@ -305,7 +305,7 @@ def test_nothing_is_faster_than_the_bounds(text: str) -> None:
 
 
 def test_the_bounds_are_reached() -> None:
-    """Somewhere; else they would be worth little."""
+    """In some cases; otherwise they would be worth little."""
     assert priced("broadcast", "tree", 16, plain(16), 0) / least_latency(plain(16), 16) < 1.35
     no_way = hosts(16, 1, **{**PLAIN, "port_latency": 0.0, "latency": 0.0})
     assert priced("barrier", "dissemination", 16, no_way, 0) == pytest.approx(least_latency(no_way, 16))

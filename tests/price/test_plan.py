@@ -1,4 +1,4 @@
-"""Plans: the fastest first and for the right reason, maps of who wins where, the machine shown; and docs/model.md is true."""
+"""Plans (fastest first, for the right reason), maps of who wins where, drawings of machines; docs/model.md is true."""
 
 from __future__ import annotations
 

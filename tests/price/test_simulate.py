@@ -25,7 +25,7 @@ from allfold.price.topology.machines import dragonfly, fat_tree, hosts, one_host
 from allfold.price.topology.topology import Topology
 from allfold.view.timeline import timeline_as_svg, timeline_as_text
 
-OVERHEAD, LATENCY, BANDWIDTH, REDUCTION = 1e-6, 0.7e-6, 1e9, 4e9  # the latency of a port; a route has two
+OVERHEAD, LATENCY, BANDWIDTH, REDUCTION = 1e-6, 0.7e-6, 1e9, 4e9  # the latency is per port; a route has two
 ALPHA = OVERHEAD + 2 * LATENCY
 SIZE = 1 << 20
 EVERY = [
@@ -34,7 +34,7 @@ EVERY = [
 
 
 def homogeneous(ranks: int, overhead: float = OVERHEAD, reduction: float = REDUCTION) -> Topology:
-    """Ports and nothing else between them: the α-β-γ model."""
+    """Ports with nothing between them: the α-β-γ model."""
     return one_host(ranks, BANDWIDTH, LATENCY, inf, overhead, reduction)
 
 
@@ -66,7 +66,7 @@ def test_ring(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16, 64])
 def test_trees_and_doublings(ranks: int) -> None:
-    """⌈log₂P⌉ times a whole buffer, or S(P−1)/P in all where the buffer is halved; α once a step, whatever it carries."""
+    """⌈log₂P⌉ times a whole buffer, or S(P−1)/P in all where the buffer is halved; α once per step."""
     topology, steps, whole = homogeneous(ranks), (ranks - 1).bit_length(), SIZE / BANDWIDTH
     part, combined = (ranks - 1) / ranks * whole, SIZE / REDUCTION
     for name, expected in {
@@ -79,7 +79,7 @@ def test_trees_and_doublings(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [3, 5, 6, 7])
 def test_doubling_folds_odd_ranks_in_first(ranks: int) -> None:
-    """A step to fold the ranks beyond a power of two in, and one to tell them the result; some latencies overlap."""
+    """One step to fold in the ranks beyond a power of two, and one to send them the result; some latencies overlap."""
     steps = ranks.bit_length() - 1
     expected = (steps + 2) * (ALPHA + SIZE / BANDWIDTH) + (steps + 1) * SIZE / REDUCTION
     found = simulate(all_reduce("recursive_doubling", ranks), homogeneous(ranks), SIZE).duration
@@ -102,7 +102,7 @@ def test_naive_shares_its_ports(ranks: int, size: int) -> None:
     expected = 2 * LATENCY + max(OVERHEAD + others * one, others * OVERHEAD + one)
     simulated = simulate(all_reduce("naive", ranks), homogeneous(ranks, reduction=inf), size).duration
     assert simulated == pytest.approx(expected, rel=1e-12)
-    # All arrive at once where starting costs nothing, and are combined one after the other.
+    # If starting costs nothing, all arrive at once, and are combined one after the other.
     expected = 2 * LATENCY + others * (one + size / REDUCTION)
     simulated = simulate(all_reduce("naive", ranks), homogeneous(ranks, overhead=0.0), size).duration
     assert simulated == pytest.approx(expected, rel=1e-12)
@@ -125,7 +125,7 @@ def test_a_shared_bus_is_shared() -> None:
 
 
 def test_steps_do_not_wait_for_each_other() -> None:
-    """Of a straggler's step only those who need its data are late: the two chains have nothing to do with each other."""
+    """Only ranks that need a straggler's data are late: the two chains are independent of each other."""
 
     def chains(ranks: int):  # type: ignore[no-untyped-def]
         yield [af.copy(0, 0, 1), af.copy(1, 2, 3)]
@@ -142,7 +142,7 @@ def test_steps_do_not_wait_for_each_other() -> None:
 
 
 def brute_force(routes: list[list[int]], bandwidth: list[float], limit: list[float]) -> list[float]:
-    """Raise all rates together in small steps of events: the textbook, one bottleneck at a time."""
+    """Raise all rates together until one bottleneck after the other is full: the textbook's algorithm."""
     rate, rising = [0.0] * len(routes), set(range(len(routes)))
     while rising:
         room = []
@@ -195,7 +195,7 @@ def test_rates_are_max_min_fair(network: tuple[list[list[int]], list[float], lis
 def test_flows_that_come_and_go_finish_as_if_all_were_solved_anew(
     network: tuple[list[list[int]], list[float], list[float]], random: object
 ) -> None:
-    """Whatever `Flows` leaves out of a new solution would have come out the same."""
+    """Rates that `Flows` does not recompute would have come out the same."""
     routes, bandwidth, limit = network
     start = [float(random.randint(0, 3)) for _ in routes]  # type: ignore[attr-defined]
     size = [float(random.randint(1, 9)) for _ in routes]  # type: ignore[attr-defined]
@@ -260,7 +260,7 @@ def check(timeline: Timeline) -> None:
 
 
 def check_order(timeline: Timeline) -> None:
-    """The rule of the language, read off the times: every move sees what was made before its step, and nothing later."""
+    """The rule of the language, checked on times: every move sees what was made before its step, and nothing later."""
     columns, segments = timeline.schedule.columns, timeline.segments
     step = np.repeat(np.arange(timeline.schedule.steps), np.diff(timeline.schedule.starts))
     number = {}
@@ -301,7 +301,7 @@ def test_every_algorithm_on_every_topology(collective: str, name: str) -> None:
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
 def test_symmetry_leaves_nothing_out(collective: str, name: str) -> None:
-    """What is read off other ranks is what a simulation of all of them finds."""
+    """Times derived from other ranks equal those of a simulation of all ranks."""
     for ranks in (6, 8):
         schedule = af.schedule(collective, name, ranks)
         for topology in topologies(ranks):

@@ -1,4 +1,4 @@
-"""Topologies: every route is what the network says, whatever is bad is refused with the reason, nothing is lost in JSON."""
+"""Topologies: every route is what the network implies, bad input is refused with the reason, JSON loses nothing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_dragonfly_takes_at_most_one_cable_between_groups() -> None:
     )
     assert (across == (group[source] != group[destination])).all()
     ends = {}
-    for pair in range(len(routes)):  # whoever crosses between two groups takes the same cable
+    for pair in range(len(routes)):  # all routes between two groups take the same cable
         for link in routes[pair]:
             if topology.links[int(link)].kind == "uplink":
                 ends.setdefault((group[source[pair]], group[destination[pair]]), set()).add(int(link))
@@ -109,7 +109,7 @@ def test_a_dragonfly_takes_at_most_one_cable_between_groups() -> None:
 
 
 def test_a_fat_tree_spreads_a_shift_over_its_uplinks() -> None:
-    """Every host sends to the host one leaf further: no two of them meet."""
+    """Every host sends to the host one leaf further: no two of them share an uplink."""
     topology = fat_tree(64, 1, hosts_per_leaf=16)
     everyone = np.arange(64)
     routes = topology.routes(everyone, (everyone + 16) % 64)
@@ -391,7 +391,8 @@ Legend:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine as the kernel shows it: two memory nodes, two threads a core, a container's limit, two kinds of cards."""
+    """A machine as the kernel shows it: two memory nodes, two threads per core, a container limit, two kinds of
+    cards."""
     files = {
         "proc/meminfo": "MemTotal:       2048 kB",
         "proc/cpuinfo": "processor : 0\nmodel name\t: Some  CPU\n",

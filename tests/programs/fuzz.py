@@ -47,7 +47,7 @@ def built(drawn: Drawn) -> Schedule:
 
 
 def verdict(drawn: Drawn) -> str | None:
-    """What `verify` has against a schedule."""
+    """What `verify` says is wrong with a schedule."""
     try:
         allfold.verify(built(drawn))
     except allfold.ScheduleError as error:
@@ -56,7 +56,7 @@ def verdict(drawn: Drawn) -> str | None:
 
 
 def try_schedule(seed: int) -> Counter[str]:
-    """One seed: a right schedule, a spoiled one, and what is compiled of the right one."""
+    """One seed: a correct schedule, a spoiled one, and the programs compiled from the correct one."""
     rng = random.Random(seed)
     right = draw(rng, rng.choice(COLLECTIVES), rng.randint(1, 6))
     if (fault := judge(right)) is not None:
@@ -91,7 +91,7 @@ def try_programs(rng: random.Random, schedule: Schedule) -> Counter[str]:
             found = str(error)
         several = (1, SEGMENTS) if programs.work_slots.any() else (1,)
         wanted = next((fault for count in several if (fault := judge_programs(crippled, count))), None)
-        # What check asks for beyond the order (who keeps silent towards whom) concerns the calls that follow.
+        # What `check` demands beyond the order (which ranks are silent towards which) concerns later calls.
         of_order = found is not None and ("unordered" in found or "cycle" in found)
         if (wanted is not None and found is None) or (wanted is None and of_order):
             raise Disagreement(f"{memory} programs, crippled: check says {found!r}, the oracle {wanted!r}")
@@ -104,7 +104,7 @@ def try_programs(rng: random.Random, schedule: Schedule) -> Counter[str]:
 
 
 def cripple(rng: random.Random, programs: Programs) -> Programs | None:
-    """The same without one of the things that keep it in order."""
+    """The same programs, without one of the things that keep them in order."""
     kind = rng.choice(["waits", "waits", "waits", "reuse", "leave", "announce", "silent", "one_area"])
     changed: Any
     if kind == "one_area":

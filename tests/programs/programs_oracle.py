@@ -1,6 +1,6 @@
-"""Compiled programs, judged the long way: every pair of accesses, by walking through the graph of what happens before what.
+"""Compiled programs, judged by brute force: every pair of accesses, on the graph of what happens before what.
 
-Nothing here is shared with `allfold.programs.happens_before` and `check`, which both leave out waits and certify what is left.
+This shares no code with `allfold.programs.happens_before` and `check`, which leave out waits and certify the rest.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Node = tuple[int, int]  # rank, number of its instruction over all segments; the
 
 
 def judge_programs(programs: Programs, segments: int) -> str | None:
-    """What is wrong with the order of these programs, None if nothing is."""
+    """What is wrong with the order of these programs; None if nothing is."""
     order = _run(programs, segments)
     if isinstance(order, str):
         return order
     number = {node: index for index, (node, _) in enumerate(order)}
-    before: dict[Node, int] = {}  # the nodes that happen before each, a bit each
+    before: dict[Node, int] = {}  # the nodes that happen before each, one bit each
     for node, awaited in order:
         known = 0
         for other in [*awaited, *([(node[0], node[1] - 1)] if node[1] else [])]:
@@ -35,9 +35,9 @@ def judge_programs(programs: Programs, segments: int) -> str | None:
 
 
 def _run(programs: Programs, segments: int) -> list[tuple[Node, list[Node]]] | str:
-    """One order in which everything can be done, each with what it waited for; or who is stuck.
+    """A possible order of everything, each with what it waited for; or who is stuck.
 
-    Whoever waits sees what was published, not what was done.
+    A waiting rank sees what was published, not what was done.
     """
     ranks = programs.schedule.ranks
     lengths = [int(programs.starts[rank + 1] - programs.starts[rank]) for rank in range(ranks)]
@@ -80,7 +80,7 @@ def _awaited(programs: Programs, segments: int, lengths: list[int], rank: int, a
 
 
 def _accesses(programs: Programs, segments: int) -> dict[tuple[int, ...], list[tuple[Node, bool]]]:
-    """By place, who uses it, and whether to write."""
+    """By place: who uses it, and whether it writes."""
     found: dict[tuple[int, ...], list[tuple[Node, bool]]] = defaultdict(list)
     foreign: set[tuple[int, ...]] = set()
     for rank in range(programs.schedule.ranks):
@@ -95,7 +95,7 @@ def _accesses(programs: Programs, segments: int) -> dict[tuple[int, ...], list[t
                         found[place].append(((rank, segment * (end - first) + row - first), writes))
                         if owner != rank and not in_work:
                             foreign.add(place)
-    for place in foreign:  # who returns gives its arrays back to the caller
+    for place in foreign:  # a rank that returns gives its arrays back to the caller
         owner = place[0]
         length = int(programs.starts[owner + 1] - programs.starts[owner])
         found[place].append(((owner, length * segments), True))

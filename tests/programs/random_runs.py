@@ -1,7 +1,7 @@
-"""Random schedules on the real engine: every rank draws the same call from a seed, makes it, and looks at what it got.
+"""Random schedules on the real engine: every rank draws the same call from a seed, makes it, and checks its result.
 
-Integers are compared with plain NumPy, which knows nothing of schedules; floating types, bit by bit, with the reference
-engine.
+Integers are compared with plain NumPy, which knows nothing about schedules; floating types with the reference engine,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def call_of(seed: int, ranks: int) -> Call:
 
 
 def inputs_of(call: Call) -> list[Array]:
-    """What every rank comes with: the whole buffer, or its slice of it."""
+    """The input of every rank: the whole buffer, or its slice of it."""
     dtype, ranks = DTYPES[call.dtype], call.schedule.ranks
     comes_in_slices = call.schedule.collective in ("gather", "all_gather")
     length = call.elements // ranks if comes_in_slices else call.elements
@@ -86,7 +86,7 @@ def inputs_of(call: Call) -> list[Array]:
 
 
 def expected(call: Call, inputs: list[Array]) -> list[Array | None]:
-    """What every rank must get, None where it gets nothing."""
+    """The expected result of every rank; None where it gets nothing."""
     schedule = call.schedule
     ranks, collective, root = schedule.ranks, schedule.collective, schedule.root
     if collective == "barrier":
@@ -121,7 +121,7 @@ def algorithm_of(call: Call) -> Algorithm:
 
 
 def perform(comm: Communicator, call: Call, inputs: list[Array]) -> Array | None:
-    """Make the call; what this rank got of it."""
+    """Make the call; returns this rank's result."""
     schedule, rank = call.schedule, comm.rank
     own, shared = inputs[rank], call.shared[rank]
 
@@ -163,7 +163,7 @@ def perform(comm: Communicator, call: Call, inputs: list[Array]) -> Array | None
 
 
 def try_seeds(comm: Communicator, seeds: Iterable[int]) -> list[str]:
-    """What this rank found wrong, a line per seed."""
+    """What this rank found wrong, one line per seed."""
     wrong = []
     for seed in seeds:
         call = call_of(seed, comm.size)

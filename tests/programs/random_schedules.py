@@ -1,9 +1,9 @@
-"""Random schedules, right ones and wrong ones, and an oracle that says which is which.
+"""Random schedules, correct and wrong ones, and an oracle that says which is which.
 
-`draw` makes a right schedule of any collective: random merges, exchanges, detours through scratch chunks and other places,
-self copies, chunks that are overwritten while they are read, useless moves, several chunks per slice. `spoil` changes a
-few of its moves. `judge` follows the rules of docs/language.md, move by move, and shares nothing with allfold: what is
-written there is written here a second time.
+`draw` makes a correct schedule of any collective: random merges, exchanges, detours through scratch chunks and other
+places, self copies, chunks that are overwritten while they are read, useless moves, several chunks per slice. `spoil`
+changes a few of its moves. `judge` follows the rules of docs/language.md, move by move, and shares no code with
+allfold: it implements those rules a second time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def draw(rng: random.Random, collective: str, ranks: int, most_steps: int = 5) -
 
 
 class _Drawing:
-    """A schedule on its way. `live` are cells that together hold every contribution to a piece of data exactly once."""
+    """A schedule in progress. `live` are cells that together hold every contribution to a piece of data exactly
+    once."""
 
     def __init__(self, rng: random.Random, collective: str, ranks: int, most_steps: int) -> None:
         self.rng, self.collective, self.ranks = rng, collective, ranks
@@ -126,12 +127,12 @@ class _Drawing:
             self._step(self.rng.random())
         self._complete()
         if self.rng.random() < 0.5:
-            self._step(0.0)  # complete ones travel once more
+            self._step(0.0)  # complete data travels once more
         self._deliver()
         return Drawn(self.collective, self.ranks, self.root, self.chunks, tuple(self.steps))
 
     def _step(self, merging: float) -> None:
-        """Some random moves that lose nothing; all read what was there before."""
+        """Some random moves that lose nothing; all of them read the state before the step."""
         moves: list[RawMove] = []
         folded: dict[Cell, set[Cell]] = {}  # by target: what is reduced into it
         copied: dict[Cell, Cell] = {}
@@ -155,9 +156,9 @@ class _Drawing:
                     copied[place] = source
                     live[datum] = (live[datum] - {source}) | {place}
                     if source not in folded:
-                        fixed.discard(source)  # whoever reads it reads what was there before
+                        fixed.discard(source)  # its readers see what was there before
                     fixed.add(place)
-        for _ in range(self.rng.randint(0, 3)):  # of no use, and allowed
+        for _ in range(self.rng.randint(0, 3)):  # useless, but allowed
             source = self.rng.choice(sorted(self.held))
             place = self._place(self.held[source][0], fixed | set(copied) | set(folded))
             if place is not None:
@@ -187,7 +188,7 @@ class _Drawing:
         return None
 
     def _complete(self) -> None:
-        """Everything that is still apart is reduced: all at once, or a few at a time."""
+        """Reduce everything that is still separate: all at once, or a few at a time."""
         while any(len(cells) > 1 for cells in self.live.values()):
             most = self.rng.choice([1, 2, self.ranks])
             moves: list[RawMove] = []
@@ -208,7 +209,7 @@ class _Drawing:
             if self.collective not in REDUCING or len(who) == self.ranks:
                 by_datum.setdefault(datum, []).append(cell)
         missing = [cell for cell, datum in wanted.items() if cell not in by_datum[datum]]
-        if self.rng.random() < 0.5 and missing:  # some of them before the others, where nobody needs what lies there
+        if self.rng.random() < 0.5 and missing:  # some before the others, where the old content is not needed
             early = []
             for cell in self.rng.sample(missing, self.rng.randint(1, len(missing))):
                 kept = self.held.get(cell)
@@ -239,7 +240,7 @@ class _Drawing:
 
 
 def spoil(rng: random.Random, drawn: Drawn) -> Drawn:
-    """The schedule with one to three changes; most of what comes of it is wrong."""
+    """The schedule with one to three changes; most results are wrong."""
     steps = [list(step) for step in drawn.steps] or [[]]
     for _ in range(rng.randint(1, 3)):
         number = rng.randrange(len(steps))
@@ -275,7 +276,7 @@ def spoil(rng: random.Random, drawn: Drawn) -> Drawn:
 
 
 def judge(drawn: Drawn) -> str | None:
-    """What is wrong with a schedule, None if nothing is."""
+    """What is wrong with a schedule; None if nothing is."""
     ranks, width = drawn.ranks, drawn.width
     held: dict[Cell, tuple[Datum, Counter[int]]] = {
         cell: (datum, Counter([cell[0]]))

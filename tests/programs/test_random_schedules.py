@@ -1,4 +1,4 @@
-"""Random schedules, the same ones every time: what is right is accepted and runs right, what is wrong is refused.
+"""Random schedules, the same ones every time: correct ones are accepted and run correctly, wrong ones are refused.
 
 `make fuzz` takes fresh ones, for an hour.
 """
@@ -21,7 +21,7 @@ def test_verify_and_check_agree_with_oracles_that_share_no_code_with_them() -> N
     counts = Counter[str]()
     for seed in range(250):
         counts += try_schedule(seed)
-    # Both kinds have come often enough to mean something.
+    # Both kinds occurred often enough to be meaningful.
     assert counts["wrong"] > 150 and counts["spoiled"] - counts["wrong"] > 20
     assert counts["refused"] > 200 and counts["crippled"] - counts["refused"] > 50
 

@@ -1,4 +1,4 @@
-"""The way from a proved schedule to what the ranks execute has no gap: lengths, names, lists, and what the engine relies on."""
+"""No gap between a proved schedule and what ranks execute: lengths, names, lists, and what the engine relies on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Steps = Iterator[list[Move]]
 @pytest.mark.parametrize(
     ("collective", "chunks", "step", "what"),
     [
-        # The second chunk of a slice of 1 element has it, the first has none.
+        # In a slice of 1 element, the second chunk has the element and the first is empty.
         (
             "all_gather",
             4,
@@ -66,13 +66,13 @@ def test_what_does_not_fit_is_refused(collective: str, chunks: int, step: list[M
     ],
 )
 def test_what_always_fits_is_accepted(collective: str, chunks: int, step: list[Move]) -> None:
-    """That it then runs right is tried with random schedules."""
+    """That it then runs correctly is tested with random schedules."""
     made = Algorithm(collective, "short", lambda ranks: iter([step]), chunks)
     State(af.schedule(collective, made, 2)).advance()
 
 
 def swapped(comm: Communicator, elements: int, shared: bool) -> list[float]:
-    """A longer chunk lies in a shorter one's place on its way; it once overwrote the first element of the next."""
+    """A longer chunk passes through the place of a shorter one; it once overwrote the first element of the next."""
     source = comm.empty(elements, np.float32) if shared else np.empty(elements, np.float32)
     source[:] = np.arange(elements) + 100 * comm.rank
     out = comm.empty(2 * elements, np.float32) if shared else np.empty(2 * elements, np.float32)
@@ -147,7 +147,7 @@ def test_one_name_for_different_schedules_is_a_mismatch(name: str | None, elemen
 
 
 def redefined(comm: Communicator) -> list[str]:
-    """A notebook cell that is run again: the name then means the new function, in a communicator that knows the old one."""
+    """A notebook cell is run again: the name then means the new function, even if a communicator knows the old one."""
     said = []
     for wrong in (False, True, False):
 
@@ -191,7 +191,7 @@ print(af.spawn(work, 3))
 
 
 def test_what_a_script_registers_reaches_its_ranks() -> None:
-    """Its chunks too: the function travels by value, and is another one when it arrives."""
+    """Its chunks too: the function is pickled by value, and is another object when it arrives."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     whole = [rank for rank in range(3) for _ in range(5)]
@@ -337,7 +337,7 @@ def test_nobody_returns_while_its_arrays_are_used(collective: str, name: str, me
         )
         try:
             check(replace(programs, leave=leave))
-        except ScheduleError as error:  # the others return late enough without it
+        except ScheduleError as error:  # the others return late enough even without it
             assert f"the return of rank {rank}" in str(error)
             refused.append(rank)
     assert refused
@@ -356,7 +356,7 @@ def test_programs_that_do_something_else_than_the_schedule_are_refused() -> None
 
 
 def test_rounding_belongs_to_an_expression() -> None:
-    """Three float16 in one fold round once, in two folds twice: ranks that do the one and the other differ in bits."""
+    """Three float16 in one fold round once, in two folds twice: ranks that differ in this differ in bits."""
 
     def uneven(ranks: int) -> Steps:
         yield [reduce(0, 1, 0), reduce(0, 2, 0), reduce(0, 0, 1), copy(0, 1, 2, into=1), copy(0, 2, 1, into=1)]

@@ -1,4 +1,4 @@
-"""What must have come of a fault trial: who should have heard what of whom, and when."""
+"""The expected outcome of a fault trial: which rank should have heard what about whom, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 @dataclass
 class Told:
-    """What came back from one rank: its lines, its process, and how and when that ended."""
+    """What one rank reported: its lines, its process, and how and when that ended."""
 
     process: int
     lines: list[Line] = field(default_factory=list)
@@ -34,12 +34,12 @@ class Told:
 
 @dataclass
 class Verdict:
-    """Complaints, none where all is well; and how long after the fault the survivors heard of it, in seconds."""
+    """Complaints, none if all is well; and how long after the fault the survivors heard of it, in seconds."""
 
     complaints: list[str] = field(default_factory=list)
     heard: list[float] = field(default_factory=list)
     able: list[float] = field(default_factory=list)  # the same, without the time in which they had to wait for a core
-    happened: bool = True  # a blow that was timed may come when the victim is through with everything
+    happened: bool = True  # a timed fault may come when the victim has already finished everything
 
 
 def judge(plan: Plan, told: list[Told]) -> Verdict:
@@ -81,7 +81,7 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
             continue
         later = end["time"] - max(victim.died, _entered(told[rank]))
         if end["error"] == "CollectiveTimeout" and end["text"].startswith("rendezvous:"):
-            # Nobody can know of a process that died before it said a word.
+            # Nobody can know of a process that died before it sent anything.
             _must_name(plan, rank, end, verdict)
             if victim.last("met") or "did not come" not in end["text"]:
                 verdict.complaints.append(f"rank {rank} ran out of time, and the victim had come: {end['text']}")
@@ -126,7 +126,7 @@ def _stuck(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
         if waited - _queued(told[rank], end) > plan.timeout + MARGIN:
             verdict.complaints.append(f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s")
         verdict.heard.append(max(0.0, waited))
-        if not follows and not _is_of_a_message(end):  # a message names whom it waited for, who may wait for others
+        if not follows and not _is_of_a_message(end):  # it names the awaited rank, which may wait for others
             _must_name(plan, rank, end, verdict)
         described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
         if described and _communicator(plan, end["text"]) == tuple(range(plan.ranks)):
@@ -151,7 +151,7 @@ def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line],
         if rank not in members and end["error"] in (None, "RankLost"):
             continue
         if end["error"] == "RankLost" and (_label(end["text"]) != where or _is_of_a_message(end)):
-            continue  # second hand: of somebody who has given up there
+            continue  # second-hand: about a rank that has given up there
         if end["error"] != "MismatchError":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
             continue
@@ -171,7 +171,7 @@ def _memory(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], v
         verdict.complaints.append(f"the rank without memory never said how it ended (status {victim.status})")
         return
     if end["error"] is None and all(other["error"] is None for other in ends.values()):
-        verdict.happened = False  # there was just enough of it
+        verdict.happened = False  # there was just enough memory
         return
     wanted = {"address space": "ulimit -v", "file size": "no room for", "descriptors": ""}[plan.fault]
     kinds = ("SharedMemoryError", "AllfoldError") if plan.fault == "descriptors" else ("SharedMemoryError",)
@@ -199,7 +199,7 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
     heard = sorted(rank for rank, end in ends.items() if end and end["error"])
     if plan.family == "mismatch":
         heard = list(range(plan.ranks))
-    # Who heard of it while closing, of a call that had ended, has closed the world before, and cannot go on with it.
+    # A rank that heard of it while closing, after its calls had ended, has closed the world and cannot go on with it.
     for rank in [rank for rank in heard if told[rank].last("closes")]:
         heard.remove(rank)
         went, end = told[rank].last("went on"), told[rank].last("end")
@@ -211,7 +211,7 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
             verdict.complaints.append(f"rank {rank} did not go on as {number} of {len(heard)}: {went}")
 
 
-# Sentences --------------------------------------------------------------------------------------------------------------
+# Sentences ------------------------------------------------------------------------------------------------------------
 
 
 def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
@@ -226,7 +226,7 @@ def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
 
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
-    """Whether one of those it names had, for his part, heard of the trouble before, in another place than this."""
+    """Whether a rank that it names had itself heard of the fault before, in another communicator or a message."""
     for number in _ranks_in(end["text"]):
         other = told[plan.members(_label(end["text"]))[number]].last("end")
         heard_before = other and other["error"] and other["time"] < end["time"]
@@ -240,7 +240,7 @@ def _is_of_a_message(end: Line) -> bool:
 
 
 def _ranks_in(text: str) -> set[int]:
-    """The ranks that a sentence names, in the numbers of its communicator; not the label, which lists members."""
+    """The ranks that a sentence names, numbered as in its communicator; without the label, which lists members."""
     sentence = re.sub(r"\((call \d+ of )?(group \d+ of )?the world[^)]*\)", "", text)
     lists = re.findall(r"\branks? (\d+(?:(?:, | and )\d+)*)", sentence) + re.findall(r"group: .*", text)
     return {int(number) for one in lists for number in re.findall(r"\d+", one)}
@@ -261,7 +261,7 @@ def _entered(told: Told) -> float:
 
 
 def _queued(told: Told, end: Line) -> float:
-    """For how long a rank had to wait for a core in its last call, as its busiest thread tells."""
+    """For how long a rank had to wait for a core in its last call, by its busiest thread."""
     line = told.last("calls") or told.last("meets")
     return float(end.get("queued", 0.0) - line.get("queued", 0.0)) if line else 0.0
 

@@ -1,6 +1,6 @@
-"""What a fault trial is: some ranks, the calls that they make, who comes to grief, how, and when. All of it from a seed.
+"""What a fault trial is: some ranks, their calls, which rank fails, how, and when. All of it from a seed.
 
-A trial is written down before anything runs, so that every rank, and the judge, can work out the whole of it alone.
+A trial is fully planned before anything runs, so that every rank, and the judge, can derive all of it independently.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MISMATCHES = ("collective", "dtype", "count", "op", "root", "algorithm", "one ca
 MEMORY = ("address space", "file size", "descriptors", "arena")
 SLOW = ("slow", "stop and go on")
 
-PATIENT, IMPATIENT = 30.0, 1.5  # seconds: where nobody should ever run out of time, and where somebody must
-MEETING = 2.0  # of ranks that wait for one that never comes
+PATIENT, IMPATIENT = 30.0, 1.5  # timeouts in seconds: where nobody should time out, and where some rank must
+MEETING = 2.0  # seconds that ranks wait for one that never comes
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Plan:
     victim: int
     at: int
     moment: str
-    delay: float  # from the moment to the blow, in seconds
+    delay: float  # from the moment to the fault, in seconds
     timeout: float
-    afterwards: str  # what a rank does that has heard of it: "exit", "stay" or "shrink"
-    buried: bool  # the victim's process is waited for at once, so that the others find no trace of it
-    finalizes: bool  # the interpreters of survivors come to their proper end
+    afterwards: str  # what a rank does after it has heard of it: "exit", "stay" or "shrink"
+    buried: bool  # the victim's process is reaped at once, so that the others find no trace of it
+    finalizes: bool  # the survivors' interpreters shut down normally
 
     def members(self, where: int) -> tuple[int, ...]:
         return self.groups[where - 1] if where else tuple(range(self.ranks))
 
     def calls_of(self, rank: int) -> list[tuple[int, Call]]:
-        """What one rank calls, in order, each with its number in the plan; the victim of a mismatch has its own mind."""
+        """What one rank calls, in order, each with its number in the plan; the victim of a mismatch differs."""
         calls = list(enumerate(self.calls))
         if self.family == "mismatch" and rank == self.victim:
             meant = self.calls[self.at]
@@ -104,7 +104,7 @@ def plan(seed: int) -> Plan:
     groups = [tuple(dice.sample(range(ranks), dice.randint(1, ranks))) for _ in range(dice.choice((0, 0, 1, 2)))]
     calls = [Call("group", salt=number) for number in range(len(groups))]
     calls += [_call(dice, ranks, groups) for _ in range(dice.randint(2, 9))]
-    if fault == "arena":  # it has room for nothing but the engine's own
+    if fault == "arena":  # it has room only for the engine's own data
         groups, calls = [], [replace(call, where=0, shared=False) for call in calls if call.kind != "group"]
         calls = [replace(call, root=call.root % ranks) for call in calls]
     victim = dice.randrange(ranks)
@@ -147,7 +147,7 @@ def _call(dice: random.Random, ranks: int, groups: list[tuple[int, ...]]) -> Cal
     size = len(groups[where - 1]) if where else ranks
     kind = dice.choice((*COLLECTIVES, *COLLECTIVES, *MESSAGES))
     dtype = dice.choice(DTYPES)
-    # Small, up to a mebibyte, and now and then what is fetched out of the other process.
+    # Small, up to 1 MiB, and sometimes large enough to be fetched out of the other process.
     exponent = dice.choices((dice.uniform(0, 12), dice.uniform(12, 20), dice.uniform(22, 23)), (10, 8, 1))[0]
     parted = kind in ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
     elements = int(2**exponent) // {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "int16": 2}[dtype]
@@ -171,11 +171,11 @@ def _call(dice: random.Random, ranks: int, groups: list[tuple[int, ...]]) -> Cal
 def _with_a_place_to_differ(
     dice: random.Random, ranks: int, groups: list[tuple[int, ...]], calls: list[Call], at: int, fault: str
 ) -> tuple[list[Call], int, list[tuple[int, ...]]]:
-    """The same calls, with one among them at which a rank can differ in the way that is wanted."""
+    """The same calls, including one at which a rank can differ in the wanted way."""
     if fault == "group":
-        groups = [tuple(range(ranks))]  # one for all, and the victim names another
+        groups = [tuple(range(ranks))]  # one with all ranks; the victim names another group
         return [Call("group"), *(replace(call, where=0) for call in calls if call.kind != "group")], 0, groups
-    groups = [group if len(group) > 1 else tuple(range(ranks)) for group in groups]  # one alone differs from nobody
+    groups = [group if len(group) > 1 else tuple(range(ranks)) for group in groups]  # a lone rank cannot differ
     kinds = {
         "op": REDUCING,
         "root": ROOTED,
@@ -194,7 +194,7 @@ def _with_a_place_to_differ(
 
 
 def another_call(call: Call) -> Call:
-    """One that nobody could take for this one."""
+    """A call that clearly differs from this one."""
     return replace(call, kind="all_gather" if call.kind != "all_gather" else "all_reduce", elements=call.elements + 1)
 
 

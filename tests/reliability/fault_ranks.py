@@ -1,4 +1,4 @@
-"""One rank of a fault trial: it makes its calls, checks what they give, meets its fate, and says what it heard."""
+"""One rank of a fault trial: it makes its calls, checks the results, fails as planned, and reports what it heard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from allfold.communicator.communicator import Communicator, connect
 Array = NDArray[Any]
 
 SHRINKING = 15.0
-STATUS = 3  # of a rank that exits where it should not
+STATUS = 3  # exit status of a rank that exits where it should not
 ARENA_BYTES = 64 * 2**20  # where the address space is short, so that "short" means the same on every machine
 SMALLEST_ARENA = 2**23
 
@@ -38,7 +38,7 @@ class WrongResult(Exception):
 
 
 def take_part(plan: Plan, rank: int, key: str, report: int, control: int) -> int:
-    """The exit status of this rank. What it did, and what it heard, goes to `report`, a line each."""
+    """Returns the exit status of this rank. What it did and heard goes to `report`, one line each."""
 
     def say(**facts: Any) -> None:
         times = {"time": time.monotonic(), "queued": _seconds_queued()}
@@ -70,7 +70,7 @@ def take_part(plan: Plan, rank: int, key: str, report: int, control: int) -> int
         status = _afterwards(plan, communicators, say, control, error)
     except Trouble:
         status = 1
-    except Exception as error:  # whatever else comes is wrong, and the judge should hear of it
+    except Exception as error:  # any other error is wrong, and the judge should see it
         say(event="end", error=type(error).__name__, text=str(error))
     return status
 
@@ -115,7 +115,7 @@ def _afterwards(
 ) -> int:
     if plan.afterwards == "exit" or not communicators or isinstance(error, SharedMemoryError):
         return 0
-    for communicator in communicators:  # or ranks that wait in one of the others would wait for as long as they may
+    for communicator in communicators:  # or ranks that wait in another one would wait until their timeout
         if communicator is not None:
             communicator.abort()
     if plan.afterwards == "shrink":
@@ -132,12 +132,12 @@ def _afterwards(
             say(event="went on", size=left.size, rank=left.rank)
         except (AllfoldError, WrongResult) as error:
             say(event="went on", size=None, text=f"{type(error).__name__}: {error}")
-    os.read(control, 1)  # until everybody has spoken
+    os.read(control, 1)  # until all ranks have reported
     return 0
 
 
 def _seconds_queued() -> float:
-    """How long that thread of this process that had to wait longest has waited for a core so far."""
+    """How long this process's longest-waiting thread has waited for a core so far."""
     total = 0
     with contextlib.suppress(OSError, IndexError):  # a thread that has just ended; no descriptor to be had
         for thread in os.listdir("/proc/self/task"):
@@ -145,7 +145,8 @@ def _seconds_queued() -> float:
     return total / 1e9
 
 
-# The blow ---------------------------------------------------------------------------------------------------------------
+# The fault
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def _before(plan: Plan) -> None:
@@ -156,7 +157,7 @@ def _before(plan: Plan) -> None:
     if plan.family in ("death", "slow"):
         _blow(plan, None)
     elif plan.fault == "address space":
-        # Its own arena finds room, or not; those of the others never.
+        # There may be room for its own arena, but never for those of the others.
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + ARENA_BYTES * (1 + plan.seed % 2) - 2**20,) * 2)
     elif plan.fault == "file size":
@@ -200,7 +201,7 @@ def _blow(plan: Plan, world: Communicator | None) -> None:
 
 
 def _prepare_blow(plan: Plan) -> None:
-    """After a while, wherever the rank is by then: by the kernel's clock, which asks no interpreter."""
+    """After a delay, wherever the rank is by then: with a kernel timer, which does not need the interpreter."""
     if plan.fault in ("kill", "segfault", "stop", "stop and go on"):
         number = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV}.get(plan.fault, signal.SIGSTOP)
         _signal_after(plan.delay, number)
@@ -208,7 +209,7 @@ def _prepare_blow(plan: Plan) -> None:
         signal.signal(signal.SIGALRM, _raise)
         signal.setitimer(signal.ITIMER_REAL, plan.delay)
     else:
-        # These need the interpreter, which a thread gets while the call waits.
+        # These need the interpreter lock, which a thread gets while the call waits.
         threading.Timer(plan.delay, _blow, (plan, None)).start()
 
 
@@ -236,11 +237,11 @@ def _signal_after(delay: float, number: int) -> None:
         raise OSError(ctypes.get_errno(), "no timer to be had")
 
 
-# Calls whose results are known ------------------------------------------------------------------------------------------
+# Calls whose results are known ----------------------------------------------------------------------------------------
 
 
 def begin(comm: Communicator, call: Call) -> tuple[Any, Callable[[], None]]:
-    """Make a call; its handle where it goes on in the background, and what checks the result when it has ended."""
+    """Make a call; returns its handle if it runs in the background, and a function that checks the result."""
     size, me, salt = comm.size, comm.rank, call.salt
 
     def part(rank: int, shift: int = 0) -> Array:

@@ -1,4 +1,4 @@
-"""Carrying out a fault trial: fork its ranks, hear them out, and look whether anything is left of them."""
+"""Running a fault trial: fork its ranks, collect their reports, and check that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from fault_ranks import take_part
 
 from allfold.engines.shared_memory.rendezvous import socket_name
 
-LIMIT = 60.0  # seconds for one trial, on a machine that may be busy; what takes longer hangs
+LIMIT = 60.0  # seconds for one trial, on a machine that may be busy; longer counts as a hang
 PAUSE_OF_THE_SLOW = 0.2
 LOOK_AGAIN = 0.02
-A_LOOK = 30.0  # seconds: an `allfold doctor --all` of this user has the memory of every run in its hands for a moment
+A_LOOK = 30.0  # seconds: an `allfold doctor --all` of this user briefly maps the memory of every run
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -42,11 +42,11 @@ class Trial:
 
 
 def run_trial(plan: Plan) -> Trial:
-    # Whatever a rank might start and leave becomes a child of this process, and is seen.
+    # Any process that a rank leaves behind becomes a child of this process, and is noticed.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()
     key = secrets.token_hex(16)
-    # Not as a context: ranks whose interpreters come to a proper end leave every context that was open when they were forked.
+    # Not a context manager: ranks whose interpreters shut down normally leave every context that was open at the fork.
     folder = tempfile.mkdtemp()
     told, hung = _Run(plan, key, folder).until_all_have_ended()
     verdict = Verdict([f"hangs: {hung}"]) if hung else judge(plan, told)
@@ -65,7 +65,7 @@ class _Run:
         self.controls: list[int] = []
         self.ends: dict[int, int] = {}  # pidfds, by rank
         gc.collect()
-        gc.freeze()  # so that a rank's collections leave the pages of this process alone
+        gc.freeze()  # so that a rank's garbage collections do not touch this process's pages
         sys.stdout.flush()
         for rank in range(plan.ranks):
             reading, report = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -102,7 +102,7 @@ class _Run:
         finally:
             if self.plan.finalizes and status == 0:
                 os.close(report)
-                raise SystemExit(0)  # up to the end of the interpreter, through whatever it still has to do
+                raise SystemExit(0)  # through the normal shutdown of the interpreter
             os._exit(status)
 
     def until_all_have_ended(self) -> tuple[list[Told], str | None]:
@@ -192,7 +192,7 @@ class _Run:
         self.selector.close()
 
 
-# What is left -----------------------------------------------------------------------------------------------------------
+# What is left ---------------------------------------------------------------------------------------------------------
 
 
 def left_behind(told: list[Told], key: str, folder: str) -> list[str]:
@@ -221,5 +221,5 @@ def _shared_memory() -> Iterator[tuple[int, str, tuple[int, int]]]:
                 if link.startswith("/memfd:allfold"):
                     facts = os.stat(links / name)
                     yield int(links.parent.name), link, (facts.st_dev, facts.st_ino)
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue

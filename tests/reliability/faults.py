@@ -4,9 +4,9 @@
     python tests/reliability/faults.py --trials 50 --seed 7     some of them, from another seed on
     python tests/reliability/faults.py --one 1234               one trial, with everything that was said in it
 
-A trial is a plan made from its seed (`fault_plans`), carried out by real processes (`fault_run`, `fault_ranks`) and held
-against what should have come of it (`fault_judge`). What forks the ranks of a trial is a process that has imported
-everything and has no thread and no communicator of its own, so that a trial costs no start of an interpreter.
+A trial is a plan made from its seed (`fault_plans`), carried out by real processes (`fault_run`, `fault_ranks`) and
+compared with the expected outcome (`fault_judge`). The ranks of a trial are forked from a process that has imported
+everything and has no threads and no communicator, so that a trial does not have to start an interpreter.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _by_others(seeds: range, jobs: int) -> Iterator[Trial]:
-    """Have some processes run a share of the trials each, since most of a trial is waiting; as they come."""
+    """Let several processes share the trials, since most of a trial is waiting; yields results as they come."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def listen(process: subprocess.Popen[str]) -> None:
@@ -97,11 +97,11 @@ def _tell(trial: Trial) -> int:
     return int(bool(trial.verdict.complaints))
 
 
-# Saying -----------------------------------------------------------------------------------------------------------------
+# Saying ---------------------------------------------------------------------------------------------------------------
 
 
 def table(trials: list[Trial], seconds: float) -> str:
-    """By kind of fault: how many trials, how many went as they should, and how long after it survivors heard of it."""
+    """By kind of fault: how many trials, how many went as expected, and how long after it survivors heard of it."""
     rows: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     for trial in trials:
         rows[trial.plan.family, trial.plan.fault].append(trial)

@@ -1,12 +1,12 @@
-"""Ten million small collectives, and an hour of mixed ones, with every result checked and nothing growing. `make soak` runs it.
+"""`make soak`: ten million small collectives, and an hour of mixed ones; every result is checked, and nothing may grow.
 
     python tests/reliability/soak.py                              both, an hour in all
     python tests/reliability/soak.py --seconds 60 --calls 200000  a shorter form of both
 
-The small ones are made by two ranks, one call after the other. The mixed ones are made by four, with three threads each: one
+Two ranks make the small ones, one call after the other. Four ranks make the mixed ones, with three threads each: one
 calls on the world, one on a group of all ranks in another order, one on a pair; all collectives, algorithms and sizes,
-messages, ordinary and shared arrays, in the background or not, and groups that are made and dropped. Between rounds, when
-nothing is under way, every rank says how much memory, arena, descriptors and threads it has.
+messages, ordinary and shared arrays, in the background or not, and groups that are made and dropped. Between rounds,
+when nothing is in progress, every rank reports its memory, arena, descriptors and threads.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CALLS_A_ROUND = 40
 TIMEOUT = 600.0
 SECONDS_A_LINE = 30.0
 PAGE = os.sysconf("SC_PAGE_SIZE")
-LONG = 60.0  # seconds from which on the memory of a process must be flat
+LONG = 60.0  # seconds; runs longer than this must have flat memory
 M_ARENA_MAX = -8  # of malloc.h
-MAY_GROW = 8 * 2**20  # bytes of a process: allocators round up, and keep what they once had
+MAY_GROW = 8 * 2**20  # bytes per process: allocators round up, and keep memory for later
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one rank holds while nothing is under way."""
+    """What one rank holds while nothing is in progress."""
 
     seconds: float
     resident: int
@@ -54,7 +54,7 @@ class Sample:
     threads: int
 
 
-A_GROUP = 3 * 2**20  # bytes of the arena that a group takes, and a little
+A_GROUP = 3 * 2**20  # bytes of the arena that a group takes, with a margin
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Course:
     samples: list[Sample]
 
     def growth(self) -> list[str]:
-        """What was more at the end than after a beginning in which caches fill; the middle of a quarter of all samples."""
+        """The growth from the end of the warm-up (caches fill) to the end; medians over a quarter of all samples."""
         quarter = max(1, len(self.samples) // 4)
         early, late = self.samples[quarter : 2 * quarter] or self.samples[:1], self.samples[-quarter:]
         found = []
-        # A process that has just begun still fills its caches.
+        # A process that has just started still fills its caches.
         flat = [("resident", MAY_GROW)] if self.seconds >= LONG else []
-        # A group that was dropped is given back when the next one is made, and threads of a group end with it: at any moment
-        # one more of each may be there. What leaks grows with every group, and there are dozens.
+        # A dropped group is freed when the next one is made, and its threads end with it: at any moment there may be
+        # one more of each. A leak grows with every group, and there are dozens.
         for name, allowed in (*flat, ("arena", A_GROUP), ("descriptors", 0), ("threads", 2)):
             before, after = (statistics.median(getattr(one, name) for one in some) for some in (early, late))
             if after > before + allowed:
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
 
 
 def small(comm: Communicator, calls: int) -> Course:
-    """One call after the other, as fast as they go; a few numbers each, and each result checked."""
+    """One call after the other, as fast as possible; a few numbers each, and every result checked."""
     began, samples = time.monotonic(), []
     progress = _Progress(comm, began)
     numbers, total = np.zeros(4), float(comm.size)
@@ -129,14 +129,14 @@ def small(comm: Communicator, calls: int) -> Course:
 def mixed(comm: Communicator, seconds: float, seed: int) -> Course:
     """Rounds of seeded calls on three communicators at once, until the time is over."""
     comm.timeout = TIMEOUT
-    # One heap for all threads: of the others malloc_trim leaves the end, as long as it once was.
+    # One heap for all threads: malloc_trim does not shrink the others at their ends.
     ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     everyone = list(range(comm.size))
     turned, pair = comm.group(everyone[::-1]), comm.group([rank for rank in everyone if rank % 2 == comm.rank % 2])
     streams = [comm, turned, pair]
     began, samples, calls, number = time.monotonic(), [], 0, 0
     progress = _Progress(comm, began)
-    # The same rounds again and again: what is compiled and kept is so in the beginning, and growth later is growth.
+    # The same rounds again and again: everything is compiled and cached at the beginning, so later growth is a leak.
     different = max(3, int(seconds / 60))
     go_on = np.ones(1)
     while go_on[0]:
@@ -189,12 +189,12 @@ def _stream(comm: Communicator, seed: str, failures: list[BaseException]) -> Non
         comm.abort()
 
 
-# Watching ---------------------------------------------------------------------------------------------------------------
+# Watching -------------------------------------------------------------------------------------------------------------
 
 
 def _sample(comm: Communicator, began: float) -> Sample:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is no leak, and differs from run to run
+    ctypes.CDLL(None).malloc_trim(0)  # memory that the allocator keeps is not a leak, and differs from run to run
     return Sample(
         seconds=time.monotonic() - began,
         resident=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
@@ -205,7 +205,7 @@ def _sample(comm: Communicator, began: float) -> Sample:
 
 
 class _Progress:
-    """A line that is written anew; into a file, a line now and then."""
+    """A line that is overwritten; in a file, a new line now and then."""
 
     def __init__(self, comm: Communicator, began: float) -> None:
         self.speaks, self.began, self.said = comm.rank == 0, began, began

@@ -14,7 +14,7 @@ from soak import A_GROUP, Course, Sample
 
 HERE = Path(__file__).parent
 TRIALS = 30
-PATIENCE = 280.0  # a hanging trial says so by itself, after a minute
+PATIENCE = 280.0  # a hanging trial reports itself after a minute
 
 
 def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
@@ -43,7 +43,7 @@ def test_growth_is_seen() -> None:
     assert [word.split()[0] for word in grown] == ["resident", "arena", "descriptors", "threads"]
 
 
-# The plans ----------------------------------------------------------------------------------------------------------------
+# The plans ------------------------------------------------------------------------------------------------------------
 
 
 def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
@@ -59,7 +59,7 @@ def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
             assert given != [(number, call) for number, call in meant.items() if one.victim in one.members(call.where)]
 
 
-# The judge ----------------------------------------------------------------------------------------------------------------
+# The judge ------------------------------------------------------------------------------------------------------------
 
 
 def a_plan(**wanted: Any) -> Plan:
@@ -71,7 +71,7 @@ def a_plan(**wanted: Any) -> Plan:
 
 
 def told(one: Plan, **ends: Any) -> list[Told]:
-    """What the ranks of a trial said, if all survivors said the same."""
+    """The reports of a trial in which all survivors say the same."""
     lines = [{"event": "met", "time": 0.0}, {"event": "calls", "call": 0, "time": 1.0}]
     ranks = []
     for rank in range(one.ranks):

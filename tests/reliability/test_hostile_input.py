@@ -1,8 +1,8 @@
-"""What others may have written is untrusted: it is understood, or refused with an error of ours; nothing hangs or swells.
+"""Input from others is untrusted: it is accepted, or refused with one of our errors; nothing hangs or eats memory.
 
-Of schedules, topologies, tuning files and MSCCL files single fields are fuzzed beside the tests of each; here is the rest:
-environment variables, exported plans and traces, whole files of any bytes at the command line, sizes that are claimed and
-not there, and strangers at the door of a run.
+Single fields of schedules, topologies, tuning files and MSCCL files are fuzzed in their own tests. The rest is here:
+environment variables, exported plans and traces, whole files of arbitrary bytes on the command line, sizes that are
+claimed but not there, and strangers that connect to a run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from allfold.export.mscclpp import plan as mscclpp_plan
 from allfold.launch.environment import place_from_environment
 
 PATIENCE = 60.0
-ROOM = 3 << 30  # bytes of address space: what claims more than that must be refused and not tried
+ROOM = 3 << 30  # bytes of address space: a claim of more than this must be refused, not tried
 
 JSON = st.recursive(
     st.none()
@@ -56,7 +56,7 @@ JSON = st.recursive(
 )
 
 
-# Environment variables --------------------------------------------------------------------------------------------------
+# Environment variables ------------------------------------------------------------------------------------------------
 
 NAMES = (
     *("ALLFOLD_RANK", "ALLFOLD_SIZE", "ALLFOLD_KEY", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -65,7 +65,7 @@ NAMES = (
     *("PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "PMI_JOBID", "PMI_PORT", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
     *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_NNODES"),
 )
-# What os.environ may hold: no zero byte; and bytes that are no text, as surrogates.
+# What os.environ may hold: no zero bytes; bytes that are not text appear as surrogates.
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=()), max_size=12)
 VALUES = (
     st.sampled_from(("", "0", "1", "2", "3", "65536", "999999999", "1e3", "-1", "٣", " 1", "1_0", "\udcff", "9" * 5000))
@@ -104,7 +104,7 @@ def test_a_size_that_nobody_has_is_refused_or_waited_for_no_longer_than_told(siz
     assert time.monotonic() - began < PATIENCE
 
 
-# Plans and traces -------------------------------------------------------------------------------------------------------
+# Plans and traces -----------------------------------------------------------------------------------------------------
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -159,7 +159,7 @@ def test_damaged_traces_of_chakra_are_understood_or_refused(data: st.DataObject)
         af.verify(chakra.read([damaged if one == number else trace for one, trace in enumerate(TRACES)]))
 
 
-# Files at the command line ----------------------------------------------------------------------------------------------
+# Files at the command line --------------------------------------------------------------------------------------------
 
 HEAD = b'{"format": "allfold-schedule", "version": 1, "collective": "all_reduce", '
 FILES = [
@@ -232,11 +232,11 @@ def test_what_is_claimed_is_not_allocated(claim: str, tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr and "MemoryError" not in ended.stderr and ended.stderr + ended.stdout
 
 
-# Strangers at the door --------------------------------------------------------------------------------------------------
+# Strangers at the door ------------------------------------------------------------------------------------------------
 
 
 def test_strangers_of_all_kinds_hold_up_nobody() -> None:
-    """Silent ones, ones that say half a word, noise and floods, while the ranks of the run, and of another, meet."""
+    """Silent ones, partial messages, noise and floods, while the ranks of this run and of another one connect."""
     dice = random.Random(7)
     key, other = secrets.token_hex(16), secrets.token_hex(16)
     results: dict[tuple[str, int], Any] = {}
@@ -266,7 +266,7 @@ def test_strangers_of_all_kinds_hold_up_nobody() -> None:
                 stranger.send(packet[number % 4])
             if number % 8 == 7:
                 stranger.close()
-        except BrokenPipeError:  # shown the door already
+        except BrokenPipeError:  # already rejected
             pass
     threads = [threading.Thread(target=meet, args=(key, rank, 3)) for rank in (1, 2)]
     threads += [threading.Thread(target=meet, args=(other, rank, 2)) for rank in (0, 1)]

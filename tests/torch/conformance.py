@@ -4,11 +4,11 @@
     python tests/torch/conformance.py --only all_gather barrier     some of them, by parts of their names or by whole names
     python tests/torch/conformance.py --backend allfold --fresh     one backend, from the start
 
-The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about two
-hundred places; in all of them allfold compares equal to gloo and mpi here. So whatever torch enables for one of the two, or
-expects of it, it enables for allfold or expects of allfold. Ranks are forked from a process that has imported everything,
-because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8 those that need
-them. A test that fails gets a second chance, with either backend, and the table says so.
+The suite is `torch.testing._internal.distributed.distributed_test`, in the wheel. It compares backend names in about
+two hundred places; here allfold compares equal to gloo and mpi in all of them. So whatever torch enables for, or
+expects of, one of the two, it enables for or expects of allfold. Ranks are forked from a process that has imported
+everything, because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8
+those that need them. A test that fails gets a second chance, with either backend, and the table says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOO_FEW_RANKS = "Skipped due to small world size."
 
 
 class Allfold(str):
-    """The name of our backend, which also answers to two others: equal to them, and found in sets that hold gloo."""
+    """The name of our backend, which also compares equal to two others, and is found in sets that hold gloo."""
 
     def __eq__(self, other: object) -> bool:
         return other in ("gloo", "mpi") or str.__eq__(self, other)
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         if options.fresh:
             (options.results / f"{backend}.jsonl").unlink(missing_ok=True)
         for ranks in (RANKS, MORE_RANKS):
-            # A process for each: the suite decides what it tests while it is imported.
+            # One process for each: the suite decides at import what it tests.
             command = [
                 sys.executable,
                 __file__,
@@ -172,7 +172,7 @@ def _cell(result: dict[str, Any]) -> str:
 def read_results(folder: Path, backend: str) -> dict[str, Any]:
     path = folder / f"{backend}.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {result["test"]: result for result in map(json.loads, lines)}  # the last word counts
+    return {result["test"]: result for result in map(json.loads, lines)}  # the last result counts
 
 
 def _run_inside(options: argparse.Namespace) -> int:
@@ -257,7 +257,7 @@ def _environment(backend: str, ranks: int, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _output_to(path: Path) -> Iterator[None]:
-    """Everything that this process and its children print, on the level of descriptors."""
+    """Redirect everything that this process and its children print, at the level of descriptors."""
     saved = [os.dup(descriptor) for descriptor in (1, 2)]
     with path.open("wb") as file:
         for descriptor in (1, 2):

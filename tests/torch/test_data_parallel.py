@@ -1,6 +1,6 @@
 """Data-parallel training: the bits of one process where the mathematics allows it, those of torch's DDP otherwise.
 
-What is compared is trained by real processes; how the class behaves is tried with ranks that are threads.
+Training results come from real processes; the behaviour of the class is tested with ranks as threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from allfold.torch.training import timeline
 BATCH, STEPS = 4, 4
 
 
-# Trained by processes: what must be equal, and to what ------------------------------------------------------------------
+# Trained by processes: what must be equal, and to what ----------------------------------------------------------------
 
 
 def network() -> nn.Module:
@@ -84,7 +84,7 @@ def whole_batch_like_one_process(comm: Communicator) -> bool:
 
     def train(module: nn.Module, ranks: list[int]) -> None:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.25)
-        for step in range(2):  # the fractions get longer with every step, and must fit
+        for step in range(2):  # fractions get longer with every step, and must still be exact
             generator = torch.Generator().manual_seed(step)
             everything = torch.randint(-4, 5, (comm.size, BATCH, 6), generator=generator).double()
             inputs = everything[ranks].flatten(0, 1)
@@ -160,14 +160,15 @@ def like_ddp(comm: Communicator) -> list[tuple[str, bool, bool]]:
         theirs, ours = Branches(), Branches()
         model = DistributedDataParallel(theirs, process_group=gloo, find_unused_parameters=True)
         if compress:
-            # By its own name torch allows it with NCCL only; gloo can do it as well.
+            # Under its own name torch allows it only with NCCL; gloo can do it as well.
             model.register_comm_hook(gloo, lambda state, bucket: bf16_compress_hook(state, bucket))
         train_branches(model, comm.rank, **facts)
         communicator = (None, comm, third)[number % 3]  # torch's default group, a communicator, a group of torch's
         model = DataParallel(ours, communicator, bucket_bytes=256, compress=compress)
         train_branches(model, comm.rank, **facts)
         if facts["accumulate"] and comm.rank > 0:
-            # DDP sends rank 0's buffers before the first pass of a cycle, even in no_sync; we before the last, outside.
+            # DDP sends rank 0's buffers before the first pass of a cycle, even in no_sync; we send them before the
+            # last, outside.
             for buffer, same in zip(theirs.norm.buffers(), ours.norm.buffers(), strict=True):
                 buffer.copy_(same)
         close = all(
@@ -211,11 +212,11 @@ def test_the_same_as_torchs_ddp(compared: list[Compared]) -> None:
     for one in compared:
         for case, same_bits, close in one.ddp:
             assert close, case
-            # Two numbers have one sum, and halving is exact before it as well as after.
+            # Two numbers have only one sum, and halving is exact, before it or after.
             assert same_bits or len(compared) > 2, case
 
 
-# How it behaves, with ranks that are threads ----------------------------------------------------------------------------
+# How it behaves, with ranks that are threads --------------------------------------------------------------------------
 
 
 def on_threads(work: Callable[[Communicator], Any], ranks: int = 2) -> list[Any]:
@@ -270,7 +271,7 @@ def test_gradients_that_are_not_zeroed_add_up() -> None:
         for step in range(3):
             model(torch.full((1, 3), float(comm.rank))).sum().backward()
             assert gradients(module) == [0.5 * (step + 1)]
-        module.weight.grad = torch.full((1, 3), 10.0)  # what somebody else put there is taken as well
+        module.weight.grad = torch.full((1, 3), 10.0)  # a gradient that was already there is included
         model(torch.full((1, 3), float(comm.rank))).sum().backward()
         assert gradients(module) == [10.5]
 
@@ -315,7 +316,7 @@ def test_parameters_that_are_not_used(bucket_bytes: int) -> None:
         # Nobody uses the first two any more: they keep what they have.
         model(inputs, *([2, 3] if comm.rank == 0 else [3])).backward()
         assert gradients(module) == [2, 4, 4, 4]
-        # A rank that uses none at all takes part nevertheless.
+        # A rank that uses none at all still takes part.
         model.zero_grad()
         model(inputs, *([3] if comm.rank == 0 else [])).backward()
         assert gradients(module) == [None, None, None, 2]
@@ -450,12 +451,12 @@ def test_a_pass_that_raises_ends_that_of_everybody() -> None:
         model(torch.ones(1, 3)).sum().backward()
         middle = module[0](torch.ones(1, 3))
         with pytest.raises(ArithmeticError if comm.rank == 1 else RankLost):
-            # The bucket of the last layer is under way by then; that of the first never comes on rank 1.
+            # The bucket of the last layer is already being reduced; that of the first never comes on rank 1.
             model.module[1](Broken.apply(middle) if comm.rank == 1 else middle).sum().backward()
         with pytest.raises(UsageError, match=f"did not come to its end on rank {comm.rank}.*make a new DataParallel"):
             model(torch.ones(1, 3))
         comm.barrier()
-        model = DataParallel(module, comm)  # the communicator itself is whole
+        model = DataParallel(module, comm)  # the communicator itself still works
         model.zero_grad()
         model(torch.full((1, 3), float(comm.rank))).sum().backward()
         assert gradients(module) == [1.5, 1.5]
@@ -483,11 +484,11 @@ def test_one_rank_is_a_plain_module() -> None:
 
 def test_names_in_the_state() -> None:
     model = on_threads(lambda comm: DataParallel(ones(1, 2), comm), ranks=1)[0]
-    assert list(model.state_dict()) == ["module.weight"]  # as torch's DDP has it
+    assert list(model.state_dict()) == ["module.weight"]  # like torch's DDP
     assert list(model.module.state_dict()) == ["weight"]
 
 
-# What is refused --------------------------------------------------------------------------------------------------------
+# What is refused ------------------------------------------------------------------------------------------------------
 
 
 def refused(make: Callable[[Communicator], Any], error: type[Exception] = UsageError) -> str:
@@ -604,7 +605,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
         on_threads(work)
 
 
-# What is recorded -------------------------------------------------------------------------------------------------------
+# What is recorded -----------------------------------------------------------------------------------------------------
 
 
 def test_a_recorded_step(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""The torch backend: every function of torch.distributed, between real processes, against what it must give."""
+"""The torch backend: every function of torch.distributed, between real processes, against expected results."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def all_reduce_every_shape(rank: int, size: int) -> None:
     scattered = torch.full((3,), 1j).conj().imag
     for negative in (scattered, torch._neg_view(torch.ones(3))):  # −1, as a bit and not in memory
         assert negative.is_neg() and negative.is_contiguous() == (negative is not scattered)
-        mixed = negative if rank == 0 else torch.ones(3)  # where all are negated it would not show in a sum
+        mixed = negative if rank == 0 else torch.ones(3)  # if all were negated, a sum would not show it
         dist.all_reduce(mixed)
         assert mixed.tolist() == [size - 2] * 3
     with torch.inference_mode():
@@ -96,7 +96,7 @@ def all_reduce_every_shape(rank: int, size: int) -> None:
 
 
 def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
-    """Our entrance leaves calls to torch's own function where somebody watches them."""
+    """Our patch leaves calls to torch's own function if a mode watches them."""
     seen = []
 
     class Watching(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
@@ -332,7 +332,7 @@ def calls_on_the_group_itself(rank: int, size: int) -> None:
 
 
 class Marked(torch.Tensor):
-    """A subclass that has memory of its own."""
+    """A subclass with its own memory."""
 
 
 def tensors_that_are_more_than_tensors(rank: int, size: int) -> None:
@@ -401,7 +401,7 @@ def many_at_once(rank: int, size: int) -> None:
     tensors = [full(rank + number, 10) for number in range(50)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     waited = full(1, 3)
-    dist.all_reduce(waited)  # must not overtake those before it
+    dist.all_reduce(waited)  # must not overtake earlier calls
     assert waited[0] == size and all(work.is_completed() for work in works)
     for number, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
         assert work.wait() and work.is_success() and work.exception() is None
@@ -409,7 +409,7 @@ def many_at_once(rank: int, size: int) -> None:
 
 
 def futures_with_more_calls(rank: int, size: int) -> float:
-    """What hangs on a future may make further calls and wait for them, as torch's PowerSGD hook does."""
+    """Callbacks of a future may make further calls and wait for them, as torch's PowerSGD hook does."""
     first = dist.all_reduce(full(1, 3), async_op=True)
     queued = dist.all_reduce(full(1, 3), async_op=True)
 

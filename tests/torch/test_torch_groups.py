@@ -66,7 +66,7 @@ def open_and_close(rank: int) -> tuple[int, int, int]:
         dist.destroy_process_group(group)
     del group
     deadline = time.monotonic() + 30
-    while True:  # the last threads may just be on their way out, and hold what they worked on
+    while True:  # the last threads may still be exiting, and hold what they worked on
         more = tuple(now - then for now, then in zip(used(), before, strict=True))
         if max(more) <= 0 or time.monotonic() > deadline:
             return more  # type: ignore[return-value]
@@ -113,7 +113,7 @@ def stay_away(rank: int, absent: list[int], wait_all_ranks: bool) -> str:
         sentence = str(caught.value)
         store.set(f"failed/{rank}", "")
     store.wait([f"failed/{other}" for other in range(4) if other not in absent])
-    dist.monitored_barrier(timeout=timedelta(seconds=60))  # the group is as good as before
+    dist.monitored_barrier(timeout=timedelta(seconds=60))  # the group still works
     dist.all_reduce(torch.ones(3))
     return sentence
 
@@ -166,7 +166,7 @@ def other_device(rank: int) -> str:
 
 
 def test_other_devices_have_their_own_backend() -> None:
-    """There is no CUDA here; what counts is that a tensor of another device gets to the backend named for it."""
+    """There is no CUDA here; what matters is that a tensor of another device reaches the backend named for it."""
     for sentence in run_ranks(other_device, 2, backend="cpu:allfold,meta:gloo"):
         assert "allfold" not in sentence
 

@@ -1,4 +1,4 @@
-"""torch's own ways to train, on the backend: the same small model comes out as from gloo, or as from one process."""
+"""torch's own ways to train, on the backend: they give the same small model as gloo, or as one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def train(model: nn.Module, rank: int | None) -> list[float]:
-    """Train on the rank's part of every batch, or on all of it; the losses."""
+    """Train on the rank's part of every batch, or on all of it; returns the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for inputs, targets in batches():
@@ -50,7 +50,7 @@ def alone() -> list[list[float]]:
     return weights(model)
 
 
-# What a rank does; each gives the weights of the whole model ------------------------------------------------------------
+# What a rank does; each gives the weights of the whole model ----------------------------------------------------------
 
 
 def ddp(rank: int, **how: Any) -> list[list[float]]:
@@ -137,13 +137,13 @@ def test_training_gives_what_one_process_gives(way: Callable[[int], Any]) -> Non
             assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
 
 
-# Against gloo, bit by bit where two ranks add two numbers -----------------------------------------------------------------
+# Against gloo, bit by bit where two ranks add two numbers -------------------------------------------------------------
 
 
 def ddp_with_power_sgd(rank: int) -> list[list[float]]:
-    """Its hook makes further calls out of the callbacks of futures, and waits for them there.
+    """Its hook makes further calls from callbacks of futures, and waits for them there.
 
-    One bucket: with several, what comes first is up to the threads, on gloo as here; here the ranks notice.
+    One bucket: with several, the order depends on the threads, with gloo as well as here; here the ranks notice.
     """
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 
@@ -230,7 +230,7 @@ def compiled_all_reduce(rank: int) -> list[list[float]]:
 
 
 def all_reduce_that_the_compiler_does_not_know(rank: int) -> list[list[float]]:
-    """As where somebody has put another function in its place: the caller's graph breaks, and the call is made as it is."""
+    """As if another function had been put in its place: the caller's graph breaks, and the call is made unchanged."""
     import torch.distributed._functional_collectives as functional
 
     functional.traceable_collective_remaps.pop(dist.all_reduce, None)

@@ -1,4 +1,4 @@
-"""Tuning: the model of the engine, the fit, what is chosen, the file, and that ranks obey it alike."""
+"""Tuning: the model of the engine, the fit, the choices, the file, and that all ranks follow it in the same way."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def every_item(ranks: int, sizes: tuple[int, ...], collectives: tuple[str, ...])
     ]
 
 
-# The order of folding ---------------------------------------------------------------------------------------------------
+# The order of folding -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, 13])
@@ -93,12 +93,12 @@ def test_the_built_in_rule_folds_from_left_whatever_the_root(collective: str, ra
 @pytest.mark.parametrize("name", af.algorithms("all_reduce"))
 def test_folding_from_left_is_a_promise_about_bits(name: str, ranks: int) -> None:
     same = True
-    for dtype in (np.float16, np.float32):  # the first is rounded where a fold ends, so that also has to be the same
+    for dtype in (np.float16, np.float32):  # the first is rounded at the end of a fold, so that has to match too
         inputs = [(np.random.default_rng(rank).standard_normal(97) * 3.0**rank).astype(dtype) for rank in range(ranks)]
         naive, other = (af.replay(af.schedule("all_reduce", one, ranks), inputs) for one in ("naive", name))
         same &= all(a.tobytes() == b.tobytes() for a, b in zip(naive, other, strict=True))
     assert same or not folds_from_left("all_reduce", name, ranks)
-    assert same == folds_from_left("all_reduce", name, ranks)  # these numbers show every difference
+    assert same == folds_from_left("all_reduce", name, ranks)  # with these numbers every difference shows
 
 
 def test_what_only_moves_data_may_always_be_chosen() -> None:
@@ -107,7 +107,7 @@ def test_what_only_moves_data_may_always_be_chosen() -> None:
     )
 
 
-# The model --------------------------------------------------------------------------------------------------------------
+# The model ------------------------------------------------------------------------------------------------------------
 
 
 def segments_of(comm: Any, name: str, elements: int) -> int:
@@ -148,7 +148,7 @@ def test_the_least_of_a_call_is_what_must_be_on_its_path() -> None:
     row = amounts(items, paths(items, SETTING, usual_terms()), SETTING)[0]
     on_path = dict(zip(TERMS, row, strict=True))
     assert on_path["call"] == 1 and on_path["instruction"] == 1
-    assert on_path["fold"] == 2048  # half of the buffer, with one further operand
+    assert on_path["fold"] == 2048  # half of the buffer, with one additional operand
     # Both were written by this rank in the call before, and what it writes it has just read.
     assert on_path["read, own cache"] == on_path["write, own cache"] == 4096
     assert on_path["read, peer's cache"] == on_path["write, peer's cache"] == on_path["first byte"] == 0
@@ -178,7 +178,7 @@ def test_what_a_peer_wrote_is_read_from_its_cache_until_that_is_full() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_an_instruction_fetches_comes_along_for_its_write(ranks: int) -> None:
-    """Parts are written over what peers have read; results, over parts that whoever reduces them has just fetched."""
+    """Parts overwrite what peers have read; results overwrite parts that the reducing rank has just fetched."""
     size = 2**18
     places = places_of(Item("all_reduce", "direct", ranks, False, size), SETTING)
     assert places["write, peer's cache"] == size * (ranks - 1) / ranks
@@ -200,7 +200,7 @@ def test_with_fewer_cores_than_ranks_they_take_turns() -> None:
     assert 1.8 < narrow / wide < 2.6
 
 
-# The fit ------------------------------------------------------------------------------------------------------------------
+# The fit --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ranks", "setting"), [(2, SETTING), (4, SETTING), (4, CROWDED)])
@@ -209,10 +209,10 @@ def test_known_numbers_are_found_again(ranks: int, setting: Setting) -> None:
     with_data = tuple(name for name, one in COLLECTIVES.items() if one.carries_data)
     items = every_item(ranks, (1024, 2**18, 2**20, 2**22, 2**24), with_data)
     times = predict(items, setting, true)
-    assert judge(items, predict(items, setting, usual_terms()), times).error > 0.1  # it begins far from them
+    assert judge(items, predict(items, setting, usual_terms()), times).error > 0.1  # it starts far from them
     model = fit(items, times, setting, knees=False)
     assert judge(items, model.predict(items), times, least=0).error < 0.03
-    # Reads and writes come in pairs, so it is a copy whose price is determined best.
+    # Reads and writes come in pairs, so the cost of a copy is determined best.
     known, found = (dict(zip(TERMS, terms, strict=True)) for terms in (true, model.terms))
     for place in ("own cache", "last-level cache", "memory"):
         copy = [sum(one[f"{what}, {place}"] for what in ("read", "write")) for one in (known, found)]
@@ -283,7 +283,7 @@ def test_equal_predictions_are_one_winner() -> None:
     assert judge(items, np.array([1.0, 2.0, 2.0]), np.array([1.2, 1.0, 1.1])).right == 0
 
 
-# The choice ---------------------------------------------------------------------------------------------------------------
+# The choice -----------------------------------------------------------------------------------------------------------
 
 
 def timed(collective: str, ranks: int, time_of: Callable[[str, bool, int], float]) -> tuple[list[Item], Any]:
@@ -293,7 +293,7 @@ def timed(collective: str, ranks: int, time_of: Callable[[str, bool, int], float
 
 
 def test_the_crossing_is_where_the_lines_cross() -> None:
-    """10 µs against 1 µs + 1 ns a byte: 9,000 bytes."""
+    """10 µs against 1 µs + 1 ns per byte: 9,000 bytes."""
 
     def time_of(name: str, shared: bool, size: int) -> float:
         return {"tree": 1e-6 + size * 1e-9, "scatter_all_gather": 1e-5}.get(name, 1.0)
@@ -346,7 +346,7 @@ def test_a_barrier_has_one_choice() -> None:
     assert choose(4, items, times) == {"barrier": [(ALWAYS, "tree", False)]}
 
 
-# The file -----------------------------------------------------------------------------------------------------------------
+# The file -------------------------------------------------------------------------------------------------------------
 
 
 def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
@@ -573,11 +573,11 @@ def test_bytes_of_any_kind_are_refused(content: bytes) -> None:
         check_document(content)
 
 
-# Obeying ------------------------------------------------------------------------------------------------------------------
+# Obeying --------------------------------------------------------------------------------------------------------------
 
 
 def taken(comm: Any, collective: str = "broadcast", elements: int = 1000) -> set[tuple[str, str]]:
-    """By which algorithm, and with which memory, a call was really made."""
+    """The algorithm and the memory mode with which a call was really made."""
     with comm.trace() as trace:
         getattr(comm, collective)(np.zeros(elements, np.float32))
     return {(event.algorithm, event.memory) for event in trace.events}
@@ -601,7 +601,7 @@ def test_ranks_obey_the_file_and_groups_theirs(path: Path, monkeypatch: pytest.M
     for small, large, pair, other in af.spawn(work, ranks=3):
         assert small == {("chain", "private")} and large == {("tree", "private")}
         assert pair == {("scatter_all_gather", "private")}
-        assert other == {("naive", "private")}  # the file says nothing of it
+        assert other == {("naive", "private")}  # the file says nothing about it
     monkeypatch.setenv(VARIABLE, "off")
     assert {frozenset(taken) for taken in af.spawn(taken, ranks=3)} == {frozenset({("driver", "private")})}
 
@@ -643,7 +643,7 @@ def test_an_operation_that_is_not_commutative_keeps_its_order(path: Path, monkey
     assert af.spawn(work, ranks=3) == [[1, 1, 1, 3, 3, 3]] * 3
 
 
-# The commands ------------------------------------------------------------------------------------------------------------
+# The commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_tune_measures_writes_and_is_obeyed(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The page's document, the file it travels in, and what `allfold show` makes of both."""
+"""The page's document, the file that contains it, and what `allfold show` does with both."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_the_file_holds_everything_and_loads_nothing() -> None:
     (policy,) = (one["content"] for _, one in page.elements if one.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and "default-src 'none'" in policy and "connect-src 'none'" in policy
     assert html.policy(script) == policy
-    # Names of XML namespaces are no addresses that anything is loaded from.
+    # Names of XML namespaces are not addresses that anything is loaded from.
     assert not re.findall(r"https?://(?!www\.w3\.org/(?:2000/svg|1999/xhtml|1999/xlink|1998/Math/MathML)\b)", text)
     assert "@import" not in style and "url(" not in style
 
@@ -443,7 +443,7 @@ def test_a_film_has_a_frame_a_step(call: Call) -> None:
     assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(4)]
     assert shown[-1][-1].count("✓") == 3
     plain, animated = (call("show", "ring", "--ranks", "3", *more)[1] for more in ((), ("--animate",)))
-    assert plain == animated  # this is no terminal
+    assert plain == animated  # this is not a terminal
 
 
 @pytest.mark.parametrize("step", [-1, 15])

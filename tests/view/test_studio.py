@@ -1,4 +1,4 @@
-"""The studio, as a process of its own: what it answers, whom it refuses, and what edited code cannot do to it."""
+"""The studio, in its own process: what it answers, which requests it refuses, and what edited code cannot do to it."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_its_own_page_is_answered(studio: Studio) -> None:
 
 def test_the_page_needs_the_token(studio: Studio) -> None:
     for path in ("/", "/?token=", "/?token=guessed"):
-        assert studio.ask(path)[0] == 403  # the header does not do for the page
+        assert studio.ask(path)[0] == 403  # for the page itself, the header is not enough
     assert studio.ask(f"/?token={studio.token}", Host="evil.example")[0] == 403
 
 
@@ -245,7 +245,8 @@ def test_edited_code_is_proved(studio: Studio) -> None:
 
 
 def test_a_chunk_sent_to_the_wrong_rank_is_blamed_at_its_cell(studio: Studio) -> None:
-    # In the last step of the share-reduce, rank 3 sends chunk 0 to rank 1, who is in it already, instead of to rank 0.
+    # In the last step of the share-reduce, rank 3 sends chunk 0, which has rank 1's contribution, to rank 1 instead of
+    # rank 0.
     wrong = RING.replace("destination=(r + 1) % ranks)", "destination=(r + 1 + (step == 2 and r == 3)) % ranks)", 1)
     assert wrong != RING
     status, found = studio.edit(wrong)
@@ -261,7 +262,7 @@ def test_the_algorithm_that_is_meant_is_taken(studio: Studio) -> None:
     for name in ("recursive_doubling", "halving_doubling"):
         status, found = studio.edit(text, algorithm=name)
         assert status == 200 and found["schedule"]["algorithm"] == name
-    # Where the page does not say which, it is the one that was changed.
+    # If the page does not say which algorithm, it is the one that was changed.
     changed = text.replace("def recursive_doubling(ranks: int)", "def recursive_doubling(ranks)", 1)
     assert changed != text and studio.edit(changed)[1]["schedule"]["algorithm"] == "recursive_doubling"
 
@@ -298,7 +299,7 @@ def test_a_schedule_that_breaks_off_is_drawn_so_far(studio: Studio) -> None:
 def test_what_does_not_run_is_said_with_its_line(studio: Studio, code: str, message: str, line: int | None) -> None:
     status, found = studio.edit(code)
     assert status == 400 and message in found["error"]["message"] and found["error"].get("line") == line
-    assert studio.entry(algorithm="ring")[0] == 200  # and the studio goes on
+    assert studio.entry(algorithm="ring")[0] == 200  # and the studio still works
 
 
 def test_what_the_code_started_ends_with_it(studio: Studio) -> None:

@@ -19,7 +19,7 @@ export function toHash(one: PageState, second: ViewName | null = null): string {
   return `#${words}`;
 }
 
-/** What a hash says, over what was there before. What makes no sense in it is left as it was. */
+/** The state that a hash describes, on top of the state before. Invalid parts are ignored. */
 export function fromHash(hash: string, before: PageState): PageState {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
   const whole = (name: string, least: number, was: number): number => {
@@ -45,7 +45,7 @@ export function besideFromHash(hash: string): ViewName | null {
   return viewNamed(new URLSearchParams(hash.replace(/^#/, "")).get("beside"));
 }
 
-/** Show what the address says, now and whenever it changes, and have it say what is shown. */
+/** Show what the address says, now and whenever it changes, and keep the address up to date with what is shown. */
 export function followHash(): void {
   let seen = location.hash;
   const read = (): void => {
@@ -59,10 +59,10 @@ export function followHash(): void {
   let timer = 0;
   effect(() => {
     const hash = toHash(state.value, beside.value);
-    // Browsers allow a few hundred changes of the address a minute; playing makes more.
+    // Browsers allow a few hundred changes of the address per minute; playing makes more.
     clearTimeout(timer);
     timer = window.setTimeout(() => {
-      if (location.hash !== seen) return; // somebody has gone elsewhere meanwhile; that is read in a moment
+      if (location.hash !== seen) return; // the user has navigated elsewhere meanwhile; that is read in a moment
       try {
         history.replaceState(null, "", hash);
         seen = location.hash;

@@ -19,7 +19,7 @@ import { VIEWS, viewOf, type ViewName } from "./views/table";
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
   useTheme();
-  // Before the first picture is seen, so that no key and no ground comes late.
+  // Before the first picture is drawn, so that keys and the background are ready in time.
   useLayoutEffect(() => {
     const onKey = (event: KeyboardEvent): void => {
       if (isTyping(event) || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -68,7 +68,7 @@ function Stage(props: { entry: Entry }): JSX.Element {
   const { view } = state.value;
   const step = Math.min(state.value.step, props.entry.schedule.steps.length);
   const second = beside.value && beside.value !== view ? beside.value : null;
-  // What was pointed at may be gone without ever having been left.
+  // The element under the pointer may be gone without a leave event.
   useEffect(() => void (hovered.value = null), [view, second, props.entry]);
   const onPointerMove = (event: PointerEvent): void => {
     if (hovered.value && !(event.target as Element).closest("[data-r],[data-c],[data-l]")) hovered.value = null;
@@ -196,7 +196,7 @@ function onKeyOfPlayer(event: KeyboardEvent): boolean {
   return true;
 }
 
-/** Keys that belong to what has the focus: text being written, a list, a slider, a button that space presses. */
+/** Keys that belong to the focused element: a text field, a list, a slider, a button that space presses. */
 function isTyping(event: KeyboardEvent): boolean {
   const target = event.target as HTMLElement;
   if (target.matches("textarea, select, input:not([type=range])")) return true;

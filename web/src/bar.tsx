@@ -51,7 +51,7 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
   );
 }
 
-/** Its own component, so that a moving thumb draws nothing else anew. */
+/** Its own component, so that a moving thumb redraws nothing else. */
 function Scrubber(props: { steps: number; step: number }): JSX.Element {
   const { steps, step } = props;
   return (

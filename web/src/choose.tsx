@@ -91,7 +91,7 @@ function Pick(props: {
   return (
     <label title={props.value}>
       <span>{props.label}</span>
-      {/* One option is no choice: it is said, not offered. */}
+      {/* A single option is shown as text, not as a choice. */}
       {options.length === 1 ? (
         <output>{shown(options[0]) || "none"}</output>
       ) : (

@@ -1,23 +1,23 @@
 /**
- * Sets of ranks that have contributed, each made once and known by its number.
+ * Sets of ranks that have contributed, each stored once and identified by its number.
  *
- * A set is kept as runs of consecutive ranks, since that is what algorithms make, and a union is remembered. All of it
- * lies in plain arrays: a ring of a thousand ranks makes a million different sets, too many for a million objects.
+ * A set is stored as runs of consecutive ranks, since that is what algorithms make, and unions are cached. Everything
+ * is in plain arrays: a ring of a thousand ranks makes a million different sets, too many for one object each.
  */
 
 const EMPTY = 0;
 
 export class Contributions {
-  /** first, last, first, last … of the runs of all sets; those of set s begin at `starts[s]`. */
+  /** first, last, first, last … of the runs of all sets; the runs of set s begin at `starts[s]`. */
   private runs = new Int32Array(1 << 12);
   private starts = new Int32Array(1 << 10);
   private counts = new Int32Array(1 << 10);
   private sets = 0;
-  /** Of the few sets in which a rank is more than once: how often. */
+  /** For the few sets in which a rank occurs more than once: how often. */
   private readonly more = new Map<number, ReadonlyMap<number, number>>();
   private readonly unions = new PairTable();
 
-  /** Where a contribution may come twice without harm, as in a barrier, that is not noted. */
+  /** Where duplicates do no harm, as in a barrier, they are not recorded. */
   constructor(
     ranks: number,
     private readonly idempotent: boolean,
@@ -50,7 +50,7 @@ export class Contributions {
     return ranks;
   }
 
-  /** How often each rank that came more than once has come. */
+  /** For each rank that occurs more than once: how often. */
   doubled(set: number): ReadonlyMap<number, number> {
     return this.more.get(set) ?? NONE;
   }
@@ -70,7 +70,7 @@ export class Contributions {
     return made;
   }
 
-  /** Two sorted rows of runs as one, runs that touch joined. */
+  /** Merge two sorted lists of runs; adjacent runs are joined. */
   private merge(one: number, other: number): number[] {
     const { runs, starts } = this;
     const merged: number[] = [];
@@ -104,7 +104,7 @@ export class Contributions {
 
 const NONE: ReadonlyMap<number, number> = new Map();
 
-/** A number for pairs of numbers, by open addressing; a Map would need a million boxed keys. */
+/** A hash table from pairs of numbers to numbers, with open addressing; a Map would need a million boxed keys. */
 class PairTable {
   private cells = new Int32Array(3 << 10).fill(-1);
   private filled = 0;

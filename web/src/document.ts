@@ -54,7 +54,7 @@ export interface Counts extends Bounds {
   busiest_port_messages: number;
 }
 
-/** Columns with one entry a message; seconds since the beginning. */
+/** Columns with one entry per message; seconds since the beginning. */
 export interface TimelineJson {
   duration: number;
   /** The first move that a message carries, and how many. */
@@ -71,11 +71,11 @@ export interface TimelineJson {
   idle: number[];
 }
 
-/** Where a link is in its network, by what it is: which numbers there are says how it is drawn. Python's `Link.place`. */
+/** Where a link is in its network (Python's `Link.place`). Its keys say what kind of link it is and how it is drawn. */
 export type Place =
   | { rank: number; way: "out" | "in" } // a port
   | { host: number } // a bus
-  | { host: number; card: number; leaf?: number; way: "out" | "in" } // a network card, and the leaf it hangs on
+  | { host: number; card: number; leaf?: number; way: "out" | "in" } // a network card, and the leaf it connects to
   | { leaf: number; uplink: number; way: "up" | "down" }
   | { node: number; dimension: number; down: number } // a cable of a torus
   | { group: number; router: number; to: number } // a cable between two routers of a group
@@ -84,17 +84,17 @@ export type Place =
 export interface LinkJson {
   name: string;
   kind: string;
-  /** Absent where nobody knows it: of links that were written by hand. */
+  /** Absent if unknown: for links that were written by hand. */
   place?: Place;
   bytes: number;
-  /** That its bytes take in all. */
+  /** The seconds that its bytes take in total. */
   seconds: number;
   latency: number;
-  /** Bytes a second, or "inf". */
+  /** Bytes per second, or "inf". */
   bandwidth: number | "inf";
 }
 
-/** Where ranks sit, and what a message between two of them meets. */
+/** Where ranks sit, and the latency and bandwidth between two of them. */
 export interface TopologyJson {
   name: string;
   ranks: number;
@@ -107,7 +107,7 @@ export interface TopologyJson {
   parameters?: Record<string, unknown>;
 }
 
-/** Bytes between pairs of ranks, and the links that they take, by their place in `links`. */
+/** Bytes between pairs of ranks, and the links that they take, as indices into `links`. */
 export interface PairsJson {
   source: number[];
   destination: number[];
@@ -142,7 +142,7 @@ export interface Entry {
   ends: number[][];
   sources: { site: string; file: string; line: number }[];
   code: CodeFile | null;
-  /** Other files that made moves, and the line of `code` at which the generator stood at each step. */
+  /** Other files that made moves, and the generator's line in `code` at each step. */
   also?: CodeFile[];
   lines?: number[];
   proof: Proof;

@@ -1,11 +1,11 @@
-/** The α-β-γ model: what an algorithm takes at any size, from what its schedule was counted to send. Pure. */
+/** The α-β-γ model: the time of an algorithm at any size, from the counts of its schedule. Pure. */
 
 import type { TableRow } from "./document";
 
 export interface Figures {
   /** Seconds a message takes besides its bytes (α). */
   latency: number;
-  /** Bytes a second through a port (1/β) and through a rank's arithmetic (1/γ). */
+  /** Bytes per second through a port (1/β) and through a rank's arithmetic (1/γ). */
   bandwidth: number;
   reduction: number;
 }
@@ -19,7 +19,7 @@ export function timeOf(row: TableRow, size: number, figures: Figures): number {
   );
 }
 
-/** The fastest row, the earlier one at a tie. */
+/** The fastest row; at a tie, the earlier one. */
 export function winner(rows: TableRow[], size: number, figures: Figures): TableRow | null {
   let best: TableRow | null = null;
   let least = Infinity;

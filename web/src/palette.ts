@@ -1,4 +1,4 @@
-/** Colours that stay apart for colour-blind eyes (after Paul Tol's qualitative sets), one list for each ground. */
+/** Colours that colour-blind people can tell apart (after Paul Tol's qualitative sets), one list per background. */
 
 import { signal } from "@preact/signals";
 import { clamp } from "./numbers";
@@ -40,7 +40,7 @@ export function colourOf(index: number, many: number): string {
   const list = dark.value ? DARK : LIGHT;
   if (many <= list.length) return list[index % list.length];
   const hue = (index * 360) / many + 210;
-  // Neighbours also alternate in lightness, so that they differ where their hues do not.
+  // Neighbours also alternate in lightness, so that they differ even where their hues do not.
   const light = (dark.value ? 64 : 50) + (index % 2 ? 7 : -5);
   return `hsl(${Math.round(hue % 360)} ${dark.value ? 52 : 48}% ${light}%)`;
 }
@@ -72,12 +72,12 @@ const FULLNESS: Record<"light" | "dark", Colour[]> = {
   ],
 };
 
-/** How much a link is used: one hue that darkens on paper and brightens at night. Red is left to what is wrong. */
+/** How much a link is used: one hue, darker on light backgrounds, brighter on dark ones. Red is reserved for errors. */
 export function heat(share: number): string {
   return between(HEAT[dark.value ? "dark" : "light"], share);
 }
 
-/** From nothing to everything, for shares of contributions. */
+/** From none to all, for shares of contributions. */
 export function fullness(share: number): string {
   return between(FULLNESS[dark.value ? "dark" : "light"], share);
 }
@@ -89,7 +89,7 @@ function between(stops: Colour[], share: number): string {
   return `rgb(${mix.join(" ")})`;
 }
 
-/** How more is shown: by dark squares on paper, by bright ones at night. */
+/** How larger values look: darker squares on a light background, brighter ones on a dark background. */
 export function deeper(): string {
   return dark.value ? "the brighter" : "the darker";
 }

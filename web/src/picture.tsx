@@ -1,4 +1,4 @@
-/** The frame of every picture: it knows its width, names itself to screen readers, and can be saved. */
+/** The frame of every picture: it knows its width, has a name for screen readers, and can be saved. */
 
 import type { ButtonHTMLAttributes, ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -7,7 +7,7 @@ import type { Proof } from "./document";
 import { jumpTo, playing } from "./player";
 import { go, hovered, state, togglePin, type Focus } from "./state";
 
-/** Whether the text twins are shown to everybody; screen readers get them in any case. */
+/** Whether the text versions of pictures are visible; screen readers always get them. */
 export const showText = signal(false);
 
 export interface Drawn {
@@ -20,7 +20,7 @@ export interface Drawn {
 export function Picture(props: {
   name: string;
   label: string;
-  /** What a saved picture says above it, where the page says it elsewhere. */
+  /** The heading of a saved picture, if the page shows it elsewhere. */
   caption?: string;
   draw: (width: number) => Drawn;
   least?: number;
@@ -28,7 +28,7 @@ export function Picture(props: {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
   useEffect(() => {
-    const here = frame.current!; // what is left of an observation may come when the frame is gone
+    const here = frame.current!; // a last observation may arrive when the frame is gone
     const measure = (): void => setWidth(Math.floor(here.clientWidth));
     const watcher = new ResizeObserver(measure);
     watcher.observe(here);
@@ -62,7 +62,7 @@ export function anchorOf(x: number, width: number): "middle" | "end" {
   return x > width - 26 ? "end" : "middle";
 }
 
-/** The same in words. It is read out when it changes, and seen when text is switched on. */
+/** The same in words. Screen readers read it when it changes; it is visible when text is switched on. */
 export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
   return (
     <div class={showText.value ? "twin" : "twin unseen"} aria-live={props.live && !playing.value ? "polite" : "off"}>
@@ -98,7 +98,7 @@ export function Quiet(props: ButtonHTMLAttributes<HTMLButtonElement>): JSX.Eleme
   return <button type="button" class="quiet" {...props} />;
 }
 
-/** Leads to the step at which a schedule goes wrong, unless it is shown. */
+/** A link to the step at which a schedule goes wrong, unless it is already shown. */
 export function ShowWhere(props: { proof: Proof; step: number }): JSX.Element | null {
   const at = (props.proof.step ?? -1) + 1;
   if (props.proof.ok || at === 0 || at === props.step) return null;
@@ -121,7 +121,7 @@ export function lights(focus: Focus, onClick?: () => void): Record<string, unkno
   };
 }
 
-/** The rules that dim what has nothing to do with the focus: one style sheet for all views, nothing is drawn again. */
+/** The rules that dim everything unrelated to the focus: one style sheet for all views, nothing is redrawn. */
 export function dimming(focus: Focus | null): string {
   if (!focus) return "";
   const rules: string[] = [];

@@ -1,4 +1,4 @@
-/** Playing: a position that moves on with the clock of the browser, over steps or, in the race, over time. */
+/** Playing: a position that advances with the browser's clock, over steps or, in the race, over time. */
 
 import { signal } from "@preact/signals";
 import { clamp } from "./numbers";
@@ -9,15 +9,15 @@ export const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
 
 export const playing = signal(false);
 export const speed = signal(1);
-/** How far the step under way has come, 0 when the picture stands still. */
+/** The progress of the current step; 0 when the picture stands still. */
 export const fraction = signal(0);
-/** Where the race stands, from 0 to 1; null until the race says where its first one is through. */
+/** Where the race stands, from 0 to 1; null until the race knows when its first algorithm finishes. */
 export const raceAt = signal<number | null>(null);
 /** How many steps there are to play, and what playing moves in the view; the page sets them with what it shows. */
 export const length = signal(0);
 export const plays = signal<View["plays"]>("steps");
 
-const LONGEST = 24; // seconds that playing everything takes at most, however many steps there are
+const LONGEST = 24; // seconds: playing everything takes at most this long, however many steps there are
 const RACE = 8; // seconds of a race
 
 let last: number | null = null;
@@ -66,7 +66,7 @@ function tick(now: number): void {
   if (playing.value) requestAnimationFrame(tick);
 }
 
-let pending = 0; // time that has passed but is not shown, when motion is reduced
+let pending = 0; // time that has passed but is not shown yet, with reduced motion
 
 function playSteps(passed: number): void {
   const rate = Math.max(0.9, length.value / LONGEST) * speed.value;

@@ -1,4 +1,4 @@
-/** Python source in coloured words; enough of the language for algorithms, and no more. */
+/** Syntax highlighting for Python; just enough of the language for algorithms. */
 
 export interface Word {
   kind: "plain" | "keyword" | "string" | "comment" | "number" | "name";
@@ -13,7 +13,7 @@ const KEYWORDS = new Set(
 const TOKEN =
   /("""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(#[^\n]*)|(\b\d[\w.]*)|(@?[A-Za-z_]\w*)/g;
 
-/** The source line by line. A string over several lines is cut at their ends. */
+/** The source line by line. A multi-line string is split at the ends of lines. */
 export function inLines(source: string): Word[][] {
   const lines: Word[][] = [[]];
   const add = (kind: Word["kind"], text: string): void => {

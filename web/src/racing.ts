@@ -9,13 +9,13 @@ export interface Runner {
   entry: Entry;
   replay: Replay;
   what: Happening;
-  /** Time and share of what must arrive, at the end of each step that was looked at. */
+  /** Time, and the share of promised data that has arrived, at the end of each sampled step. */
   curve: { time: number; share: number }[];
   /** On the clock of steps: chunks through the busiest port after each step, and the share of ports in use in each. */
   ports: { through: number[]; used: number[] } | null;
 }
 
-const LOOKED_AT = 128; // steps whose state is looked at; of more, evenly chosen ones
+const LOOKED_AT = 128; // steps that are sampled; if there are more, evenly spaced ones
 
 export function runner(entry: Entry, replay: Replay, what: Happening): Runner {
   const every = Math.max(
@@ -59,7 +59,7 @@ export function stepsDone(one: Runner, now: number): number {
 
 /** Bytes that have gone through the busiest port, as a multiple of S. */
 export function busiestPort(one: Runner, now: number): number {
-  if (one.replay.schedule.collective === "barrier") return 0; // signals have no bytes
+  if (one.replay.schedule.collective === "barrier") return 0; // signals carry no bytes
   if (one.ports) return one.ports.through[Math.floor(now * (1 + 1e-9))] / one.replay.schedule.chunks;
   const sent = new Float64Array(one.replay.ranks);
   const received = new Float64Array(one.replay.ranks);
@@ -72,7 +72,7 @@ export function busiestPort(one: Runner, now: number): number {
   return Math.max(0, ...sent, ...received);
 }
 
-/** The share of links that carry something now; of ports, where routes are not known or nobody knows the time. */
+/** The share of links that carry something now; of ports, if routes or times are unknown. */
 export function linksInUse(one: Runner, now: number): number {
   if (one.ports) return one.ports.used[Math.floor(now)] ?? 0;
   const { links } = one.entry;
@@ -90,7 +90,7 @@ export function linksInUse(one: Runner, now: number): number {
   return busy.size / (routes ? links!.length : 2 * ranks);
 }
 
-/** How much of what must arrive has arrived, between the ends of steps in proportion. */
+/** The share of promised data that has arrived, interpolated between the ends of steps. */
 export function shareAt(one: Runner, now: number): number {
   const { curve } = one;
   for (let i = 1; i < curve.length; i++) {

@@ -1,4 +1,4 @@
-/** What was made of an entry, kept for as long as the entry is; `kind` tells apart what is made of the same one. */
+/** Values computed from an entry, cached as long as the entry lives; `kind` distinguishes values of the same entry. */
 export function remembered<Of extends object, Made, Kind = void>(
   make: (of: Of, kind: Kind) => Made,
 ): (of: Of, kind: Kind) => Made {

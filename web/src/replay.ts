@@ -1,7 +1,7 @@
 /**
- * What every cell (rank, chunk) holds after every step. Pure: a schedule goes in, states come out; nothing is drawn here.
+ * What every cell (rank, chunk) holds after every step. Pure: schedule in, states out; nothing is drawn here.
  *
- * It follows Python's `symbolic.State`, and tests hold it to that, with one difference: Python refuses a step that makes
+ * It follows Python's `symbolic.State`, which tests check, with one difference: Python refuses a step that makes
  * no sense, while a picture has to show it. So what is wrong is kept (a contribution that came twice counts twice) and
  * noted as a fault where it happens.
  */
@@ -46,17 +46,17 @@ export interface Fault {
 }
 
 const REDUCING = new Set(["all_reduce", "reduce", "reduce_scatter", "barrier"]);
-const KEPT_CELLS = 12_000_000; // of snapshots, over all: about 100 MB
+const KEPT_CELLS = 12_000_000; // in all snapshots together: about 100 MB
 
 export class Replay {
   readonly schedule: ScheduleJson;
   readonly ranks: number;
   readonly width: number;
   readonly steps: number;
-  /** Whether the collective combines; otherwise a cell holds one contribution, that of the rank where its datum began. */
+  /** Whether the collective combines; if not, a cell holds one contribution: of the rank where its datum started. */
   readonly reduces: boolean;
   readonly ends: Int32Array;
-  /** Moves in all. */
+  /** The total number of moves. */
   readonly size: number;
   /** Whether any move is combined on arrival, and whether any is copied. */
   readonly kinds: { reduce: boolean; copy: boolean };
@@ -91,7 +91,7 @@ export class Replay {
     this.kept.set(0, this.recent);
   }
 
-  /** What lies where when `done` steps are done. Do not write into it. */
+  /** What each cell holds after `done` steps. Do not write into it. */
   at(done: number): State {
     const wanted = Math.max(0, Math.min(this.steps, Math.round(done)));
     const exact = this.kept.get(wanted);
@@ -104,7 +104,7 @@ export class Replay {
       if (state.done < wanted && state.done % this.stride === 0) this.kept.set(state.done, copyOf(state));
     }
     if (wanted % this.stride === 0 || wanted === this.steps) this.kept.set(wanted, state);
-    return (this.recent = state); // the next one asked for is mostly the next step
+    return (this.recent = state); // the next request is mostly for the next step
   }
 
   moves(step: number): Move[] {
@@ -136,7 +136,7 @@ export class Replay {
     return this.sets.count(state.held[cell]);
   }
 
-  /** How often each rank that came more than once has come. */
+  /** For each rank that came more than once: how often. */
   doubled(state: State, cell: number): ReadonlyMap<number, number> {
     return this.sets.doubled(state.held[cell]);
   }
@@ -161,7 +161,7 @@ export class Replay {
     return { right, all };
   }
 
-  /** The share of what must arrive that has arrived: contributions where they are combined, chunks elsewhere. */
+  /** The share of promised data that has arrived: in contributions if they are combined, otherwise in chunks. */
   arrived(state: State): number {
     let there = 0;
     let all = 0;
@@ -210,7 +210,7 @@ export class Replay {
     return parts.join(" and ");
   }
 
-  /** A datum in words, as Python has it. */
+  /** A datum in words, as in Python. */
   nameOf(datum: number): string {
     if (datum === NOTHING) return "nothing";
     const { collective, chunks } = this.schedule;
@@ -222,12 +222,12 @@ export class Replay {
     return sliced ? `slice ${Math.floor(datum / part)}` : `chunk ${datum}`;
   }
 
-  /** The moves through which each contribution of a cell has come, from where it began to here. */
+  /** The moves through which each contribution of a cell came, from its start to here. */
   provenance(done: number, rank: number, chunk: number): { rank: number; path: Move[] }[] {
     const paths: { rank: number; path: Move[] }[] = [];
     const writes = this.writesBefore(done);
     const walk = (cell: number, before: number, tail: Move[]): void => {
-      if (paths.length >= 4 * this.ranks) return; // a wrong schedule may double without end
+      if (paths.length >= 4 * this.ranks) return; // a wrong schedule may double paths without end
       const step = lastBefore(writes.get(cell), before);
       if (step === null) {
         if (this.at(0).datum[cell] !== NOTHING) paths.push({ rank: Math.floor(cell / this.width), path: tail });

@@ -1,4 +1,4 @@
-/** Any view as a file: its pictures in one SVG, with the colours they have now, or that as a PNG. */
+/** Any view as a file: its pictures in one SVG with their current colours, or the same as a PNG. */
 
 const STYLES = [
   "fill",
@@ -19,7 +19,7 @@ const STYLES = [
   "display",
 ];
 const EDGE = 24;
-const SHARP = 2; // pixels of the PNG for one of the page
+const SHARP = 2; // pixels of the PNG per pixel of the page
 
 export function saveSvg(section: string, name: string, title: string): void {
   const picture = compose(section, title);
@@ -48,7 +48,7 @@ interface Piece {
 /**
  * One SVG of all pictures in a view, in rows as on the page, under a title.
  *
- * Styles are written into the elements: other programs know no style sheets.
+ * Styles are written into the elements: other programs do not have the page's style sheet.
  */
 export function compose(section: string, title: string): Piece | null {
   const root = document.getElementById(section);

@@ -11,7 +11,7 @@ import { messageOf } from "./words";
 let page: PageData;
 const entries = new Map<string, Entry>();
 
-/** Counts when an entry arrives, so that whoever asked looks again. */
+/** Counts arrivals of entries, so that components that asked for one look again. */
 const arrivals = signal(0);
 const waiting = new Set<string>();
 const failures = new Map<string, string>();
@@ -38,7 +38,7 @@ export function keyOf(one: PageState, algorithm = one.algorithm): string {
 
 export const replayOf = remembered((entry: Entry) => new Replay(entry));
 
-/** The links between two ranks, by their places in `links`; null where routes are not known. */
+/** The links between two ranks, as indices into `links`; null if routes are not known. */
 export const routesOf = remembered((entry: Entry) => {
   if (!entry.pairs) return null;
   const { source, destination, links } = entry.pairs;
@@ -63,7 +63,7 @@ export function find(one: PageState, algorithm = one.algorithm): Found {
 
 let shown: Entry | null = null;
 
-/** What the page shows. While the next entry is computed, the last one stays, so that nothing jumps. */
+/** What the page shows. While the next entry is being computed, the last one stays, so that nothing jumps. */
 export const current = computed<Found>(() => {
   if (edited.value) return { entry: edited.value, waiting: false, error: null };
   const found = find(state.value);
@@ -128,7 +128,7 @@ export function rooted(collective: string): boolean {
   return page.catalogue.find((row) => row.collective === collective)?.rooted ?? false;
 }
 
-/** An address may ask for what a file does not hold: then the state says what is shown instead. */
+/** An address may ask for an entry that a file does not hold: then the state is set to what is shown instead. */
 export function settle(): void {
   if (page.mode === "studio") return;
   const one = state.value;
@@ -142,7 +142,7 @@ function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | 
   return { ranks: entry.schedule.ranks, root: entry.schedule.root, topology, size: Number(size) };
 }
 
-/** Choose something; the rest of the state follows to where there is an entry. */
+/** Choose something; the rest of the state changes to the nearest existing entry. */
 export function choose(change: Partial<PageState>): void {
   edited.value = null;
   const wanted = { ...state.value, ...change };
@@ -159,7 +159,7 @@ export function choose(change: Partial<PageState>): void {
   go({ ...wanted, rivals, step: change.step ?? (same ? wanted.step : 0) });
 }
 
-// The studio -----------------------------------------------------------------------------------------------------------
+// The studio ----------------------------------------------------------------------------------------------------------
 
 async function ask(key: string, one: PageState, algorithm: string): Promise<void> {
   if (waiting.has(key)) return;
@@ -215,7 +215,7 @@ export async function proveEdited(code: string): Promise<Entry> {
   const { collective, algorithm, ranks, root, topology, size } = state.value;
   const asked = keyOf(state.value);
   const entry = await request<Entry>("/api/edit", { collective, algorithm, ranks, root, code, topology, size });
-  if (keyOf(state.value) !== asked) return entry; // something else has been chosen meanwhile
+  if (keyOf(state.value) !== asked) return entry; // the user has chosen something else meanwhile
   edited.value = entry;
   if (state.value.step > entry.schedule.steps.length) go({ step: entry.schedule.steps.length });
   return entry;
@@ -253,7 +253,7 @@ export async function extendTable(collective: string, ranks: number[]): Promise<
   table.value = [...table.value, ...fresh];
 }
 
-/** Called once: what is edited belongs to what was chosen when it was. */
+/** Called once: edited code belongs to what was chosen when it was edited. */
 export function forgetEditsOnChange(): void {
   let last = "";
   effect(() => {

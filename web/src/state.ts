@@ -1,4 +1,4 @@
-/** The one state of the page, and what is pointed at in it. */
+/** The state of the page, and what the pointer is on. */
 
 import { computed, signal } from "@preact/signals";
 import type { Clock, PageState } from "./document";
@@ -45,7 +45,7 @@ export function togglePin(wanted: Focus): void {
 /** The cell whose provenance is shown. */
 export const asked = signal<{ rank: number; chunk: number } | null>(null);
 
-/** Ask for a cell; asking again lets go of it. */
+/** Select a cell; selecting it again deselects it. */
 export function askFor(rank: number, chunk: number): void {
   const here = asked.value;
   asked.value = here && here.rank === rank && here.chunk === chunk ? null : { rank, chunk };

@@ -1,4 +1,4 @@
-/** Numbers and moves in words: the same ones under every picture and in its text twin. */
+/** Numbers and moves in words: the same under every picture and in its text version. */
 
 import type { Move, Replay } from "./replay";
 
@@ -28,12 +28,12 @@ export function rate(value: number): string {
   return `${digits(value * scale)} ${unit}`;
 }
 
-/** A multiple of the buffer, exactly where four digits can say it. */
+/** A multiple of the buffer; exact if four digits are enough. */
 export function timesS(value: number): string {
   return `${Number(value.toFixed(value < 10 ? 3 : 2))} S`;
 }
 
-/** Three digits that count. */
+/** Three significant digits. */
 export function digits(value: number): string {
   if (value >= 100 || Number.isInteger(value)) return String(Math.round(value));
   return String(Number(value.toPrecision(3)));
@@ -76,7 +76,7 @@ export function stepLines(replay: Replay, done: number): string[] {
   return lines;
 }
 
-/** `step 3 of 14: …` in one breath, for screen readers. */
+/** `step 3 of 14: …` as one sentence, for screen readers. */
 export function stepSentence(replay: Replay, done: number): string {
   const { right, all } = replay.progress(replay.at(done));
   const end = `${right} of ${plural(all, "cell")} as promised`;

@@ -1,8 +1,8 @@
 """One case of a benchmark: which collective on how many elements, what goes in, and what must come out.
 
 The data are small whole numbers, so that every order of a reduction gives the same bits and every difference is an
-error. They repeat with a prime period: what lands in the wrong place is seen, and neither the data nor what is expected
-needs memory of the size of the message. This module runs in the environments of the peers too: it needs NumPy alone.
+error. They repeat with a prime period: data in the wrong place is noticed, and neither the data nor the expected result
+needs memory of the size of the message. This module also runs in the environments of the peers: it needs only NumPy.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..dtypes import Array, Dtype, find_dtype, narrow
 from ..ops import find_op
 
 _PERIOD = 1021
-_LARGEST = 2  # of the numbers that go in, except for products
-_GARBAGE = 3  # what lies where a result is to come, so that a result that never came is seen
+_LARGEST = 2  # of the input numbers, except for products
+_GARBAGE = 3  # initial content of result arrays, so that a missing result is noticed
 _MOST_REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on `count` elements: those of one rank's array; where ranks have parts of it, of the whole array."""
+    """A collective on `count` elements: of one rank's array, or of the whole array if each rank has a part of it."""
 
     collective: str
     dtype: str
@@ -62,7 +62,7 @@ class Case:
 def case_of_size(
     collective: str, size: int, ranks: int, dtype: str = "float32", op: str = "sum", root: int = 0
 ) -> Case:
-    """The case whose message comes closest to `size` bytes from below; at least one element a rank."""
+    """The largest case whose message is at most `size` bytes; at least one element per rank."""
     kind, itemsize = find_collective(collective), find_dtype(dtype).itemsize
     if not kind.carries_data:
         return Case(collective, dtype, op, root, ranks, 0)
@@ -71,7 +71,7 @@ def case_of_size(
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction:
-    """What nccl-tests multiplies size ÷ time with, so that the number is that of the busiest link and comparable."""
+    """nccl-tests multiplies size ÷ time by this, to get a comparable figure: the bandwidth of the busiest link."""
     kind = find_collective(collective)
     if not kind.carries_data:
         return Fraction(0)
@@ -84,9 +84,9 @@ def bus_factor(collective: str, ranks: int) -> Fraction:
 
 
 def lengths(case: Case, rank: int) -> tuple[int | None, int | None]:
-    """Elements of the array that goes in and of the one that comes out; None where this rank has none.
+    """Elements of the input array and of the output array; None where this rank has none.
 
-    Collectives in place have the one that comes out alone.
+    In-place collectives have only the output.
     """
     kind, is_root = case.kind, rank == case.root
     if not kind.carries_data:
@@ -101,7 +101,7 @@ def lengths(case: Case, rank: int) -> tuple[int | None, int | None]:
 
 
 def fill(case: Case, rank: int, source: Array | None, target: Array | None) -> None:
-    """Put this rank's contribution where it goes in, and garbage where only a result comes."""
+    """Fill the input with this rank's contribution, and pure outputs with garbage."""
     if case.kind.in_place:
         source = target
     elif target is not None:
@@ -111,17 +111,17 @@ def fill(case: Case, rank: int, source: Array | None, target: Array | None) -> N
 
 
 def settle(case: Case, target: Array | None) -> None:
-    """Where repeated calls would make the numbers grow, put in numbers that stay as they are, for the timed loop."""
+    """If repeated calls would make the numbers grow, use numbers that stay the same, for the timed loop."""
     if case.kind.in_place and case.kind.reduces and target is not None:
         target[...] = _carried(case, np.full(1, 1 if case.op == "product" else 0))
 
 
 def repeats(case: Case) -> int:
-    """How many calls in a row, without anything between them, still have a result that is known and exact."""
+    """How many calls can follow each other directly with a result that is still known and exact."""
     if not (case.kind.in_place and case.kind.reduces) or not case.kind.carries_data:
         return _MOST_REPEATS
     if case.collective == "reduce" or case.op in ("product", "avg"):
-        return 1  # the arrays of the others are undefined after a reduce; a quotient is not a whole number
+        return 1  # other ranks' arrays are undefined after a reduce; a quotient is not a whole number
     if case.op != "sum" or case.element.kind in ("bool", "integer"):
         return _MOST_REPEATS
     exact = {"float16": 2**11, "bfloat16": 2**8}.get(case.dtype, 2**24)
@@ -129,7 +129,7 @@ def repeats(case: Case) -> int:
 
 
 def count_wrong(case: Case, rank: int, target: Array | None, calls: int) -> int:
-    """How many elements of the result differ from what they must be after that many calls in a row."""
+    """How many elements of the result are wrong after that many calls in a row."""
     if target is None or (case.collective == "reduce" and rank != case.root):
         return 0
     ranks = range(case.ranks)

@@ -1,4 +1,4 @@
-"""A crew: the processes of one library, one a rank, started once and commanded in turn with other crews."""
+"""A crew: the processes of one library, one per rank, started once and commanded in turns with other crews."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class CrewFailed(AllfoldError, RuntimeError):
 
 
 class Crew:
-    """The ranks of one library. Whatever goes wrong raises `CrewFailed`; after that the crew is to be closed."""
+    """The ranks of one library. Any failure raises `CrewFailed`; after that the crew must be closed."""
 
     def __init__(
         self, name: str, ranks: int, commands: Callable[[str], Sequence[Sequence[str]]], environment: Mapping[str, str]
     ) -> None:
-        """Start what `commands` gives for the address that every rank is to connect to, and wait for all ranks."""
+        """Start what `commands` returns for the address that ranks must connect to, and wait for all ranks."""
         self.name = name
         self.version = ""
         self._ranks = ranks
@@ -59,8 +59,8 @@ class Crew:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._output,
-            # Ctrl-C is for the benchmark alone, which then ends its crews. When it is killed, they read the end of
-            # their sockets and leave.
+            # Ctrl-C is only for the benchmark, which then ends its crews. If it is killed, they read the end of their
+            # sockets and exit.
             start_new_session=True,
         )
 
@@ -119,7 +119,7 @@ class Crew:
         return CrewFailed(f"{self.name}: {what}" + (f"; it printed:\n{last}" if last else ""))
 
     def close(self) -> None:
-        """Let the ranks leave; end by force those that do not."""
+        """Let the ranks exit; kill those that do not."""
         for channel in self._channels:
             with contextlib.suppress(OSError):
                 channel.close()
@@ -139,7 +139,7 @@ class Crew:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """An address without a file has no permissions: whoever connects is asked of the kernel who it is."""
+    """The user at the other end, from the kernel: an abstract address has no file permissions."""
     layout = struct.Struct("3i")
     _, user, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
     return int(user)

@@ -1,4 +1,4 @@
-"""What a figure is worth depends on where it was measured: the machine and the versions, for people and as JSON."""
+"""Figures only mean something with their environment: the machine and the versions, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .peers import cores
 
 
 def describe_environment(ranks: int, peers: Mapping[str, str]) -> dict[str, Any]:
-    """Facts by name. Nothing in it names the machine or its user."""
+    """Facts by name. Nothing in it identifies the machine or its user."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -53,7 +53,7 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def processor() -> str:
-    # lscpu knows the names of ARM cores, of which /proc/cpuinfo gives only numbers.
+    # lscpu knows the names of ARM cores; /proc/cpuinfo has only their numbers.
     if shutil.which("lscpu"):
         listed = subprocess.run(
             ["lscpu"], capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}

@@ -1,8 +1,8 @@
 """What is timed: the same collectives through each library's own fastest calls. This runs inside the ranks.
 
-A library is asked for arrays and for a call without arguments that performs one collective on them; whatever can be
-prepared is prepared before, for all alike. Other libraries are imported by name when they are wanted: allfold does not
-depend on them, and their environment need not have allfold.
+A library is asked for arrays and for a call without arguments that performs one collective on them. Whatever can be
+prepared is prepared before, for all libraries alike. Other libraries are imported by name when they are needed: allfold
+does not depend on them, and their environment need not have allfold.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Library(Protocol):
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array: ...
 
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
-        """One collective, ready to be called; raises UsageError where the library has no such thing."""
+        """One collective, ready to be called; raises UsageError if the library does not have it."""
 
     def barrier(self) -> object: ...
 
@@ -38,7 +38,7 @@ class Library(Protocol):
 
 
 class Allfold:
-    """Ours. Its processes also copy memory, which is the floor: they are there, and have a barrier to start together."""
+    """Ours. Its processes also time plain memory copies, the lower limit: they exist anyway, and have a barrier."""
 
     def __init__(self, rank: int, size: int, key: str) -> None:
         from ..communicator.communicator import connect
@@ -58,7 +58,7 @@ class Allfold:
         named: dict[str, Any] = {"algorithm": options.get("algorithm")}
         if not case.kind.carries_data:
             return partial(communicator.barrier, **named)
-        if case.dtype == "bfloat16":  # its arrays come as uint16
+        if case.dtype == "bfloat16":  # its arrays are given as uint16
             named["dtype"] = case.dtype
         if case.kind.reduces:
             named["op"] = case.op
@@ -77,7 +77,7 @@ class Allfold:
 
 
 class Torch:
-    """A backend of torch.distributed: gloo, or ours, which also copies memory then."""
+    """A backend of torch.distributed: gloo, or ours, which then also times memory copies."""
 
     def __init__(self, rank: int, size: int, port: int, backend: str) -> None:
         self._torch = import_module("torch")
@@ -173,8 +173,8 @@ class Mpi:
         return calls[case.collective]()
 
     def _message(self, case: Case, array: Array | None) -> Any:
-        # With the type said: mpi4py then need not find it out from the buffer in every call. MPI calls truth by another
-        # name than a NumPy array of it would suggest.
+        # With an explicit type, mpi4py need not derive it from the buffer in every call. MPI's name for booleans is not
+        # the one that a NumPy array would suggest.
         return None if array is None else [array, getattr(self._mpi, _MPI_TYPES[case.dtype])]
 
     def barrier(self) -> object:
@@ -190,7 +190,7 @@ def _copying(case: Case) -> Call:
 
 
 def mpi_version(text: str) -> str:
-    """`Open MPI 5.0.11` or `MPICH 5.0.2`, from the page that an MPI says of itself."""
+    """`Open MPI 5.0.11` or `MPICH 5.0.2`, from MPI's long version string."""
     words = text.replace(",", " ").replace("Version:", " ").split()
     if text.startswith("Open MPI"):
         return f"Open MPI {words[2].removeprefix('v')}"

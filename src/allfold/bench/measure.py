@@ -1,8 +1,8 @@
 """Timing in turns: a batch of one, a batch of the next, round after round, and the best round of each.
 
-Machines have moods: other processes, frequencies, memory that happens to lie well. Whatever the mood, in turns it is the
-same for everyone, and the best round is the one that was disturbed least. A batch is timed as MPI benchmarks do it: a
-barrier of the library itself, a loop, and the time of the slowest rank.
+The speed of a machine varies: other processes, clock frequencies, memory placement. In turns, these disturbances are
+the same for everyone, and the best round is the one that was disturbed least. A batch is timed as MPI benchmarks do it:
+a barrier of the library itself, a loop, and the time of the slowest rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CALIBRATION_GROWTH = 16
 
 @dataclass(frozen=True)
 class Subject:
-    """Somebody who is timed: a crew, and what it is to do there (`algorithm`, `shared`, `memcpy`)."""
+    """What is timed: a crew, and what it does (`algorithm`, `shared`, `memcpy`)."""
 
     label: str
     crew: str
@@ -33,17 +33,17 @@ class Rules:
     """The same for everyone."""
 
     seconds: float = 0.05
-    """How long a batch is to take; decides the iterations where they are not given."""
+    """How long a batch should take; decides the number of iterations if not given."""
     rounds: int = 5
     iterations: int | None = None
     warmup: int = 2
-    """Calls before every batch that are not timed: after its turn has come, a library finds the caches full of others."""
+    """Untimed calls before every batch: when a library's turn comes, the caches are full of other data."""
     check: bool = True
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What came of one subject in one case: the seconds a call of every round, or why there are none."""
+    """The result of one subject in one case: the seconds per call of every round, or why there are none."""
 
     rounds: tuple[float, ...] = ()
     iterations: int = 0
@@ -61,7 +61,7 @@ Progress = Callable[[str], None]
 def measure(
     case: Case, subjects: Sequence[Subject], crews: dict[str, Crew], rules: Rules, progress: Progress
 ) -> dict[str, Timing]:
-    """The timings by label. A crew other than ours that fails is closed and taken out of `crews`; ours raises."""
+    """The timings by label. A failing crew is closed and removed from `crews`; if it is ours, this raises."""
     turns = [_Turn(case, subject, rules) for subject in subjects]
 
     def everyone(doing: str, act: Callable[[_Turn], None]) -> None:
@@ -114,13 +114,13 @@ class _Turn:
         self.problem = next((answer["unsupported"] for answer in answers if "unsupported" in answer), None)
 
     def check(self, crews: dict[str, Crew]) -> None:
-        # A barrier leaves nothing that could be compared; saying that nothing was wrong with it would be saying too much.
+        # A barrier leaves no result to compare; reporting 0 wrong elements would claim a check that was not made.
         if self.rules.check and self.case.kind.carries_data and not self.subject.options.get("memcpy"):
             answers = self._ask(crews, "check")
             self.wrong = (self.wrong or 0) + sum(answer["wrong"] for answer in answers)
 
     def calibrate(self, crews: dict[str, Crew]) -> None:
-        """Iterations for about the time that a batch is to take, from batches that grow until they can be trusted."""
+        """The iterations that fill the time of a batch, from trial batches that grow until they can be trusted."""
         if self.rules.iterations is not None:
             return
         while True:

@@ -1,10 +1,10 @@
-"""One rank of one library: connects to the benchmark, and does what it is told until the benchmark is gone.
+"""One rank of one library: connects to the benchmark, and runs its commands until the benchmark is gone.
 
     python -m allfold.bench.peer LIBRARY ADDRESS ARGUMENTS     in our own environment
-    python …/allfold/bench/peer.py LIBRARY ADDRESS ARGUMENTS   in an environment that has NumPy and the library alone
+    python …/allfold/bench/peer.py LIBRARY ADDRESS ARGUMENTS   in an environment that has only NumPy and the library
 
 ARGUMENTS are those of the library as JSON. Between commands a rank waits in a blocking read of its socket, never in its
-library, whose waiting may spin: a library that is not being timed must leave the cores to the one that is.
+library, which may spin while it waits: a library that is not being timed must leave the cores to the one that is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     }
     opened = kinds[library](**json.loads(given))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-        # Linux has addresses without a file, which begin with a zero byte and leave nothing behind.
+        # Linux has abstract addresses, without a file: they begin with a zero byte and leave nothing behind.
         channel.connect("\0" + address)
         with channel.makefile("rw", encoding="utf-8") as lines:
             _say(lines, {"rank": opened.rank, "version": opened.version})
@@ -49,9 +49,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _borrow_package() -> None:
-    """Make allfold's modules importable without its `__init__`, which wants more than this environment has.
+    """Make allfold's modules importable without its `__init__`, which needs more than this environment has.
 
-    Nothing is added to the path: what lies beside allfold there belongs to another environment.
+    Nothing is added to the path: other packages next to allfold belong to another environment.
     """
     sys.path.pop(0)
     package = types.ModuleType("allfold")
@@ -61,12 +61,12 @@ def _borrow_package() -> None:
 
 def _serve(bench: Bench, lines: Any) -> None:
     gc.collect()
-    gc.freeze()  # what the libraries made when they were loaded need not be looked through again
+    gc.freeze()  # objects made while loading the libraries need not be scanned again
     for line in lines:
         command = json.loads(line)
         try:
             answer = getattr(bench, command.pop("do"))(**command)
-        except Exception as error:  # whatever a library raises is the answer
+        except Exception as error:  # any error of a library is sent as the answer
             answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         _say(lines, answer)
 
@@ -77,14 +77,14 @@ def _say(lines: Any, answer: Command) -> None:
 
 
 class Bench:
-    """What is prepared in this rank, by the label of who is timed, and the commands on it."""
+    """What is prepared in this rank, by the label of the subject, and the commands on it."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
         self.prepared: dict[str, tuple[Any, Any, Any, Callable[[], object]]] = {}
 
     def prepare(self, label: str, case: Command, options: Command) -> Command:
-        """Allocate the arrays; say why where the library has no such call."""
+        """Allocate the arrays; return the reason if the library has no such call."""
         from allfold.bench.case import Case, lengths
         from allfold.errors import UsageError
 
@@ -103,11 +103,11 @@ class Bench:
 
     def _array(self, case: Any, length: int, options: Command) -> Any:
         array = self.library.empty(length, case.element.carrier, options)
-        array[...] = 0  # the pages are there from now on
+        array[...] = 0  # touches the pages, so that they exist from now on
         return array
 
     def check(self, label: str) -> Command:
-        """Call it on data whose result is known, several times in a row where the result stays known, and compare."""
+        """Call it on data with a known result, several times in a row if the result stays known, and compare."""
         from allfold.bench.case import count_wrong, fill, repeats, settle
 
         case, source, target, call = self.prepared[label]
@@ -122,7 +122,7 @@ class Bench:
         return {"wrong": wrong}
 
     def batch(self, label: str, iterations: int, warmup: int) -> Command:
-        """The seconds that many calls take on this rank, all ranks having started together."""
+        """The seconds that a number of calls take on this rank, after all ranks started together."""
         call = self.prepared[label][3]
         gc.disable()
         try:

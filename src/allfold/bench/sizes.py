@@ -1,4 +1,4 @@
-"""Which message sizes a benchmark goes through: `8`, `64K`, `128M`, and the row of sizes from one to another."""
+"""Which message sizes a benchmark goes through: `8`, `64K`, `128M`, and the range of sizes from one to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_BYTES = 2**60
 
 
 def parse_size(text: str) -> int:
-    """Bytes, with K, M and G for powers of 1024, as nccl-tests has it."""
+    """Bytes, with K, M and G for powers of 1024, as in nccl-tests."""
     match = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"size {text!r}: expected a number of bytes, as in 8, 64K or 128M")
@@ -41,7 +41,7 @@ def format_size(size: int) -> str:
 def size_row(begin: int, end: int, factor: float = 2.0, step: int | None = None) -> list[int]:
     """Every size from begin to end, each `factor` times the one before, or `step` bytes more where a step is given.
 
-    The end is always the last, unlike in nccl-tests: 8 times a power of 8 would pass by the 64M that was asked for.
+    The end is always included, unlike in nccl-tests: 8 times a power of 8 would skip the 64M that was asked for.
     """
     if begin < 1 or end < begin:
         raise UsageError(f"sizes from {begin} to {end} bytes: expected at least 1, and an end that is not below it")
@@ -51,7 +51,7 @@ def size_row(begin: int, end: int, factor: float = 2.0, step: int | None = None)
         raise UsageError(f"factor {factor:g}: expected a number above 1")
     sizes = [begin]
     while True:
-        # A factor close to 1 must still get ahead.
+        # A factor close to 1 must still make progress.
         following = sizes[-1] + step if step is not None else max(sizes[-1] + 1, int(sizes[-1] * factor))
         if following >= end:
             return sizes if sizes[-1] == end else [*sizes, end]

@@ -1,7 +1,7 @@
 """The command line: `allfold COMMAND …`, one file per command.
 
-A command is a module with a `SUMMARY`, `add_arguments(parser)` and `run(arguments)`, which gives the exit status: 0
-good, 1 the thing checked is wrong, 2 wrong usage.
+A command is a module with a `SUMMARY`, `add_arguments(parser)` and `run(arguments)`, which returns the exit status: 0
+for success, 1 if what was checked is wrong, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _dispatch(words: Sequence[str]) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     chosen = words[0] if words else None
     for name, summary in _COMMANDS.items():
-        # Only the command that is asked for is imported; the others may take long to load.
+        # Only the requested command is imported; the others may take long to load.
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name == chosen:
             module = importlib.import_module(f".{name}", __name__)

@@ -152,7 +152,7 @@ def _fill(table: Table, sizes: Sequence[int], crews: dict[str, Crew], rules: Rul
     subjects = [variant.subject() for variant in table.variants]
     subjects += [Subject(FLOOR, "allfold", {"memcpy": True})] if case.kind.carries_data else []
     subjects += [Subject(peer, peer) for peer in table.peers]
-    for one in dict.fromkeys(cases):  # small sizes may come to the same number of elements
+    for one in dict.fromkeys(cases):  # small sizes may round to the same number of elements
         output.subject = f"{one.collective} {format_size(one.size)}: "
         timings = measure(one, subjects, crews, rules, output.progress)
         output.lines(table.add(Point(one, timings)))
@@ -167,7 +167,7 @@ def _finish_interrupted(tables: Sequence[Table], output: _Output) -> None:
 
 
 def _start_peers(peers: Sequence[Wanted], ranks: int, crews: dict[str, Crew], output: _Output) -> dict[str, str]:
-    """Those that could not be started, and why."""
+    """Start the peers; returns those that could not be started, and why."""
     missing = {}
     for peer in peers:
         output.progress(f"starting {peer.name}")

@@ -23,13 +23,13 @@ from ..schedule import Schedule
 
 @dataclass(frozen=True)
 class Choice:
-    """One algorithm as the user named it; in words only, so that another process can find it again."""
+    """One algorithm as the user named it; plain strings only, so that another process can find it again."""
 
     collective: str
     name: str
     """An algorithm's name, FILE.py:function, or a schedule in FILE.xml (MSCCL) or FILE.json."""
     parameters: str = "{}"
-    """What the algorithm is given besides the ranks and the root, as JSON."""
+    """The algorithm's parameters besides the ranks and the root, as JSON."""
 
     @property
     def title(self) -> str:
@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def file(self) -> Schedule | None:
-        """The schedule, where a file holds one; None where one can be made for any number of ranks."""
+        """The schedule, if a file holds one; None if one can be made for any number of ranks."""
         return read_schedule(self.name) if is_schedule(self.name) else None
 
     def schedule(self, ranks: int, root: int | None = None) -> Schedule:
@@ -65,7 +65,7 @@ def add_with(parser: argparse.ArgumentParser) -> None:
 
 
 def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
-    """The algorithm of that name; where several collectives have one, all_reduce's, with a note on the others."""
+    """The algorithm of that name; if several collectives have one, all_reduce's, with a note on the others."""
     given = json.dumps(dict(_parameter(word) for word in parameters))
     if collective is not None:
         find_collective(collective)
@@ -94,12 +94,12 @@ def choose_all(collective: str | None) -> list[Choice]:
     return [Choice(one, name) for one in wanted for name in algorithms(one)]
 
 
-MOST_RANKS = 2**24  # as many as a topology has
+MOST_RANKS = 2**24  # the most that a topology can have
 _MOST_DIGITS, _MOST_COUNTS = 20, 65_536
 
 
 def rank_counts(text: str) -> list[int]:
-    """`4`, `1-33`, `2,4,8` and mixtures of them: the numbers in order, each once."""
+    """`4`, `1-33`, `2,4,8` and combinations: the numbers in order, each once."""
     counts: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -150,7 +150,7 @@ def is_schedule(name: str) -> bool:
 
 
 def read_schedule(path: str) -> Schedule:
-    """A schedule as `allfold export` or `allfold show --json` wrote it, or as an MSCCL XML file of somebody else's."""
+    """A schedule as `allfold export` or `allfold show --json` wrote it, or from any MSCCL XML file."""
     if path.endswith(".xml"):
         from ..export.msccl.msccl import read
 
@@ -190,7 +190,7 @@ def function_of(name: str) -> Callable[..., Steps] | Algorithm:
 
 @cache
 def _load(absolute: str, path: str) -> ModuleType:
-    """Run the user's file as a module, once. Whatever it raises becomes a sentence with the line."""
+    """Run the user's file as a module, once. Any error becomes a sentence that names the line."""
     if not Path(absolute).is_file():
         raise UsageError(f"there is no file {path}")
     name = f"allfold_file_{Path(absolute).stem}"
@@ -200,7 +200,7 @@ def _load(absolute: str, path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(Path(absolute).parent) not in sys.path:
-        sys.path.insert(0, str(Path(absolute).parent))  # as for a script: it may import what lies beside it
+        sys.path.insert(0, str(Path(absolute).parent))  # as for a script: it may import files next to it
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:

@@ -29,7 +29,7 @@ example:
   …"""
 
 _RANKS = 4
-_ODD_LENGTH = 1003  # no number of chunks divides it
+_ODD_LENGTH = 1003  # not divisible by any of the numbers of chunks
 _TIMED = {"4 KiB": 1024, "16 MiB": 4 * 2**20}  # float32 elements
 _ROUNDS = 5
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _inputs() -> list[Any]:
-    """Fractions, so that the order of additions shows in the bits."""
+    """Fractions, so that the order of additions is visible in the bits."""
     random = np.random.default_rng(0)
     return [random.standard_normal(_ODD_LENGTH).astype(np.float32) for _ in range(_RANKS)]
 
@@ -94,7 +94,7 @@ def _best_time(communicator: Communicator, data: Any, name: str) -> float:
 
 
 def _checked(name: str, results: list[Any]) -> Proof:
-    """Near NumPy's sum, equal to the reference engine's result bit by bit, and then proved."""
+    """Check: close to NumPy's sum, equal to the reference engine's result bit for bit, and proved."""
     inputs = _inputs()
     plan = schedule("all_reduce", name, _RANKS)
     expected = np.sum(np.asarray(inputs, np.float64), axis=0)

@@ -1,4 +1,4 @@
-"""`allfold export`: a schedule in other people's formats."""
+"""`allfold export`: a schedule in other formats."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 
 
 def play(schedule: Schedule, width: int, seconds: float, color: bool | None) -> None:
-    """Each frame over the one before; the last one stays, also after Ctrl-C."""
+    """Draw each frame over the one before; the last one stays, also after Ctrl-C."""
     sys.stdout.write(_HIDE)
     above = 0
     try:
@@ -25,7 +25,7 @@ def play(schedule: Schedule, width: int, seconds: float, color: bool | None) -> 
             if place:
                 sys.stdout.flush()
                 time.sleep(seconds)
-            # What is higher than the window cannot be drawn over; then frames follow each other.
+            # Frames higher than the window cannot be drawn over each other; they are printed one after the other.
             if 0 < above < shutil.get_terminal_size().lines:
                 sys.stdout.write(f"\x1b[{above}A\x1b[J")
             write_lines(frame, color)
@@ -36,7 +36,7 @@ def play(schedule: Schedule, width: int, seconds: float, color: bool | None) -> 
 
 
 def frames(lines: Iterable[Text]) -> Iterator[list[Text]]:
-    """What `draw` gives, cut where it leaves a line empty; every frame begins with the title and the legend."""
+    """The output of `draw`, split at empty lines; every frame begins with the title and the legend."""
     head: list[Text] | None = None
     frame: list[Text] = []
     for line in lines:

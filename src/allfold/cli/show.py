@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Shown:
-    """One algorithm of the command line, made as far as it can be."""
+    """One algorithm of the command line, built as far as possible."""
 
     choice: Choice
     schedule: Schedule
@@ -159,7 +159,7 @@ def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
 
 
 def _programs(schedule: Schedule) -> Iterator[Text]:
-    verify(schedule)  # only a schedule that is right has programs
+    verify(schedule)  # only a correct schedule has programs
     programs = compile(schedule)
     yield Text(title(schedule), style="bold")
     for rank in range(schedule.ranks):

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_bearable(choice: Choice, ranks: int) -> None:
-    """Said now, where it is known, rather than after hours of building a schedule."""
+    """Refuse too many messages now, if known in advance, rather than after hours of building a schedule."""
     form = closed_form(choice.collective, choice.name, ranks)
     if form is not None and form.messages is not None and form.messages > MOST_MESSAGES:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Writing to the terminal: styled where somebody looks at it, plain where something reads it."""
+"""Writing to the terminal: styled on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.text import Text
 from ..view.text import WIDTH
 
 _ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
-_LEAST_LAST = 24  # columns of a terminal that the last column of a table has at least, if it needs them
+_LEAST_LAST = 24  # the least width of a table's last column on a terminal, if it needs it
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -47,17 +47,17 @@ def write_json(document: Any) -> None:
 def write_lines(lines: Iterable[Text | str], color: bool | None) -> None:
     console = _console(color)
     for line in lines:
-        # Captured and written here, because a rich console ends the program by itself when the pipe is closed.
+        # Captured and written here, because a rich console exits the program by itself when the pipe is closed.
         with console.capture() as captured:
             console.print(line, soft_wrap=True, highlight=False, markup=False)
         sys.stdout.write(captured.get())
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color: bool | None, left: int = 1) -> None:
-    """Columns below each other: words (the first `left` and those of `_TEXT_COLUMNS`) begin left, figures end right.
+    """Aligned columns: words (the first `left` columns and `_TEXT_COLUMNS`) to the left, numbers to the right.
 
-    A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line. A terminal
-    that is too narrow for the others breaks the lines itself: nothing is cut off.
+    A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line. If a
+    terminal is too narrow for the other columns, it wraps the lines itself: nothing is cut off.
     """
     lines = [row or [""] * len(head) for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

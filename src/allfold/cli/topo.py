@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def means(machine: Machine) -> Iterator[str]:
-    """What follows from the facts, in sentences."""
+    """What the facts mean for the user, in sentences."""
     usable, cores = machine.usable, max(1, len(machine.cores))
     limited = f", because the container is limited to {machine.limit:g} CPUs" if usable < cores else ""
     if usable > 1:

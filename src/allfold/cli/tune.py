@@ -1,4 +1,4 @@
-"""`allfold tune`: time every algorithm on this machine, fit the model to it, and say which wins from which size on."""
+"""`allfold tune`: time every algorithm on this machine, fit the model, and say which one wins from which size on."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, pr
 
 
 def _known(path: Path) -> dict[int, Run]:
-    """What the file holds already of other numbers of ranks; a file that cannot be used is written anew."""
+    """What the file already holds for other numbers of ranks; an unusable file is replaced."""
     if not os.path.exists(path):
         return {}
     try:
@@ -120,7 +120,7 @@ def _known(path: Path) -> dict[int, Run]:
 
 
 def _require_writable(path: Path) -> None:
-    """Said now, rather than after two minutes of measuring."""
+    """Fail now, rather than after two minutes of measuring."""
     try:
         if stat.S_ISDIR(os.stat(path).st_mode):
             raise UsageError(f"{path} cannot be written: it is a folder")

@@ -59,7 +59,7 @@ _WORTH_A_POOL = 100_000  # estimated moves, about two seconds; below, starting p
 
 @dataclass(frozen=True)
 class _Task:
-    """One algorithm for one number of ranks, with every root asked for: what one process proves in one go."""
+    """One algorithm for one number of ranks, with every requested root: the unit of work of one process."""
 
     choice: Choice
     ranks: int
@@ -72,7 +72,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Case:
-    """What came of one schedule: the facts of its proof, or what is wrong with it."""
+    """The result for one schedule: the facts of its proof, or what is wrong with it."""
 
     ranks: int
     root: int | None
@@ -166,7 +166,7 @@ def _cores() -> int:
 
 
 def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
-    """All tasks and what came of them, while a bar on the terminal says how far it is."""
+    """All tasks with their results, with a progress bar on the terminal."""
     bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty() or len(tasks) < 2)
     with bar:
         progress = bar.add_task("proving", total=sum(task.size for task in tasks))
@@ -180,7 +180,7 @@ def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Cas
     if jobs < 2 or sum(task.size for task in tasks) < _WORTH_A_POOL:
         yield from ((task, _prove(task)) for task in tasks)
         return
-    largest_first = sorted(tasks, key=lambda task: -task.size)  # so that no process is left alone with a long one
+    largest_first = sorted(tasks, key=lambda task: -task.size)  # so that no process is left with a long one at the end
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_die_quietly) as pool:
         futures = {pool.submit(_prove, task): task for task in largest_first}
         try:
@@ -194,7 +194,7 @@ def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Cas
 
 
 def _die_quietly() -> None:
-    # Ctrl-C reaches every process of the terminal; the one that was asked says what is to be said.
+    # Ctrl-C reaches every process of the terminal; only the main process reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -232,7 +232,7 @@ def summarize(cases: list[_Case], fact: str) -> str:
         return "—"
     if all(value for _, value in values):
         return "yes"
-    # With one or two ranks there is hardly another order; what is worth saying is what holds beyond.
+    # With one or two ranks there is hardly any other order; what matters is what holds for more.
     values = [(case, value) for case, value in values if case.ranks > 2] or values
     having = [case for case, value in values if value]
     if not having:

@@ -1,7 +1,7 @@
-"""Schedules in other people's formats, each read back and proved before it is given away.
+"""Schedules in other formats, each read back and proved before it is handed out.
 
-`msccl` (XML, out and in) and `mscclpp` (JSON plans) run on GPUs, `chakra` is simulated by ASTRA-sim, `perfetto` is looked
-at. Nothing here is needed to prove, price, draw or run a schedule.
+`msccl` (XML, out and in) and `mscclpp` (JSON plans) run on GPUs, `chakra` is simulated by ASTRA-sim, `perfetto` is for
+viewing. Nothing here is needed to prove, price, draw or run a schedule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a row of chunks lies in the buffers that a caller hands over: the input, the output, and scratch."""
+"""Where the chunks of a rank lie in the caller's buffers: the input, the output, and scratch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Buffers:
-    """One rank's buffers. Chunks begin in the input, and whatever is written to them goes elsewhere.
+    """One rank's buffers. Chunks begin in the input, and whatever is written to them goes to the output or to scratch.
 
-    So the same algorithm works in place, where a chunk of the input and of the output are the same memory, and out of
-    place, where the input is left alone.
+    So the same algorithm works in place, where input and output are the same memory, and out of place, where the input
+    is not changed.
     """
 
     schedule: Schedule
@@ -34,7 +34,7 @@ class Buffers:
         return "i", chunk - self.rank * self._part if gathers else chunk
 
     def home(self, chunk: int) -> Place | None:
-        """Where the output has room for a chunk, if it has."""
+        """The place of a chunk in the output, if it has one."""
         collective = self.schedule.collective
         if chunk >= self.schedule.chunks:
             return None
@@ -44,7 +44,7 @@ class Buffers:
         return ("o", chunk) if everywhere or self.rank == self.schedule.root else None
 
     def sizes(self) -> tuple[int, int]:
-        """The chunks of the input and of the output."""
+        """The number of chunks of the input and of the output."""
         at_root, whole = self.rank == self.schedule.root, self.schedule.chunks
         return {
             "all_reduce": (whole, whole),

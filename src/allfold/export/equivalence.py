@@ -1,4 +1,4 @@
-"""Two schedules that do the same: an export is only given away when what it says was read back and held against it."""
+"""Two schedules that do the same: an export is read back and compared with its schedule before it is handed out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..symbolic import State
 def check_equivalent(schedule: Schedule, other: Schedule) -> None:
     """Raise `ScheduleError` unless both leave the same in every chunk that the collective makes a promise about.
 
-    For a reduction that means the same expression, brackets included; a fold of several operands may have become several of
-    two, which rounds more often where a type is calculated with in a wider one (float16, bfloat16). Both must send as many
-    chunks from each rank to each other.
+    For a reduction that means the same expression, parentheses included. A fold of several operands may have become
+    several folds of two; types that are computed in a wider type (float16, bfloat16) then round more often. For each
+    pair of ranks, both must send the same number of chunks.
     """
     head = ("collective", "ranks", "root", "chunks")
     for name in head:

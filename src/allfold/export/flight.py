@@ -1,7 +1,7 @@
-"""What flight recorders held, for other people's tools: PyTorch's Flight Recorder analyser, and Perfetto.
+"""The contents of flight recorders, for other tools: PyTorch's Flight Recorder analyser, and Perfetto.
 
-The groups are those of `run.flight.read` or of `allfold doctor`. torch wants a pickle a rank; it holds plain lists,
-dictionaries, texts and numbers, and nothing of allfold is needed to load it.
+The groups are those of `engines.shared_memory.flight.read` or of `allfold doctor`. torch wants one pickle per rank. It
+holds plain lists, dictionaries, strings and numbers; loading it does not need allfold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..chrome_trace import Row, Track, process_name, trace
 from .perfetto import check_trace
 
 TORCH_VERSION = "2.10"  # of the analyser's format
-_LIBRARY = "gloo"  # the analyser knows a few names only; this is the one that works on processors
+_LIBRARY = "gloo"  # the analyser knows only a few names; this is the one for CPUs
 _TORCH_DTYPES = {
     "bool": "Bool",
     "int8": "Char",
@@ -31,10 +31,10 @@ _TORCH_DTYPES = {
 
 
 def to_torch(groups: list[dict[str, Any]]) -> dict[int, bytes]:
-    """By rank, the file for `torchfrtrace`, which expects the rank at the end of its name.
+    """By rank, the file for `torchfrtrace`, which expects the rank at the end of the file name.
 
-    Ranks are those of the largest group. The analyser takes the first call that it has of a group for the first there
-    was, so calls that only some ranks still hold are left out.
+    Ranks are those of the largest group. The analyser assumes that the first recorded call of a group is its first call
+    ever, so calls that only some ranks still have are left out.
     """
     number = _numbers(groups)
     dumps: dict[int, dict[str, Any]] = {
@@ -56,7 +56,7 @@ def to_torch(groups: list[dict[str, Any]]) -> dict[int, bytes]:
 
 
 def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """For Perfetto and chrome://tracing: a process a group, a track a rank, a slice a call."""
+    """For Perfetto and chrome://tracing: one process per group, one track per rank, one slice per call."""
     calls = [call for group in groups for member in group["members"] for call in member["calls"]]
     moments = [moment for call in calls for moment in (call["begun"], call["ended"]) if moment is not None]
     begin, end = min(moments, default=0.0), max(moments, default=0.0)
@@ -70,7 +70,7 @@ def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
             for call in member["calls"]:
                 if call["begun"] is None:
                     continue
-                # Times are of a clock that was measured twice: neighbours may seem to overlap by a little.
+                # Times come from two readings of a clock: neighbouring calls may seem to overlap slightly.
                 start = max(free, (call["begun"] - begin) * 1e6)
                 length = max(0.0, ((end if call["ended"] is None else call["ended"]) - begin) * 1e6 - start)
                 name = call["collective"] + (" (not ended)" if call["ended"] is None else "")
@@ -82,7 +82,7 @@ def to_chrome(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _numbers(groups: list[dict[str, Any]]) -> dict[int, int]:
-    """By process, the rank that it goes by in all groups: that of the largest, and further ones for who is not in it."""
+    """By process, its rank number for all groups: its rank in the largest group; others get further numbers."""
     number: dict[int, int] = {}
     taken = groups[0]["size"] if groups else 0
     for position, group in enumerate(groups):
@@ -96,7 +96,7 @@ def _numbers(groups: list[dict[str, Any]]) -> dict[int, int]:
 
 
 def _ranks_of(group: dict[str, Any], number: dict[int, int]) -> list[int]:
-    """A group's ranks by the common numbers. Of whom nothing was written down, the analyser must be told that it is missing."""
+    """A group's ranks by their common numbers. The analyser must be told which ranks have no record."""
     known = {member["rank"]: number[member["process"]] for member in group["members"]}
     free = iter(sorted(set(range(group["size"] + len(number))) - set(number.values())))
     return [known[rank] if rank in known else next(free) for rank in range(group["size"])]

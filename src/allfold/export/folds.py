@@ -14,7 +14,7 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True)
 class Fold:
-    """A chunk is replaced by the left-to-right fold of its operands, its own old content among them; one is a copy."""
+    """A chunk becomes the left-to-right fold of its operands (its old content may be one); one operand is a copy."""
 
     rank: int
     chunk: int

@@ -16,14 +16,14 @@ _MOST_CLOCKS = 2**27  # numbers in all clocks; half a gigabyte
 
 @dataclass(frozen=True)
 class Happening:
-    """An order in which all actions can happen. If there is none, `stuck` waits for ever, for `blocking` first."""
+    """An order in which all actions can happen. If there is none, `stuck` waits forever for `blocking`."""
 
     order: list[int]
     stuck: int
     blocking: int
     thread: Sequence[int]
     position: Sequence[int]
-    clocks: NDArray[np.int32]  # by action and thread: how many actions of the thread are surely done
+    clocks: NDArray[np.int32]  # by action and thread: how many actions of the thread are certainly done
 
     def before(self, first: int, second: int) -> bool:
         """Is the first action done before the second begins, however fast the threads are?"""
@@ -35,7 +35,7 @@ def run_threads(
 ) -> Happening:
     """Run all actions: `thread` and `position` say whose they are, `needs` what each waits for.
 
-    `space` also has to be done first, but orders no memory: it only makes room.
+    The actions in `space` must also be done first, but do not order memory accesses: they only make room.
     """
     total = len(thread)
     threads = max(thread, default=-1) + 1
@@ -63,7 +63,7 @@ def run_threads(
     stuck = blocking = -1
     if len(order) < total:
         done = set(order)
-        # The first of a thread that is not done and whose own thread does not hold it back.
+        # The first action of a thread that is not done and does not wait for its own thread.
         stuck = next(
             action for action in range(total) if action not in done and (position[action] == 0 or action - 1 in done)
         )

@@ -1,8 +1,8 @@
 """Chrome trace JSON, for Perfetto and chrome://tracing: who sends what to whom, step by step or on the modelled clock.
 
-Without a timeline every step takes one millisecond, divided into rounds where a port has several messages. A track holds
-what one rank sends, receives or moves within itself; arrows join the two ends of a message. A simulated timeline is
-written by itself (`price/simulate/timeline.py`), in the same form.
+Without a timeline every step takes one millisecond, divided into rounds if a port has several messages. A track holds
+what one rank sends, receives or moves locally; arrows connect the two ends of a message. A simulated timeline writes
+its own trace (`price/simulate/timeline.py`), in the same form.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORD = re.compile(r"(\+?)(\d+):(\d+)→(\d+)(?:@(\d+))?")
 
 
 def write(schedule: Schedule, timeline: Timeline | None = None) -> str:
-    """The trace as JSON: on the clock of steps, or that of a simulation."""
+    """The trace as JSON: on the clock of steps, or of a simulation."""
     verify(schedule, programs=False)
     document = timeline.to_chrome() if timeline is not None else to_chrome(schedule)
     check_trace(document)
@@ -63,7 +63,7 @@ def to_chrome(schedule: Schedule) -> dict[str, Any]:
                 rows.append(track.slice(name, what, start, length, arguments))
                 if not local:
                     leaves = what == "send"
-                    at = start if leaves else start + 0.999 * length  # its end would be the next slice's begin
+                    at = start if leaves else start + 0.999 * length  # its very end would be in the next slice
                     rows.append(track.arrow(flow, at, leaves))
             flow += not local
     about = {name: getattr(schedule, name) for name in ("collective", "algorithm", "ranks", "root", "chunks")}

@@ -1,7 +1,7 @@
-"""From moves that happen at times to a schedule: other formats have no steps, so steps are found here.
+"""From moves with times to a schedule: other formats have no steps, so steps are found here.
 
-Whoever reads a format runs it, and says of every chunk that goes somewhere when it was read and when it was written.
-Moves get the earliest steps that change nothing about who reads what.
+The reader of a format runs the file, and records for every move when it read and when it wrote. Moves then get the
+earliest steps that do not change what each one reads.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 from ..schedule import COLUMNS, Schedule
 
 Place = tuple[int, str, int]
-"""A rank, a space of its memory and an index in it. What has no place in the format gets one in the space t."""
+"""A rank, a space of its memory and an index in it. What has no place in the format gets one in space "t"."""
 
 Cells = dict[Place, int]
-"""The chunk of its rank's row that stands for each place."""
+"""The chunk of its rank that stands for each place."""
 
 
 @dataclass(frozen=True)
 class TimedMove:
     """`source` is read at `read`, and `destination` written at `written`; times order everything.
 
-    Moves of the same `group` are one fold, and belong into one step; −1 is a group of its own.
+    Moves of the same `group` are one fold and belong in one step; −1 means a group of its own.
     """
 
     reduces: bool
@@ -44,7 +44,7 @@ def assemble(
     chunks: int,
     steps: Iterable[tuple[list[TimedMove], Cells]],
 ) -> Schedule:
-    """The schedule of steps of moves, each with the cells that its places stand for."""
+    """The schedule made of these steps, with places replaced by the cells that stand for them."""
     sites: dict[str, int] = {}
     listed = []
     for moves, cells in steps:
@@ -74,10 +74,11 @@ def assemble(
 
 
 def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | None:
-    """The moves by steps, each in the earliest that it can have, or None if there are no such steps.
+    """The moves by steps, each in the earliest possible step, or None if there are no such steps.
 
-    A move comes in a later step than what made its source and what its destination held before, and not in an earlier
-    one than whoever reads its destination before it is written: in a step, all reads come first.
+    A move comes in a later step than the moves that wrote its source and the previous content of its destination. It
+    does not come in an earlier step than the moves that read that previous content: within a step, all reads come
+    first.
     """
     group = [move.group if move.group >= 0 else -1 - number for number, move in enumerate(moves)]
     accesses: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
@@ -101,7 +102,7 @@ def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | No
     written = {own: move.written for move, own in zip(moves, group, strict=True)}
     order = sorted(bounds, key=lambda own: written[own])
     level = dict.fromkeys(bounds, 0)
-    for _ in range(64):  # one round for what was written before it is read again, few more for exchanges
+    for _ in range(64):  # one round suffices if data is written before it is read; exchanges need a few more
         changed = False
         for own in order:
             least = max((level[other] + later for other, later in bounds[own]), default=0)
@@ -116,7 +117,7 @@ def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | No
 
 
 def through_temporaries(moves: list[TimedMove]) -> list[TimedMove]:
-    """The same, with every message kept at its sender until it arrives: then time itself is an order of the moves."""
+    """The same, with every message stored at its sender until it arrives: then the times themselves give an order."""
     kept = []
     for number, move in enumerate(moves):
         if move.source[0] == move.destination[0]:

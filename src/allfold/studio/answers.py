@@ -1,6 +1,6 @@
 """What the studio computes when it is asked: entries, rows of the table, edited code, measurements.
 
-Everything that comes in is from outside and is checked here; what is refused is refused with a sentence.
+All input comes from outside and is checked here; a refusal is a sentence that says why.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_RANKS = 1024
 MOST_MOVES = 2_200_000  # a ring of 1,024 ranks
 _MOST_TABLE_RANKS = 256
 _MOST_PLACES = 65_536
-_CACHED = 128 * 2**20  # bytes of answers that are kept
+_CACHED = 128 * 2**20  # bytes of answers to keep
 
 
 @dataclass
 class Answers:
-    """The answers, of which the last ones are kept.
+    """Computes answers, and keeps the last ones.
 
-    Two are computed here at a time, and two by other processes, so that an endless loop holds nobody else up.
+    At most two are computed here at a time, and two in other processes, so that an endless loop does not block others.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -46,7 +46,7 @@ class Answers:
     _turns_elsewhere: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
 
     def page(self, token: str) -> dict[str, Any]:
-        """What the page opens with; the rest it asks for."""
+        """What the page opens with; it asks for the rest."""
         first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
         rivals = ("naive", "driver")
         return document([first], mode="studio", token=token, rivals=rivals, all_topologies=True)
@@ -92,7 +92,7 @@ class Answers:
             return kept
         with self._turns_elsewhere if key is None else self._turns:
             if key is not None and (kept := self._take(key)) is not None:
-                return kept  # somebody else has asked for the same
+                return kept  # another request has computed the same
             answer = json.dumps(compute(), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         if key is not None:
             with self._lock:
@@ -143,13 +143,13 @@ def _measured(
 
 
 class TooManyMoves(ScheduleError):
-    """An algorithm makes more moves than are drawn."""
+    """An algorithm makes more moves than can be drawn."""
 
 
 def within(algorithm: Algorithm, most: int) -> Algorithm:
-    """The same algorithm, refused when it has made more moves than that."""
+    """The same algorithm, stopped when it has made more moves than this."""
 
-    @wraps(algorithm.function)  # so that what it takes is still seen
+    @wraps(algorithm.function)  # keeps its signature visible
     def counted(*arguments: Any, **parameters: Any) -> Steps:
         made = 0
         for step in algorithm.function(*arguments, **parameters):
@@ -164,7 +164,7 @@ def within(algorithm: Algorithm, most: int) -> Algorithm:
 
 
 def topology_of(text: str, ranks: int) -> Topology | None:
-    """A topology by its name. No file is read, and none is made that has more places than could be drawn."""
+    """A topology by its name. No file is read, and no topology is made that is too large to draw."""
     if text == NO_TOPOLOGY:
         return None
     name, _, given = text.partition(":")

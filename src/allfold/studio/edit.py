@@ -1,7 +1,8 @@
 """Edited code is run in a process of its own, with limits, and killed with everything it started when it exceeds them.
 
-What this keeps the studio safe from is mistakes: endless loops, a list that grows without end, a million moves. It is no
-prison. The code is the user's own, sent from the user's own page with the studio's token, and may do what the user may.
+This protects the studio from mistakes: endless loops, a list that grows without end, a million moves. It is not a
+sandbox. The code is the user's own, sent from the user's own page with the studio's token, and may do what the user
+may.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Limits:
     """What edited code may use."""
 
     seconds: float = 5.0
-    """Of processor time; four times that by the clock on the wall, because others may need the machine too."""
+    """Seconds of CPU time; four times as much wall-clock time, because others may need the machine too."""
     memory: int = 2 * 2**30
     """Bytes of address space."""
     moves: int = 200_000
@@ -68,13 +69,13 @@ def prove_edited(request: dict[str, Any], limits: Limits) -> dict[str, Any]:
     return _read(answer, process.returncode, limits)
 
 
-_START = 60.0  # seconds for the interpreter and the modules, on the busiest machine
+_START = 60.0  # seconds to load the interpreter and the modules, even on a busy machine
 READY = b"."  # what the process writes when it is about to run the code
-LENGTH = 12  # digits of the answer's length, which goes before it
+LENGTH = 12  # digits of the answer's length, which is sent before it
 
 
 def _receive(process: subprocess.Popen[bytes], limits: Limits) -> bytes:
-    """The answer, as far as it came. What the code started may hold the pipe open, so its end is not waited for."""
+    """As much of the answer as arrived. Does not wait for the pipe's end: processes of the code may hold it open."""
     assert process.stdout is not None
     received, deadline = b"", time.monotonic() + _START
     while len(received) < len(READY) + LENGTH or len(received) < len(READY) + LENGTH + int(received[1 : 1 + LENGTH]):
@@ -90,7 +91,7 @@ def _receive(process: subprocess.Popen[bytes], limits: Limits) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and whatever it started: they are a session of their own."""
+    """End the process and everything it started: they are a session of their own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

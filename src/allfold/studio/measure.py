@@ -18,16 +18,16 @@ from ..registry import Steps
 from ..schedule import Schedule
 
 MOST_RANKS = 16
-MOST_BYTES = 2**29  # of all ranks' buffers together
+MOST_BYTES = 2**29  # all ranks' buffers together
 TIMEOUT = 60.0  # seconds
-_WARM = 3  # calls before those that are recorded: programs are compiled, pages are touched
-_CALLS = 9  # that are recorded; the fastest is shown, since ranks that share cores are held up at random
+_WARM = 3  # unrecorded calls first: programs get compiled, pages get touched
+_CALLS = 9  # recorded calls; the fastest is shown, since ranks that share cores are delayed at random
 
 
 def record(schedule: Schedule, size: int, algorithm: str | Callable[..., Steps] | None = None) -> dict[str, Any]:
     """Run the schedule's algorithm on buffers of `size` bytes; `algorithm` is the function where it has no known name.
 
-    The trace of the fastest of a few calls, as `Trace.to_json` gives it.
+    Returns the trace of the fastest of a few calls, as `Trace.to_json` gives it.
     """
     if schedule.ranks > MOST_RANKS:
         raise UsageError(f"{schedule.ranks} ranks are too many to be measured here; at most {MOST_RANKS}")
@@ -54,7 +54,7 @@ def _fastest(trace: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _by_value(algorithm: object) -> Iterator[None]:
-    """A function of a file that was named on the command line has a module here, and none in other processes."""
+    """By value, since a function of a file from the command line has a module here, but not in other processes."""
     module = sys.modules.get(getattr(algorithm, "__module__", ""))
     if module is None or not callable(algorithm):
         yield

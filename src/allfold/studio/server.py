@@ -1,9 +1,9 @@
-"""The server behind the studio: loopback only, with a token, for the page that it served itself and for nobody else.
+"""The server behind the studio: loopback only, with a token, and only for the page that it served itself.
 
-Any web page that a browser shows can send requests to this machine's ports. None of them gets through here: a request
-must name this server as its host (a name that somebody else's DNS points here does not), must not come from another
-origin, and must carry the token, which is random, new at every start, and only in the address that was printed. Nothing
-is answered with permission for other origins.
+Any web page in a browser can send requests to this machine's ports. None of them gets through here: a request must name
+this server as its host (which a foreign DNS name that points here does not), must not come from another origin, and
+must carry the token. The token is random, new at every start, and appears only in the address that was printed. No
+answer gives permission to other origins.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class _Request(BaseHTTPRequestHandler):
             raise _Refusal(HTTPStatus.FORBIDDEN, f"this is {self.server.hosts[0]}, not {host[:100]!r}")
         if origin is not None and origin not in {f"http://{own}" for own in self.server.hosts}:
             raise _Refusal(HTTPStatus.FORBIDDEN, f"requests of {origin[:100]} are refused; only this page may ask")
-        # A link to the page itself may be followed from anywhere, a terminal in a browser for instance: it has the token.
+        # A link to the page itself may be followed from anywhere, for instance from a terminal in a browser: it has the
+        # token.
         follows = self.headers.get("Sec-Fetch-Dest") == "document" and urlsplit(self.path).path == "/"
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not follows:
             raise _Refusal(HTTPStatus.FORBIDDEN, "requests of other pages are refused")
@@ -135,7 +136,7 @@ class _Request(BaseHTTPRequestHandler):
         raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
 
     def _post(self) -> tuple[str, bytes]:
-        # The body is read before anything is answered: a connection with half a body in it cannot be used again.
+        # The body is read before anything is answered: a connection with an unread body cannot be reused.
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > _MOST_BODY:
             self.close_connection = True
@@ -171,7 +172,7 @@ class _Request(BaseHTTPRequestHandler):
             status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json"
             content = _error(f"the studio failed: {type(error).__name__}: {error}")
         if status != HTTPStatus.OK:
-            self.close_connection = True  # a body that was not read may follow
+            self.close_connection = True  # an unread body may follow
         self.send_response(status)
         for name, value in self._headers(kind, len(content)).items():
             self.send_header(name, value)

@@ -1,4 +1,4 @@
-"""The process that runs edited code: it reads a question from its input, limits itself, and writes one answer."""
+"""The process that runs edited code: it reads a request from its input, limits itself, and writes one answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main() -> None:
     text = b"%0*d" % (LENGTH, len(content)) + content
     while text:
         text = text[os.write(answers, text) :]
-    os._exit(0)  # threads and exit handlers of the code are not waited for
+    os._exit(0)  # do not wait for threads and exit handlers of the code
 
 
 class _Refused(Exception):
@@ -74,8 +74,8 @@ def _limit(seconds: float, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it has nothing to write to files
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # and no processes to start; root is not held by this
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it has no reason to write files
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # or to start processes; root is exempt from this limit
 
 
 def _answer(question: dict[str, Any], most_moves: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _answer(question: dict[str, Any], most_moves: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What the code defines: algorithms that it registers, those that have their names otherwise, plain generators."""
+    """What the code defines (registered algorithms, plain generators), and what was registered before it."""
 
     registered: list[Algorithm]
     before: dict[str, dict[str, Algorithm]]
@@ -112,7 +112,7 @@ def _run(code: str) -> _Found:
     module.__package__ = "allfold.algorithms"
     module.__file__ = FILE
     sys.modules[module.__name__] = module
-    # It may register a name that is taken: its own. The others come back afterwards, for algorithms made of algorithms.
+    # It may register a name that is taken, such as its own. The others are restored, for algorithms made of algorithms.
     before = {collective: dict(known) for collective, known in registry._registry.items()}
     for known in registry._registry.values():
         known.clear()
@@ -138,7 +138,7 @@ def _run(code: str) -> _Found:
 
 
 def _choose(collective: str, found: _Found, wanted: str | None) -> Algorithm:
-    """The one that is wanted; else one that was changed; else the last that is there."""
+    """The requested algorithm; else one that was changed; else the last one."""
     here = [one for one in found.registered if one.collective == collective]
     if here:
         known = found.before[collective]

@@ -1,9 +1,10 @@
 """Where a rank finds the bytes that it touches: in its own cache, in a peer's, in the last-level cache, or in memory.
 
-A cache keeps what was touched last. So what decides is not how large an array is but how much a rank has touched since it
-touched the same bytes before: nothing, where an instruction writes what it has just read; a few chunks, within a call;
-and all that it touches in a call, where it comes back to them in the next. What a peer wrote since, or has a copy of when
-it is to be written, lies with that peer, unless the peer has touched too much since.
+A cache keeps what was touched last. So the size of an array does not matter; what matters is how much a rank has
+touched since it last touched the same bytes. That is nothing if an instruction writes what it has just read, a few
+chunks within a call, and everything it touches in a call if it comes back to the bytes in the next call. Bytes that a
+peer has written since then are in the peer's cache, unless the peer has touched too much since. The same holds for
+bytes that are to be written and that a peer has a copy of.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ _IN_THE_CALL_BEFORE = -1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """What the model must know of a machine besides the terms."""
+    """What the model must know about a machine besides the terms."""
 
     cores: int
     own_cache: float
-    """Bytes that one rank keeps at hand: of the second-level cache."""
+    """Bytes of the second-level cache, which one rank has to itself."""
     last_cache: float
-    """Bytes of the last-level cache, of which ranks have what their part of the cores has."""
+    """Bytes of the last-level cache; the ranks get the share that belongs to their cores."""
     fetches: bool
     """Whether processes may read each other's memory (see `Communicator.can_fetch`)."""
 
 
 class Touches:
-    """All reads and writes of the programs, an entry each, in the order of the steps; reads before writes."""
+    """All reads and writes of the programs, one entry each, in the order of the steps; reads before writes."""
 
     def __init__(self, programs: Programs) -> None:
         lists = (programs.sources, programs.destinations)
@@ -54,14 +55,14 @@ class Touches:
         self._one_area = programs.one_area
         self.readers = self._count_readers(programs.step[self.row])
         """How many other ranks read the same bytes at the same time."""
-        self._near = np.ones(len(row), bool)  # nobody else wrote it since, or has a copy of what is to be written
+        self._near = np.ones(len(row), bool)  # no peer has written it since, or has a copy of what is to be written
         self._since = np.zeros(len(row))  # slots that this rank has touched since it touched this one
-        self._peer = np.zeros(len(row), int)  # who has it otherwise
+        self._peer = np.zeros(len(row), int)  # if not near: the peer that has it
         self._since_peer = np.zeros(len(row))
         self._trace()
 
     def shares(self, chunk: float, bytes: float, segments: int, setting: Setting) -> list[Floats]:
-        """Which part of each entry lies in which of the places, for chunks of a size in segments of so many bytes."""
+        """What share of each entry lies in each place, for the bytes of a chunk and of a segment."""
         areas = 2 if segments > 1 and not self._one_area else 1
         of_arrays, of_work = (self._slots_by_rank(self._is_work == kind) for kind in (False, True))
         in_a_call = of_arrays * chunk + areas * of_work * bytes
@@ -79,7 +80,7 @@ class Touches:
         own = distance(self._since, self._rank)
         peer = np.where(self._near, 0.0, 1 - _misses(distance(self._since_peer, self._peer), setting.own_cache))
         out = np.where(self._near, _misses(own, setting.own_cache), 1 - peer)
-        # All ranks share what the cores that they are on have of the last-level cache.
+        # All ranks share the part of the last-level cache that belongs to their cores.
         last_cache = setting.last_cache * min(1.0, self._ranks / setting.cores)
         away = out * _misses(np.minimum(own * self._ranks, everything), last_cache)
         return [1 - peer - out, out - away, peer, away]
@@ -89,7 +90,7 @@ class Touches:
         return np.bincount(pairs[0], minlength=self._ranks).astype(float)
 
     def _count_readers(self, step: NDArray[Any]) -> Floats:
-        """At the same time: in the same step, by the instruction with the same number of it."""
+        """Count other ranks that read at the same time: in the same step, by the same-numbered instruction in it."""
         first: dict[tuple[int, int], int] = {}
         keys = []
         for rank, row, slot, at, writes in zip(
@@ -100,12 +101,12 @@ class Touches:
         return np.array([0 if key[3] else many[key] - 1 for key in keys], float)
 
     def _trace(self) -> None:
-        """Follow two calls, the first to see where things lie when the second begins."""
+        """Follow two calls; the first one shows where data lies when the second begins."""
         recent: list[dict[int, tuple[int, int]]] = [
             {} for _ in range(self._ranks)
         ]  # slots, the last touched at the end
-        holders: dict[int, set[int]] = {}  # who has touched a slot as it is now
-        fetched: set[tuple[int, int]] = set()  # by which instruction what was found with a peer
+        holders: dict[int, set[int]] = {}  # by slot: the ranks that have touched its current content
+        fetched: set[tuple[int, int]] = set()  # (instruction, slot) of what was found in a peer's cache
 
         def since(rank: int, slot: int) -> float:
             if recent[rank][slot][0] < call:
@@ -125,7 +126,8 @@ class Touches:
                     self._near[i] = rank in held and ((row, slot) in fetched or not (writes and others))
                     if not self._near[i]:
                         fetched.add((row, slot))
-                        # Whoever touched it last; those who did in the call before, after those who did in this one.
+                        # The peer that touched it last; peers that touched it in this call come before those of the
+                        # previous call.
                         nearest = {peer: since(peer, slot) for peer in sorted(others)}
                         peer = min(nearest, key=lambda peer: (nearest[peer] == _IN_THE_CALL_BEFORE, nearest[peer]))
                         self._peer[i], self._since_peer[i] = peer, nearest[peer]
@@ -137,8 +139,8 @@ class Touches:
 
 
 def _misses(bytes: Floats, cache: float) -> Floats:
-    """Which part of what is touched again after so many bytes a cache no longer has.
+    """What share of the data is no longer in a cache when it is touched again after so many other bytes.
 
-    Caches do not know what was touched last to the byte: from half of their size on they lose some, from twice on all.
+    Caches are not exact: they start to lose data at half of their size, and have lost all of it at twice their size.
     """
     return np.clip(np.log2(np.maximum(bytes, 1.0) / (cache / 2)) / 2, 0.0, 1.0)

@@ -1,7 +1,7 @@
 """The tuning file as a whole: what was measured, what was fitted and what is chosen, by number of ranks.
 
-`engines/shared_memory/tuning.py` reads the choices alone, when ranks connect; here is the rest, for `allfold tune` and
-`allfold plan --measured`. The same checks hold for both.
+`engines/shared_memory/tuning.py` reads the choices alone, when ranks connect; the rest is here, for `allfold tune` and
+`allfold plan --measured`. Both make the same checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Run:
     machine: Mapping[str, Any]
     date: str
     unrest: float
-    """By how much the middle one of the rounds of a timing exceeds the best, on average: near 0 on a quiet machine."""
+    """By how much the median round of a timing exceeds the best round, on average: near 0 on a quiet machine."""
     any_order: bool
     choices: Mapping[str, Sequence[Choice]]
     items: tuple[Item, ...]
@@ -55,7 +55,7 @@ class Run:
     model: Model
     judgement: Judgement
     held_out: Judgement
-    """The same of a model that was fitted without what it is judged by."""
+    """The same for a model that was fitted without the sizes it is judged on."""
 
     def to_json(self) -> dict[str, Any]:
         rows = zip(self.items, self.seconds.tolist(), strict=True)
@@ -86,9 +86,9 @@ def default_path() -> Path:
 
 
 def read_runs(path: Path, of_this_machine: bool = True) -> dict[int, Run]:
-    """All that a tuning file holds, by number of ranks; `TuningError` where it cannot be used.
+    """Everything in a tuning file, by number of ranks; `TuningError` if it cannot be used.
 
-    To look at it, it need not be of this machine; to be obeyed, it must.
+    A file from another machine can be read; to be used for choices, a file must be from this machine.
     """
     try:
         document = read_document(path, of_this_machine)
@@ -119,7 +119,7 @@ def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
 
 
 def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
-    """The whole file or nothing of it. All runs are of one machine."""
+    """Write the whole file or nothing. All runs are from one machine."""
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -128,7 +128,7 @@ def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
         "runs": {str(ranks): run.to_json() for ranks, run in sorted(runs.items())},
     }
     text = json.dumps(document, indent=1, ensure_ascii=False)
-    # A measurement, a choice: a line.
+    # One line per measurement and per choice.
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
     write_whole(path, text + "\n", folders=True, private=True)
 
@@ -169,7 +169,7 @@ def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choi
 def _model(
     run: Mapping[str, Any], items: Sequence[Item], seconds: Floats, setting: Setting
 ) -> tuple[Model, Judgement, Judgement]:
-    """What was fitted, and how good it is. Measurements outlive models: where the terms are those of another, anew."""
+    """The fitted model, and how good it is. Fitted again if the file has another model's terms."""
     if run["terms"].keys() != set(TERMS):
         model = fit(items, seconds, setting)
         return model, judge(items, model.predict(items), seconds), held_out(items, seconds, setting)

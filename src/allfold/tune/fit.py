@@ -1,8 +1,9 @@
-"""The numbers of the engine's model for one machine, from what was timed there; and how good the model then is.
+"""Fit the engine's model to the timings of one machine, and judge how good the model then is.
 
-The model is linear in its terms along the longest path, and the longest path depends on the terms. So the two are found in
-turns: the paths for the terms, the terms for the paths. What is made small is the mean of |ln(predicted ÷ measured)|, whose
-exponential is the geometric mean of the error: a microsecond off at 10 counts as much as a millisecond at 10 milliseconds.
+The model is linear in its terms along the longest path, and the longest path depends on the terms. So they are computed
+in turns: the paths for the terms, then the terms for the paths. The fit minimises the mean of |ln(predicted ÷
+measured)|, whose exponential is the geometric mean of the error: an error of 1 µs in 10 µs counts as much as 1 ms in 10
+ms.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from .caches import PLACES, Floats, Setting
 from .model import ACCESSES, TERMS, Item, amounts, paths, predict
 
 JUDGED_FROM = 64 * 1024
-"""The least size that the figures speak of; below, a call is mostly Python's and the kernel's."""
+"""The smallest size in bytes that is judged; below it, Python and the kernel take most of a call."""
 AS_GOOD = 1.05
-"""A predicted winner that takes at most so many times what the fastest took is right: two runs differ by as much."""
+"""A predicted winner is right if it took at most this many times the fastest time: two runs differ by as much."""
 _THE_SAME = 1 + 1e-9
-_LEAST = 1e-12  # seconds; a prediction of nothing has no logarithm
+_LEAST = 1e-12  # seconds; a prediction of 0 has no logarithm
 
 _TURNS = 12
 _INNER_TURNS = 6
-_PULL = 0.02  # of what is usual, on each term: decides only those of which the measurements say nothing
+_PULL = 0.02  # weight of the usual value of each term: matters only where measurements say nothing
 _SMALLEST_RESIDUAL = 0.03
-_LARGEST_STEP = 1.5  # in the logarithm, of one turn
+_LARGEST_STEP = 1.5  # of the logarithm, per turn
 _KNEES = {"last_cache": (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0, 16.0), "own_cache": (1 / 2, 2.0)}
-_WORTH_MOVING = 0.96  # of the error: a cache that ends elsewhere than the system says must explain something
+_WORTH_MOVING = 0.96  # of the error: a cache size other than the system's must at least explain this much
 
 USUAL = {
     "call": 6e-7,
@@ -52,7 +53,7 @@ USUAL = {
         for place, seconds in zip(PLACES, (1.5e-11, 3e-11, 6e-11, 6e-11), strict=True)
     },
 }
-"""Where the search begins: figures of servers of the 2020s, to one digit."""
+"""Where the search begins: values of servers of the 2020s, to one digit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +78,9 @@ class Judgement:
     error: float
     """The geometric mean of predicted ÷ measured or its reverse, whichever is above 1, less 1."""
     contests: int
-    """Sizes of a collective on one kind of arrays for which several algorithms were timed."""
+    """How many cases (collective, kind of arrays, size) had several algorithms timed."""
     right: int
-    """Of them, those whose predicted winner was the fastest or as good (`AS_GOOD`)."""
+    """In how many of them the predicted winner was the fastest, or as good (`AS_GOOD`)."""
 
 
 def usual_terms() -> Floats:
@@ -93,10 +94,10 @@ def fit(
     knees: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Model:
-    """The terms with which the model comes closest to the seconds; with `knees`, also where caches end in effect.
+    """The terms with which the model is closest to the measured seconds; with `knees`, also effective cache sizes.
 
-    What the system says of caches is where the search for their ends begins: a last-level cache is shared with whoever
-    else is on the machine, and a virtual one need not exist.
+    The search for cache sizes starts at what the system reports. The effective size may differ: a last-level cache is
+    shared with everything else on the machine, and on a virtual machine it need not exist.
     """
     if len(items) != len(seconds) or not len(items):
         raise UsageError(
@@ -139,16 +140,16 @@ def judge(items: Sequence[Item], predicted: Floats, measured: Floats, least: int
 
 
 def _right(group: Sequence[int], predicted: Floats, measured: Floats) -> bool:
-    """Algorithms that compile to the same programs have the same prediction: they are one winner, timed several times."""
+    """Algorithms that compile to the same programs have the same prediction: they count as one, timed several times."""
     least = min(predicted[i] for i in group)
     winners = [i for i in group if predicted[i] <= least * _THE_SAME]
     return bool(min(measured[i] for i in winners) <= AS_GOOD * min(measured[i] for i in group))
 
 
 def held_out(items: Sequence[Item], seconds: Floats, setting: Setting) -> Judgement:
-    """The judgement on the sizes that a fit has not seen: every second one, from the second smallest on.
+    """The judgement on sizes that were held out of the fit: every second one, from the second smallest on.
 
-    With an odd number of sizes the largest is seen: nothing else says what memory costs.
+    With an odd number of sizes the largest is in the fit: nothing else shows what memory costs.
     """
     places: dict[int, int] = {
         size: place for place, size in enumerate(sorted({item.size // 64 for item in items if item.size}))
@@ -163,7 +164,7 @@ def held_out(items: Sequence[Item], seconds: Floats, setting: Setting) -> Judgem
 
 
 def _move_knees(items: Sequence[Item], seconds: Floats, along: Sequence[Floats], model: Model, error: float) -> Model:
-    """The same with caches that end elsewhere, where that comes closer on the same paths."""
+    """The same model with other cache sizes, if they fit better on the same paths."""
     for field, factors in _KNEES.items():
         before = model.setting
         for factor in factors:
@@ -179,7 +180,7 @@ def _fit_terms(
 ) -> tuple[float, Floats]:
     """On given paths: the mean of |ln(predicted ÷ measured)|, and the terms that reach it.
 
-    `half`: only half of the way there, since other terms may have other paths.
+    With `half`, go only half of the way, since other terms may have other paths.
     """
     usual, terms = usual_terms(), model.terms
     amount = amounts(items, along, model.setting)
@@ -203,7 +204,7 @@ def _error(seconds: Floats, predicted: Floats) -> float:
 
 
 def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
-    """The x ≥ 0 for which |matrix @ x − wanted| is least (Lawson and Hanson): whatever helps most becomes free in turn."""
+    """The x ≥ 0 that minimises |matrix @ x − wanted| (Lawson and Hanson): each turn frees the best variable."""
     square, right = matrix.T @ matrix, matrix.T @ wanted
     many = len(right)
     found: NDArray[np.float64] = np.zeros(many)
@@ -220,7 +221,7 @@ def _not_negative(matrix: Floats, wanted: Floats) -> Floats:
             if not below.any():
                 found = best
                 break
-            # As far towards it as nothing becomes negative; what becomes zero is free no longer.
+            # Go as far towards it as possible without negative values; what becomes zero is no longer free.
             part = (found[below] / (found[below] - best[below])).min()
             found = np.maximum(found + part * (best - found), 0.0)
             free &= ~below | (found > 1e-12)

@@ -1,4 +1,4 @@
-"""The model held to measurement: what it predicts for this machine beside what was timed there."""
+"""The model compared with measurements: what it predicts for this machine, beside what was timed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .model import Item
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Some or all of what was timed in one run, the predictions beside it."""
+    """Some or all timings of one run, and the predictions for them."""
 
     run: Run
     path: Path
@@ -37,7 +37,7 @@ class Comparison:
         return np.asarray(self.predicted / self.measured - 1)
 
     def lines(self) -> list[str]:
-        """Both figures in sentences: of what is compared, of the whole run, and of what the fit had not seen."""
+        """Both figures in sentences: for what is compared, for the whole run, and for the sizes held out of the fit."""
         here, whole, unseen = self.judgement, self.run.judgement, self.run.held_out
         lines = [_sentence("compared here", here)]
         if (here.cases, here.contests) != (whole.cases, whole.contests):
@@ -74,9 +74,9 @@ def measured(
     algorithms: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
 ) -> Comparison:
-    """What the tuning file holds of these collectives, algorithms and sizes (all of them, unless said), and the predictions.
+    """What the tuning file holds for these collectives, algorithms and sizes (default: all), and the predictions.
 
-    Without a path it is the user's own file, which must be of this machine.
+    Without a path, the user's own file is read, which must be from this machine.
     """
     where = default_path() if path is None else path
     runs = read_runs(where, of_this_machine=path is None)
@@ -102,7 +102,7 @@ def measured(
 
 
 def _close(size: int, wanted: int) -> bool:
-    """Sizes were rounded to whole elements on every rank before they were measured."""
+    """Compare with tolerance: sizes were rounded to whole elements per rank before they were measured."""
     return size == wanted or (size > 0 and wanted > 0 and abs(log2(size / wanted)) < 0.5)
 
 

@@ -1,12 +1,12 @@
-"""What a compiled program costs on a machine: the engine's own waits and copies, walked through with a few fitted numbers.
+"""What a compiled program costs on a machine: the engine's waits and copies, with a few fitted numbers.
 
 A schedule's price on a topology (`cost`) knows messages and links. On shared memory there are none: ranks wait for each
 other's progress and read each other's memory. So this model walks the programs as the engine does
 (`native/collectives/communicator.cpp`: calls one after the other, segments, waits, work areas used in turns) and adds
-up, along the path that takes longest, what is in `TERMS`. That is linear in the terms, so they can be fitted.
+up the `TERMS` along the longest path. That is linear in the terms, so they can be fitted.
 
-What a byte costs depends on where it lies when it is touched, which `touches` finds out; whose array it belongs to says
-nothing about that.
+The cost of a byte depends on where it lies when it is touched, which `caches` finds out. Whose array it belongs to does
+not matter.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .walk import Course
 
 ACCESSES = ("read", "write")
 TERMS: tuple[str, ...] = (
-    "call",  # seconds to come to a call and to leave it
+    "call",  # seconds to enter a call and to leave it
     "instruction",  # to find arrays and begin
     "look",  # at one peer's progress
     "news",  # from a peer's publication until it is seen: α
     "switch",  # of a core from one rank to another, where ranks outnumber cores
-    "fold",  # seconds a byte and further operand: γ
-    "fetch",  # of the kernel, out of another process: a call
-    "fetched byte",  # and what a byte of it costs besides being read and written
-    "crowded byte",  # and for every other rank that fetches from the same process at once, out of small pages
+    "fold",  # seconds per byte and additional operand: γ
+    "fetch",  # by the kernel, out of another process: per call
+    "fetched byte",  # what a byte of it costs besides being read and written
+    "crowded byte",  # for every other rank that fetches from the same process at once, from small pages
     "first byte",  # of the first page that an instruction finds in a peer's cache: nothing has been read ahead yet
     "contended byte",  # in a peer's cache, for every other rank that reads it at once
-    *(f"{what}, {place}" for what in ACCESSES for place in PLACES),  # seconds a byte: β
+    *(f"{what}, {place}" for what in ACCESSES for place in PLACES),  # seconds per byte: β
 )
 _CALL, _INSTRUCTION, _LOOK, _NEWS, _SWITCH, _FOLD, _FETCH, _FETCHED, _CROWDED, _FIRST, _CONTENDED, _ACCESS = range(12)
 
-_WALKED = 6  # segments that are walked through; what follows them repeats the last two
+_WALKED = 6  # segments that are followed; further ones repeat the last two
 _LINE = 64
 _PAGE = 4096.0
 _HUGE_PAGES_FROM = 1 << 22  # bytes of an array; NumPy asks for them from here on
@@ -70,17 +70,17 @@ class Item:
 
 
 def predict(items: Sequence[Item], setting: Setting, terms: Floats) -> Floats:
-    """The seconds a call of each item, calls following each other without a pause."""
+    """Seconds per call of each item, for calls that follow each other without a pause."""
     return amounts(items, paths(items, setting, terms), setting) @ terms
 
 
 def paths(items: Sequence[Item], setting: Setting, terms: Floats) -> list[Floats]:
-    """The path of each item that takes longest with these terms: how often it goes through what (`_Walk.path`)."""
+    """The longest path of each item with these terms: how often it passes each row (`_Walk.path`)."""
     return [_walk_of(item, item.memory(setting)).path(item.size, setting, terms) for item in items]
 
 
 def amounts(items: Sequence[Item], along: Sequence[Floats], setting: Setting) -> Floats:
-    """How much of each term lies on given paths: a row an item, a column a term."""
+    """How much of each term lies on the given paths: one row per item, one column per term."""
     found = np.empty((len(items), len(TERMS)))
     for row, (item, path) in enumerate(zip(items, along, strict=True)):
         found[row] = path @ _walk_of(item, item.memory(setting)).rows(item.size, setting)
@@ -101,7 +101,7 @@ def _walk(collective: str, algorithm: str, ranks: int, memory: Memory) -> _Walk:
 
 
 class _Walk:
-    """The programs of all ranks, ready to be walked through for any size."""
+    """The programs of all ranks, prepared so that they can be followed for any size."""
 
     def __init__(self, programs: Programs) -> None:
         self.programs = programs
@@ -114,7 +114,7 @@ class _Walk:
         self._rows: dict[int, tuple[Setting, Floats]] = {}
 
     def segments(self, size: int) -> tuple[int, float]:
-        """How many segments the engine makes of the chunks of a buffer, and the bytes of each."""
+        """How many segments the engine cuts chunks into, and the bytes of each."""
         longest = max(1.0, size / self.chunks)
         if not self.slots:
             return 1, longest
@@ -125,7 +125,7 @@ class _Walk:
         return count, longest / count
 
     def path(self, size: int, setting: Setting, terms: Floats) -> Floats:
-        """The longest path of one call, once the first calls are over: how often it goes through each row of `rows`."""
+        """The longest path of one call in the steady state: how often it passes each row of `rows`."""
         segments, _ = self.segments(size)
         rows = self.rows(size, setting)
         calls = 5 if segments == 1 else 3 if segments <= _WALKED else 1
@@ -146,7 +146,7 @@ class _Walk:
         return whole + (segments - _WALKED) * period
 
     def rows(self, size: int, setting: Setting) -> Floats:
-        """The terms of every instruction for one segment; then of coming, agreeing, leaving, of news and of a switch."""
+        """The terms of every instruction for one segment; then of entering, agreeing, leaving, news and a switch."""
         if self._rows.get(size, (None,))[0] == setting:
             return self._rows[size][1]
         segments, bytes = self.segments(size)
@@ -174,13 +174,13 @@ class _Walk:
         columns = np.concatenate([first + number for number in range(len(PLACES))])
         rows += np.bincount(columns, np.concatenate(shares) * bytes, rows.size).reshape(rows.shape)
         peers = shares[PLACES.index("peer's cache")]
-        # Several streams begin side by side.
+        # Several streams start in parallel.
         rows[:many, _FIRST] = np.minimum(np.bincount(touches.row, peers, many), 1.0) * min(bytes, _PAGE)
         rows[:many, _CONTENDED] = np.bincount(touches.row, peers * touches.readers, many) * bytes
         return rows
 
     def _of_fetching(self, size: int, bytes: float) -> Floats:
-        """Of the kernel's fetches out of other processes, and of folding what was fetched or not."""
+        """The terms of the kernel's fetches out of other processes, and of folding data, fetched or not."""
         rows, many = self._no_rows(), len(self.rank)
         operands = np.diff(self.programs.sources.starts)
         row, crowd, chunks = self._fetches
@@ -202,9 +202,9 @@ class _Walk:
 
     @cached_property
     def _fetches(self) -> tuple[NDArray[np.int64], ...]:
-        """For every fetch: its row, how many other ranks fetch from the same process at once, how many chunks that has.
+        """For every fetch: its row, how many other ranks fetch from that process at once, how many chunks in all.
 
-        At once: in the same step, as the same number of all that a rank fetches in it.
+        "At once" means in the same step, at the same position among the rank's fetches of that step.
         """
         sources = self.programs.sources
         far = (sources.rank != self.rank[sources.row]) & (sources.value < WORK * self.programs.width)

@@ -1,4 +1,4 @@
-"""Tune this machine: time every algorithm through the engine, fit the model to it, and find who wins from where on."""
+"""Tune this machine: time every algorithm in the engine, fit the model, and find which one wins from which size on."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ SIZES = tuple(256 * 4**power for power in range(9))  # 256 bytes to 16 MiB
 SECONDS = 120.0
 
 Progress = Callable[[str, float], None]
-"""Told what is being done, and which part of the measuring is over."""
+"""Called with what is being done, and the fraction of the measuring that is done."""
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 20
-_BESIDES = 2.5  # calibration and warming up, in rounds
+_BESIDES = 2.5  # calibration and warm-up, in rounds
 _LEAST_BATCH, _LONGEST_BATCH = 0.0005, 0.004
-_USUAL_SECONDS_A_BYTE = 5e-10  # of a whole call; decides nothing but how many rounds are tried
+_USUAL_SECONDS_A_BYTE = 5e-10  # of a whole call; only decides how many rounds are tried
 _PART_OF_MEMORY = 1 / 8
-_WORTH_SWITCHING = log(1.05)  # a change of algorithm must gain that much, summed over the sizes
-_WORTH_LEAVING_THE_RULE = log(1.02)  # and at every size, where the built-in rule says otherwise
+_WORTH_SWITCHING = log(1.05)  # a change of algorithm must gain this much, summed over the sizes
+_WORTH_LEAVING_THE_RULE = log(1.02)  # and this much at every size, where the built-in rule says otherwise
 
 
 def tune(
@@ -55,7 +55,7 @@ def tune(
     any_order: bool = False,
     progress: Progress = lambda what, part: None,
 ) -> Run:
-    """Measure, fit and choose. Nothing is written: `tuning_file.write_runs` does that."""
+    """Measure, fit and choose. Nothing is written: `file.write_runs` does that."""
     setting = find_setting(ranks)
     items, times, unrest = measure_all(ranks, sizes, collectives, seconds, progress)
     return conclude(ranks, items, times, setting, unrest, any_order, progress)
@@ -71,7 +71,7 @@ def conclude(
     progress: Progress = lambda what, part: None,
     of: Mapping[str, Any] | None = None,
 ) -> Run:
-    """What follows from measurements, of this machine unless another is named."""
+    """Fit and choose from measurements; they are from this machine unless another is given."""
     model = fit(items, times, setting, progress=lambda what: progress(what, 1.0))
     progress("judging", 1.0)
     return Run(
@@ -95,12 +95,12 @@ def conclude(
 def measure_all(
     ranks: int, sizes: Sequence[int], collectives: Sequence[str], seconds: float, progress: Progress
 ) -> tuple[list[Item], Floats, float]:
-    """The best round of every algorithm, size and kind of array, and how restless the machine was (see `Run`).
+    """The best round of every algorithm, size and kind of array, and how noisy the machine was (see `Run.unrest`).
 
-    They take turns as in `bench`, and all of them together about so many seconds.
+    They take turns as in `bench`; all of them together take about `seconds`.
     """
-    # Small sizes may come to the same number of elements, and a barrier has one size. Large ones go first: they take what
-    # they need, and what is left of the time is shared by the others.
+    # Small sizes may round to the same number of elements, and a barrier has one size. Large sizes go first: they take
+    # the time they need, and the others share what is left.
     largest_first = sorted(sizes, reverse=True)
     cases = list(dict.fromkeys(case_of_size(name, size, ranks) for size in largest_first for name in collectives))
     subjects = {case: _subjects(case) for case in cases}
@@ -137,9 +137,9 @@ def measure_all(
 
 
 def _rules(case: Case, seconds: float) -> Rules:
-    """How to time one subject in so many seconds: rather many short rounds than few long ones.
+    """How to time one subject in the given seconds: many short rounds are better than a few long ones.
 
-    The best round is the one that was disturbed least, and a short one is more likely not to be disturbed at all.
+    The best round is the least disturbed one, and a short round is more likely not to be disturbed at all.
     """
     call = case.size * case.ranks * _USUAL_SECONDS_A_BYTE / min(case.ranks, len(os.sched_getaffinity(0)))
     batch = min(max(seconds / (_LEAST_ROUNDS + _BESIDES), _LEAST_BATCH), _LONGEST_BATCH)
@@ -157,7 +157,7 @@ def _subjects(case: Case) -> list[Subject]:
 
 
 def _at_once(case: Case, subjects: Sequence[Subject]) -> Iterator[Sequence[Subject]]:
-    """Those who take turns have their arrays at the same time: as many as fit into a part of the memory."""
+    """Subjects that take turns hold their arrays at the same time: as many as fit into a part of the memory."""
     each = sum(length or 0 for rank in range(case.ranks) for length in lengths(case, rank)) * case.element.itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     many = max(2, int(memory * _PART_OF_MEMORY / max(each, 1)))
@@ -166,7 +166,7 @@ def _at_once(case: Case, subjects: Sequence[Subject]) -> Iterator[Sequence[Subje
 
 
 def find_setting(ranks: int) -> Setting:
-    """What the model must know of this machine, from the system; whether processes may read each other, by trying."""
+    """What the model must know about this machine: asked of the system, or, for reading other processes, tried out."""
     here = read_machine(Path("/"), "", "")
     usable = len(os.sched_getaffinity(0))
     cores = usable if here.limit is None else max(1, min(usable, ceil(here.limit)))
@@ -179,7 +179,7 @@ def find_setting(ranks: int) -> Setting:
 def _fetches(communicator: Any) -> bool:
     os.environ.pop("ALLFOLD_FETCH", None)  # as for the ranks that are timed
     group = communicator.group([0, 1])
-    group.barrier()  # everybody has left what the others try it on
+    group.barrier()  # by now, every rank has left the word that peers use to test fetching
     size = 2**21
     with group.trace() as trace:
         group.all_gather(np.zeros(size, np.uint8), np.zeros(2 * size, np.uint8), algorithm="direct")
@@ -203,8 +203,8 @@ def choose(
 ) -> dict[str, list[Choice]]:
     """For every collective that was measured: which algorithm up to which size.
 
-    One choice serves ordinary and shared arrays, and both count alike. Changes must pay, since every algorithm that is
-    taken has to be compiled, and differences of a few per cent come and go; of more, where the machine was restless.
+    One choice serves ordinary and shared arrays, and both count equally. A change of algorithm must pay off: every
+    algorithm that is used has to be compiled, and differences of a few per cent are noise; more on a noisy machine.
     """
     found = {}
     for collective in dict.fromkeys(item.collective for item in items):
@@ -226,9 +226,9 @@ def choose(
 
 
 def _twins(collective: str, ranks: int, names: Sequence[str], preferred: Sequence[str]) -> dict[str, str]:
-    """For every algorithm the one whose name stands for all that compile to the same programs: they differ by chance alone.
+    """For every algorithm, one name for all that compile to the same programs: they differ only by chance.
 
-    Among two ranks that is nearly all of them. A name that the built-in rule uses is preferred.
+    With two ranks those are nearly all algorithms. A name that the built-in rule uses is preferred.
     """
     root = 0 if COLLECTIVES[collective].rooted else None
     first: dict[tuple[bytes, ...], str] = {}
@@ -245,7 +245,7 @@ def _twins(collective: str, ranks: int, names: Sequence[str], preferred: Sequenc
 
 
 def _costs(timed: Mapping[tuple[str, bool], float], has_arrays: bool) -> dict[_State, float]:
-    """The logarithm of the time, the mean of both kinds of arrays, of what was measured on both."""
+    """The logarithm of the time, averaged over both kinds of arrays, for what was measured on both."""
     costs = {}
     for name in dict.fromkeys(name for name, _ in timed):
         ordinary, shared = timed.get((name, False)), timed.get((name, True))
@@ -257,7 +257,7 @@ def _costs(timed: Mapping[tuple[str, bool], float], has_arrays: bool) -> dict[_S
 
 
 def _best_row(costs: Mapping[int, Mapping[_State, float]], rule: Sequence[Choice], unrest: float) -> list[Choice]:
-    """The way through the sizes with the least cost, changes counted: each step looks back at the best way so far."""
+    """The path through the sizes with the least cost, including changes; found by dynamic programming."""
     worth_switching, worth_leaving = (least + log(1 + unrest) for least in (_WORTH_SWITCHING, _WORTH_LEAVING_THE_RULE))
     sizes = list(costs)
     ways: dict[_State, tuple[float, list[_State]]] = {}
@@ -289,9 +289,9 @@ def _crossing(
     after: _State,
     rule: Sequence[Choice],
 ) -> int:
-    """Between two sizes, where the second becomes faster than the first; both scales logarithmic.
+    """The size, between two sizes, where the second algorithm becomes faster than the first; both scales logarithmic.
 
-    Where the measurements do not say, the limit of the built-in rule if there is one between, else the middle.
+    If the measurements do not decide: the limit of the built-in rule if it lies between them, else the middle.
     """
     gain = loss = 0.0
     if before in costs[next_size] and after in costs[size]:

@@ -1,9 +1,9 @@
-"""The course of some calls: every instruction of every rank, who waits for whom, and when each then ends.
+"""The course of a few calls: every instruction of every rank, who waits for whom, and when each one ends.
 
-What is walked through is what `native/collectives/communicator.cpp` does: a rank comes to a call when nobody is more
-than two segments behind, agrees with the others where arrays are reached into, runs its program segment by segment,
-waits before it uses a work slot again, and leaves when nobody needs its arrays any more. Where ranks outnumber cores
-they take turns on them.
+This follows `native/collectives/communicator.cpp`: a rank enters a call when nobody is more than two segments behind,
+agrees with the others where ranks access each other's arrays, runs its program segment by segment, waits before it
+reuses a work slot, and leaves when nobody needs its arrays any more. Where ranks outnumber cores they take turns on
+them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..programs.compile import Programs
 _NEWS, _SWITCH = 1, 2
 
 _Point = tuple[int, int, int, int]
-"""Call, segment, rank, how many instructions of it: how far a rank is."""
+"""How far a rank is: call, segment, rank, number of instructions done."""
 _CAME, _ALL = -1, -1
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A course that was walked through: by node its row, when it ended, and what it had waited for last."""
+    """A course with times: for each node its row, when it ended, and what it waited for last."""
 
     row: Sequence[int]
     ends: Sequence[float]
     before: Sequence[int]
     between: Sequence[int]
-    """What lay between the two: news, a change of ranks on a core, both or neither."""
+    """What lay between the two: news, a switch of ranks on a core, both or neither."""
 
     def path(self, nodes: Sequence[int]) -> tuple[list[int], int, int]:
-        """Of the longest path to whichever of the nodes ends last: its rows, how often it waited for news, and for a core."""
+        """The longest path to the node that ends last: its rows, how often it waited for news, and for a core."""
         node = max(nodes, key=self.ends.__getitem__)
         rows = []
         news = switches = 0
@@ -45,15 +45,15 @@ class Taken:
 
 
 class Course:
-    """All instructions of some calls with some segments each, and who waits for whom: what does not depend on the size.
+    """All instructions of some calls with some segments each, and who waits for whom; independent of the size.
 
-    A node is one instruction of one segment of one call on one rank, or a rank's coming to a call, agreeing or leaving.
+    A node is one instruction of one segment of one call on one rank, or a rank entering a call, agreeing or leaving.
     """
 
     def __init__(self, programs: Programs, calls: int, segments: int) -> None:
         ranks = programs.schedule.ranks
         starts = programs.starts.tolist()
-        comes = len(programs.step)  # the rows of instructions are followed by those of coming, agreeing and leaving
+        comes = len(programs.step)  # after the rows of instructions come those of entering, agreeing and leaving
         agrees, leaves = comes + 1, comes + 2
         self.row: list[int] = []
         self.rank: list[int] = []
@@ -61,7 +61,7 @@ class Course:
         self.follows: list[int] = []  # the next node of the same rank, −1 for none
         self.call_ends: list[list[int]] = [[] for _ in range(calls)]
         self.segment_ends: list[list[int]] = [[] for _ in range(segments)]  # of the last call
-        done: dict[_Point, int] = {}  # the node that gets a rank to a point
+        done: dict[_Point, int] = {}  # the node after which a rank has reached a point
         waits: list[tuple[int, _Point]] = []
         for rank in range(ranks):
             peers = [peer for peer in range(ranks) if peer != rank]
@@ -96,7 +96,7 @@ class Course:
                 self.call_ends[call].append(node)
             self.follows[-1] = -1
         self.waited_by: list[list[int]] = [[] for _ in self.row]
-        self.missing = [0 if node in self.first else 1 for node in range(len(self.row))]  # what a node begins after
+        self.missing = [0 if node in self.first else 1 for node in range(len(self.row))]  # how many nodes it waits for
         for node, point in waits:
             self.waited_by[done[point]].append(node)
             self.missing[node] += 1
@@ -108,15 +108,15 @@ class Course:
         return len(self.row) - 1
 
     def run(self, cost: Sequence[float], news: float, switch: float, cores: int) -> Taken:
-        """Walk through it with what each row costs, what news take, and what a core takes to change ranks.
+        """Compute the times, given the cost of each row, of news, and of switching ranks on a core.
 
-        Whoever can begin first does. A rank that has to wait leaves its core to the others.
+        The node that can begin first goes first. A rank that has to wait leaves its core to the others.
         """
         total, rank_of, follows = len(self.row), self.rank, self.follows
         ends, before, between = [0.0] * total, [-1] * total, [0] * total
         missing = self.missing.copy()
         crowded = len(self.first) > cores
-        free = [(0.0, core, -1) for core in range(cores)]  # when each core is free, and the node that it did last
+        free = [(0.0, core, -1) for core in range(cores)]  # when each core is free, and the node that it ran last
         at = [-1] * len(self.first)  # the core that a rank was on last
         begin, cause = [0.0] * total, [-1] * total
         ready = [(0.0, node) for node in self.first]
@@ -127,7 +127,7 @@ class Course:
             if cause[node] >= 0 and rank_of[cause[node]] != rank:
                 between[node] = _NEWS
             if crowded:
-                # Its own core if that is free by then, else the one that is free first.
+                # Its own core if that is free by then, else the first one that becomes free.
                 own = [i for i, (when, core, _) in enumerate(free) if core == at[rank] and when <= start]
                 place = own[0] if own else min(range(cores), key=lambda i: free[i][0])
                 when, core, last = free[place]

@@ -1,19 +1,18 @@
-"""One schedule as the page shows it: what it moves, whether it is right, what it costs, when what happens.
+"""One schedule as the page shows it: what it moves, whether it is right, what it costs, and what happens when.
 
-An entry is plain JSON. Besides the schedule's own it holds
+An entry is plain JSON. Besides the schedule's own fields it holds
 
-    starts, ends          the datum that each cell holds at the start, and must hold at the end; −1 is nothing, or anything
-    sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
-    lines                 the line of `code` at which the generator stood at each step (absent where that is not known)
-    proof                 that it is right, with facts, or what is wrong and where
-    counts, bounds        what it sends, and what no schedule can do with less of
-    topology              how the topology is called, its hosts and figures (only with a topology, as is what follows)
-    timeline              the messages of a simulation: `move` is the first move that a message carries, `moves` how many
-    links, bottleneck     what crosses every link, and which one limits it
-    pairs                 bytes between pairs of ranks, and the links (by their place in `links`) that they take
-    recording             a real run, instruction by instruction
+    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or
+    anything sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
+    lines                 the generator's line in `code` at each step (absent if not known)
+    proof                 that it is right, with facts, or what is wrong and where counts, bounds        what it sends,
+    and the lower bounds for any schedule topology              name, hosts and figures of the topology (present only
+    with a topology, like what follows) timeline              the messages of a simulation: `move` is the first move of
+    a message, `moves` how many links, bottleneck     what crosses every link, and which one limits it pairs
+    bytes between pairs of ranks, and the links (as indices into `links`) that they take recording             a real
+    run, instruction by instruction
 
-No number is made up on the way to the page: whatever it draws is in here.
+The page invents no numbers: everything it draws is in here.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from ..price.topology.topology import Topology
 
 NO_TOPOLOGY = "none"
-MOST_SIMULATED = 70_000  # messages, some seconds
+MOST_SIMULATED = 70_000  # messages; takes a few seconds
 _MOST_PROGRAMS = 300_000  # moves; beyond, proving the compiled programs takes too long for a page
 _MOST_LINKS = 4096
 _MOST_PAIRS = 4096
@@ -59,7 +58,7 @@ def entry(
     recording: Trace | dict[str, Any] | None = None,
     error: ScheduleError | None = None,
 ) -> dict[str, Any]:
-    """The entry of one schedule. `error` is what stopped it from being made whole: see `schedule_up_to_error`."""
+    """The entry of one schedule. `error` is what kept it from being complete: see `schedule_up_to_error`."""
     name = NO_TOPOLOGY if topology is None else topology_name or topology.name
     source = source_of(schedule, function, parameters)
     proof = _refusal(schedule, error) if error is not None else _prove(schedule)
@@ -93,11 +92,11 @@ def schedule_up_to_error(
     root: int | None = None,
     **parameters: Any,
 ) -> tuple[Schedule, ScheduleError | None]:
-    """A schedule, or as much of it as could be made and what stopped it."""
+    """A schedule, or as much of it as could be made, and the error that stopped it."""
     try:
         return make(collective, algorithm, ranks, root, **parameters), None
     except ScheduleError as error:
-        wrong = error  # its name does not outlive this block
+        wrong = error  # the name `error` ends with this block
     chosen = algorithm_of(collective, algorithm)
 
     def until(*arguments: Any, **keywords: Any) -> Steps:
@@ -110,7 +109,7 @@ def schedule_up_to_error(
                 done += bool(moves)
                 yield moves
         except Exception:
-            return  # what it raised is in `wrong`
+            return  # the error is in `wrong`
 
     begun = Algorithm(collective, chosen.name, until, chosen.chunks)
     return make(collective, begun, ranks, root, **parameters), wrong
@@ -175,7 +174,7 @@ def _widened(layout: NDArray[np.int32], width: int) -> list[list[int]]:
 
 
 def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, Any]:
-    """A topology for drawing: its recipe, the host of every rank, and what a message between two ranks meets."""
+    """A topology for drawing: its recipe, the host of every rank, and the latency and bandwidth of a route."""
     far = topology.routes(np.asarray([0]), np.asarray([ranks - 1])).links
     return {
         **topology.to_json(),
@@ -225,7 +224,7 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
 
 
 def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
-    """The bytes of every link and of every pair of ranks. Links that carry nothing are left out of large networks."""
+    """The bytes of every link and of every pair of ranks. In large networks, links that carry nothing are left out."""
     source, destination = (schedule.columns[side].astype(np.int64) for side in ("source", "destination"))
     travels = source != destination
     pair, chunks = np.unique((source * schedule.ranks + destination)[travels], return_counts=True)
@@ -262,7 +261,7 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
 
 
 def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
-    """What limits it; of a link the same share of the time as in the list of links."""
+    """What limits it; for a link, with the same share of the time as in the list of links."""
     limit = priced.limit
     busy = {link["name"]: link["seconds"] for link in links}
     part = busy[limit.name] / took if limit.name in busy and took else limit.part
@@ -277,13 +276,13 @@ def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
 
 
 def _since_the_first(recording: dict[str, Any]) -> dict[str, Any]:
-    """Times from the first event on: the machine's clock itself says how long it has been running."""
+    """Times relative to the first event: the raw clock would reveal how long the machine has been running."""
     begin = min((event["start"] for event in recording["events"]), default=0)
     return {**recording, "events": [{**event, "start": event["start"] - begin} for event in recording["events"]]}
 
 
 def _seconds(column: NDArray[np.float64]) -> list[float]:
-    """To a hundredth of a nanosecond, which keeps the page small."""
+    """Rounded to a hundredth of a nanosecond, which keeps the page small."""
     return np.round(column, 11).tolist()  # type: ignore[no-any-return]
 
 

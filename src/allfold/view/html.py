@@ -1,7 +1,8 @@
 """The page as one HTML file that opens from disk and loads nothing, and the same in a notebook.
 
 The document lies in the file as JSON in which every `<` is written `\\u003c`, so that nothing in it (a name, a line of
-source code) can end the element it lies in. A policy inside the file allows its own script, by hash, and no request.
+source code) can end the element it lies in. A content security policy inside the file allows its own script, by hash,
+and no requests.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def page_as_html(document: dict[str, Any]) -> str:
 
 
 def in_a_notebook(html: str, height: int = NOTEBOOK_HEIGHT) -> str:
-    """The page in a frame of its own, so that neither its styles nor its script meet those of the notebook."""
+    """The page in a frame of its own, so that its styles and its script do not mix with those of the notebook."""
     return (
         f'<iframe srcdoc="{escape(html)}" title="allfold" sandbox="allow-scripts allow-downloads" '
         f'style="width:100%;height:{height}px;border:0"></iframe>'
@@ -69,7 +70,7 @@ def as_data(document: Any) -> str:
 
 
 def policy(script: str, connect: str = "'none'") -> str:
-    """What the page may do: run its own script, show pictures it makes itself, and ask nobody but `connect`."""
+    """The content security policy: run its own script, show pictures it makes itself, and connect only to `connect`."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     rules = {
         "default-src": "'none'",
@@ -92,6 +93,6 @@ def bundle() -> tuple[str, str]:
         raise AllfoldError(
             "the page is not built: view/static has no page.js and page.css; make web builds them"
         ) from None
-    # Inside strings of JavaScript these mean the same, and none of them ends the element.
+    # In JavaScript strings these escapes mean the same, and none of them ends the element.
     script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
     return script.strip(), style.replace("</style", "<\\/style").strip()

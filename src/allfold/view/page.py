@@ -1,7 +1,7 @@
 """The document behind the page: which algorithms there are, the entries that are embedded, where to begin.
 
 `web/` draws it, and the same document serves the file, the notebook and the studio. It holds nothing about the machine
-it was made on: source files go by their names, and what was measured only if it was given.
+it was made on: source files go by their names without folders, and measurements are included only if given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VIEWS = {
     "wins": "Who wins where",
     "code": "Code and picture",
 }
-"""Names and titles of the views, in the order of their tabs; `web/src/views/table.ts` says the rest of them."""
+"""Names and titles of the views, in the order of their tabs; `web/src/views/table.ts` has the rest."""
 TABLE_RANKS = (2, 4, 8, 16, 32, 64)
 TOPOLOGY, SIZE = "hosts:ranks_per_host=4", 2**20
 _OFFERED = (
@@ -49,7 +49,7 @@ _OFFERED = (
     "ring",
     "dragonfly:routers=4,ranks_per_router=2",
 )
-_MOST_MOVES = 20_000  # of all the others of the collective that a file carries along
+_MOST_MOVES = 20_000  # in total, of the collective's other algorithms that a file includes
 _RIVALS = ("naive", "driver", "ring", "tree", "halving_doubling", "direct")
 
 
@@ -64,7 +64,7 @@ def document(
     table_ranks: Sequence[int] = TABLE_RANKS,
     all_topologies: bool = False,
 ) -> dict[str, Any]:
-    """The whole document. The first entry is what the page opens with; the others are there to be chosen and raced."""
+    """The whole document. The page opens with the first entry; the others can be chosen and raced."""
     if not entries:
         raise UsageError("a page needs at least one entry")
     if view not in VIEWS:
@@ -113,10 +113,10 @@ def page_of(
     error: ScheduleError | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The document of one schedule, with `others` beside it: unless given, the collective's other algorithms.
+    """The document of one schedule, with `others` beside it (default: the collective's other algorithms).
 
-    Of those as many are taken along as stay small; a large schedule comes alone. `function`, `parameters` and `error`
-    are as for `entry`, further options as for `document`.
+    By default only as many are included as stay small; a large schedule comes alone. `function`, `parameters` and
+    `error` are as for `entry`, further options as for `document`.
     """
     if isinstance(topology, str):
         from ..price.topology.parse import find_topology
@@ -142,21 +142,21 @@ def page_of(
 
 def _others(schedule: Schedule) -> list[Schedule]:
     found: list[Schedule] = []
-    # No schedule of these has more moves than all pairs exchanging all chunks, a few times over.
+    # None of these schedules has more moves than a few exchanges of all chunks between all pairs.
     if schedule.moves > _MOST_MOVES or schedule.ranks > 64:
         return found
     for name in sorted(algorithms(schedule.collective), key=lambda name: name not in _RIVALS):
         try:
             other = make(schedule.collective, name, schedule.ranks, schedule.root)
         except AllfoldError:
-            continue  # one of the user's that does not take this number of ranks
+            continue  # a user's algorithm that does not support this number of ranks
         if name != schedule.algorithm and schedule.moves + sum(one.moves for one in [*found, other]) <= _MOST_MOVES:
             found.append(other)
     return found
 
 
 def size_of(one: dict[str, Any]) -> int:
-    """The bytes that an entry is priced for."""
+    """The buffer size in bytes that an entry is priced for."""
     return int(one["key"].rpartition("/")[2])
 
 
@@ -174,7 +174,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def table(collective: str, ranks: Iterable[int]) -> list[dict[str, Any]]:
-    """What every algorithm of the collective sends at each number of ranks; for rooted ones with root 0."""
+    """What every algorithm of the collective sends for each number of ranks; rooted ones with root 0."""
     return [row for many in ranks for name in algorithms(collective) if (row := _row(collective, name, many))]
 
 
@@ -183,7 +183,7 @@ def _row(collective: str, algorithm: str, ranks: int) -> dict[str, Any] | None:
     try:
         schedule = make(collective, algorithm, ranks)
     except AllfoldError:
-        return None  # an algorithm of the user's that does not take this number of ranks
+        return None  # a user's algorithm that does not support this number of ranks
     counts = schedule.counts
     return {
         "collective": collective,
@@ -206,7 +206,7 @@ def _reduced(schedule: Schedule) -> Fraction:
 
 
 def topologies(ranks: int) -> list[dict[str, Any]]:
-    """The topologies to choose from, each with room for so many ranks."""
+    """The topologies to choose from, each with room for this many ranks."""
     from ..price.topology.machines import CONSTRUCTORS
     from ..price.topology.parse import find_topology
 
@@ -226,7 +226,7 @@ def _topologies_of(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rivals(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Up to two others to race against: those that were asked for, in an order that shows most."""
+    """Up to two others to race against: those that were asked for, the most instructive first."""
     first = entries[0]["schedule"]
     there = [one["schedule"]["algorithm"] for one in entries[1:] if one["proof"]["ok"]]
     known = [name for name in _RIVALS if name in there and name != first["algorithm"]]
@@ -234,7 +234,7 @@ def _rivals(entries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _measured(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """How long each recorded call took, from the first rank's beginning to the last one's end."""
+    """How long each recorded call took, from the first rank's start to the last rank's end."""
     calls: dict[tuple[int, str], tuple[int, int]] = {}
     for event in one["recording"]["events"]:
         call = (event["call"], event["memory"])

@@ -1,6 +1,6 @@
-"""Where a schedule comes from: the files whose lines made its moves, and the line at which its generator stood.
+"""Where a schedule comes from: the files whose lines made its moves, and the line of its generator at each step.
 
-A schedule names its lines as `file.py:24` and nothing more, so that it can travel. The process that made it still knows
+A schedule stores its lines only as `file.py:24`, so that it can be sent elsewhere. The process that made it still has
 the code behind those names; elsewhere there is no source to show, and the page says so.
 """
 
@@ -17,12 +17,12 @@ from ..registry import Algorithm, Steps, algorithms, find_algorithm
 from ..schedule import Move, Schedule, paths_of
 
 _MOST_MOVES = 50_000  # a generator that makes more is not run a second time
-_MOST_TEXT = 200_000  # characters; of a longer file nothing is shown
+_MOST_TEXT = 200_000  # characters; longer files are not shown
 
 
 @dataclass(frozen=True)
 class Source:
-    """The algorithm's own file first, then the others that made moves; `lines[t]` is where it stood at step t."""
+    """The algorithm's own file, then other files that made moves; `lines[t]` is the generator's line at step t."""
 
     files: tuple[dict[str, Any], ...]
     lines: tuple[int, ...] | None
@@ -37,7 +37,7 @@ def source_of(
     function: Callable[..., Steps] | Algorithm | None = None,
     parameters: dict[str, Any] | None = None,
 ) -> Source:
-    """The source of a schedule, made by `function` where that is known and by the registered algorithm otherwise."""
+    """The source of a schedule that was made by `function`, if given, or else by the registered algorithm."""
     if function is None and schedule.algorithm in algorithms(schedule.collective):
         function = find_algorithm(schedule.collective, schedule.algorithm)
     if isinstance(function, Algorithm):
@@ -47,14 +47,14 @@ def source_of(
     if function is not None:
         lines = _lines_of(schedule, function, parameters or {})
         own = getattr(getattr(function, "__code__", None), "co_filename", None)
-        if own is not None and lines is not None:  # it does make this schedule
+        if own is not None and lines is not None:  # it does produce this schedule
             paths = [own, *(path for path in paths if path != own)]
     files = tuple(file for file in map(_read, paths) if file is not None)
     return Source(files, lines if files and paths and files[0]["file"] == basename(paths[0]) else None)
 
 
 def sites_of(schedule: Schedule) -> list[dict[str, Any]]:
-    """`ring.py:24` taken apart."""
+    """`ring.py:24`, split into file and line."""
     found = []
     for site in schedule.sites:
         file, _, line = site.rpartition(":")
@@ -63,7 +63,7 @@ def sites_of(schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def _lines_of(schedule: Schedule, function: Callable[..., Steps], parameters: dict[str, Any]) -> tuple[int, ...] | None:
-    """The line at which the generator stood at every step: its own, however deep the moves were made."""
+    """The generator's own line at every step, even if the moves were made in functions it calls."""
     if schedule.moves > _MOST_MOVES:
         return None
     arguments = (schedule.ranks,) if schedule.root is None else (schedule.ranks, schedule.root)
@@ -76,20 +76,20 @@ def _lines_of(schedule: Schedule, function: Callable[..., Steps], parameters: di
             step: list[Move] = list(moves)
             if step:
                 number = len(lines)
-                if number == schedule.steps:  # a wrong one is drawn up to where it goes wrong
+                if number == schedule.steps:  # a wrong schedule is drawn up to its error
                     break
                 start, end = schedule.starts[number], schedule.starts[number + 1]
                 if len(step) != end - start or step[0].where != schedule.where(start):
-                    return None  # of the same name, but another
+                    return None  # another algorithm with the same name
                 lines.append(steps.gi_frame.f_lineno if steps.gi_frame else 0)
     except Exception:
-        # It raises where it raised before; that is said by the proof.
+        # It raises where it raised before; the proof reports that.
         pass
     return tuple(lines) if len(lines) == schedule.steps else None
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """A file by its name, without the folders that say where on this machine it lies."""
+    """A file, under its name without the folders of this machine."""
     text = "".join(linecache.getlines(path))
     if not text or len(text) > _MOST_TEXT:
         return None

@@ -1,9 +1,9 @@
-"""The step-by-step figure of a schedule, for papers and slides: one grid a step, as an SVG file.
+"""The step-by-step figure of a schedule, for papers and slides: one grid per step, as an SVG file.
 
-A row is a rank and a column a chunk. In each cell every rank has its place, filled once its contribution is there: dark
-when it came in this step, light when it was there before. What is only copied bears its number. Arrows are the step's
-moves. Nothing rests on colour alone: new marks are darker, changed cells have a heavy border, a copy's arrow is dashed
-and its head hollow. The text of the moves is in the picture's description, for those who cannot see it.
+A row is a rank and a column is a chunk. In each cell every rank has its place, filled once its contribution is there:
+dark when it came in this step, light when it was there before. Data that is only copied is shown by its number. Arrows
+are the step's moves. Nothing depends on colour alone: new marks are darker, changed cells have a heavy border, a copy's
+arrow is dashed and its head hollow. The text of the moves is in the picture's description, for those who cannot see it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .svg_text import width_of
 from .text import moves_as_text
 
 MOST_MARKS = 100_000
-WIDTH = 760  # where a row of grids is broken unless the number of columns is given
+WIDTH = 760  # where a row of grids wraps unless the number of columns is given
 
 _MARGIN, _APART, _BELOW = 10.0, 26.0, 14.0
-_LETTER = 0.48  # the mean width of a letter, in font sizes: where lines are broken
-_LEAST = 320.0  # what a line of text may take even beside a narrow grid
+_LETTER = 0.48  # the mean width of a letter, in font sizes, for line breaks
+_LEAST = 320.0  # width that a line of text may use even with a narrow grid
 
 
 def figure(
@@ -36,7 +36,7 @@ def figure(
 ) -> str:
     """The figure of one schedule, or of several below each other.
 
-    `errors` say what stopped a schedule from being made whole; whatever else is wrong is found and shown at its cell,
+    `errors` say what kept a schedule from being complete. Anything else that is wrong is found and shown at its cell,
     and the figure ends there.
     """
     if columns is not None and columns < 1:
@@ -116,11 +116,11 @@ def _text_twin(schedules: Sequence[Schedule], flaws: Sequence[ScheduleError | No
 
 
 def _section(schedule: Schedule, error: ScheduleError | None, columns: int | None) -> tuple[list[str], float, float]:
-    """Title, counts and grids of one schedule, from (0, 0); then how wide and how high that is."""
+    """Title, counts and grids of one schedule, from (0, 0); then their width and height."""
     drawing = Drawing(schedule)
     fitting = max(1, int((WIDTH - 2 * _MARGIN - LABEL + _APART) // (drawing.wide + _APART)))
     rows = -(-(schedule.steps + 1) // (fitting if columns is None else columns))
-    columns = -(-(schedule.steps + 1) // rows)  # rows of equal length, as far as they can be
+    columns = -(-(schedule.steps + 1) // rows)  # rows as equal in length as possible
     room = LABEL + columns * (drawing.wide + _APART) - _APART
     lines: list[tuple[str, dict[str, Value]]] = [
         (_title(schedule), {"font_size": 12, "font_weight": "bold", "fill": INK})
@@ -145,7 +145,7 @@ def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Itera
     schedule = drawing.schedule
     before, after = State(schedule), State(schedule)
     last = schedule.steps - 1
-    # What the collective's promise lacks shows at the end; what makes no sense, in the step that does it.
+    # A broken promise shows at the end; an invalid move, in the step that makes it.
     at_end = error if error is not None and (error.step or 0) >= last else None
     yield drawing.draw("start", before, after, frozenset(), [], at_end if last < 0 else None, True)
     for step in range(schedule.steps):
@@ -166,7 +166,7 @@ def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Itera
 
 
 def _legend(schedules: Sequence[Schedule], drawn: str, y: float, room: float) -> tuple[list[str], float, float]:
-    """What the signs mean, no more of them than were drawn; then how wide that is, and where it ends."""
+    """What the signs mean, only those that were drawn; then the width of the legend, and where it ends."""
     items = list(_signs(schedules, drawn))
     parts, x, right = [], _MARGIN, 0.0
     for sign, wide, words in items:

@@ -1,7 +1,8 @@
 """The moves of one step as arrows beside the columns of a grid.
 
-A chunk that keeps its column travels beside it: downwards on the right, upwards on the left, the further the wider, so
-that arrows neither hide a cell nor each other. One that lands in another column goes there directly, behind the cells.
+A chunk that stays in its column travels beside it: downwards on the right, upwards on the left, with wider arcs for
+longer distances, so that arrows hide neither cells nor each other. A chunk that lands in another column goes there
+directly, behind the cells.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Lanes:
     left: float
     right: float
     most: float
-    """No arrow goes further from its column: wide where there are few columns, narrow where there are many."""
+    """The largest distance of an arrow from its column: wide with few columns, narrow with many."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ def _bulge(distance: int, most: float) -> float:
 def draw_arrows(moves: Iterable[Move], grid: Grid) -> tuple[list[str], list[str]]:
     """What is drawn behind the cells, and what on top of them.
 
-    A kind of move is one element for its lines and one for its heads: filled for a reduction, hollow for a copy.
+    Each kind of move has one element for its lines and one for its heads: filled for a reduction, hollow for a copy.
     """
     moves = list(moves)
     behind: list[str] = []
     on_top: list[str] = []
-    weight = 0.6 if len(moves) > 4 * len(grid.y) else 0.9  # thinner where everybody talks to everybody
+    weight = 0.6 if len(moves) > 4 * len(grid.y) else 0.9  # thinner where all ranks send to all
     for reduces, color, fill in ((False, COPY, "#ffffff"), (True, REDUCE, REDUCE)):
         dashes = None if reduces else DASHES
         heads: list[str] = []
@@ -91,7 +92,7 @@ def _beside(move: Move, grid: Grid) -> tuple[str, str]:
     down = move.destination > move.source
     side = 1 if down else -1
     x = grid.x[move.chunk] + (grid.wide if down else 0)
-    # It leaves nearer to where it goes, and arrives nearer to where it comes from.
+    # It leaves on the side towards its destination, and arrives on the side towards its source.
     leaves = grid.y[move.source] + grid.high * (0.72 if down else 0.28)
     arrives = grid.y[move.destination] + grid.high * (0.28 if down else 0.72)
     out = x + side * _bulge(abs(move.destination - move.source), grid.lanes.most) * 1.25
@@ -126,7 +127,7 @@ def _across(move: Move, grid: Grid) -> tuple[str, str]:
 
 
 def _above(x1: float, x2: float, y: float) -> tuple[str, str]:
-    """Within one rank's row: over the cells between, there and back in lanes of their own."""
+    """Within one rank's row: above the cells in between, with separate lanes for the two directions."""
     side = 1 if x2 > x1 else -1
     x1, x2, top = x1 + 4 * side, x2 - 4 * side, y - (8 if side > 0 else 5.5)
     line = _path("M", (x1, y), "C", (x1, top - 2), (x2, top - 2), (x2, y - 4))
@@ -134,7 +135,7 @@ def _above(x1: float, x2: float, y: float) -> tuple[str, str]:
 
 
 def _border(x: float, y: float, dx: float, dy: float, grid: Grid, gap: float) -> tuple[float, float]:
-    """Where the way from a cell's middle towards (dx, dy) leaves the cell."""
+    """Where a line from a cell's centre in direction (dx, dy) leaves the cell."""
     reach = min(
         (grid.wide / 2 + gap) / abs(dx) if dx else np.inf,
         (grid.high / 2 + gap) / abs(dy) if dy else np.inf,

@@ -1,7 +1,7 @@
-"""SVG as text: elements and their attributes, words that cannot break out of them, and the frame of a picture.
+"""SVG as text: elements and attributes, escaped text, and the frame of a picture.
 
 Attributes are written in the order given: `font_size=9` becomes font-size="9", `class_` class, and None nothing at all.
-Numbers are written to a hundredth; whoever wants other digits gives a text.
+Numbers are written to a hundredth; for other precision, pass a string.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Value = str | float | None
 
 
 def element(tag: str, *inside: str, **attributes: Value) -> str:
-    """An element with what is inside of it, which is SVG already."""
+    """An element with its content, which is already SVG."""
     opening = f"<{tag}{_written(attributes)}"
     return f"{opening}>{''.join(inside)}</{tag}>" if inside else f"{opening}/>"
 
@@ -23,12 +23,12 @@ def text(words: str, **attributes: Value) -> str:
 
 
 def title(words: str) -> str:
-    """What is said of the element around it when the pointer rests there."""
+    """The tooltip of the element around it."""
     return element("title", escape(words))
 
 
 def group(parts: Iterable[str], **attributes: Value) -> list[str]:
-    """Elements below each other, with attributes that all of them have."""
+    """Elements in a group, one per line, with attributes for all of them."""
     return [f"<g{_written(attributes)}>", *parts, "</g>"]
 
 
@@ -38,14 +38,14 @@ def placed(x: float, y: float) -> str:
 
 
 def picture(wide: float, high: float, parts: Iterable[str], **attributes: Value) -> str:
-    """A whole file, to be shown in its own size."""
+    """A whole file, shown at its own size."""
     width, height = number(wide), number(high)
     frame = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height, **attributes}
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg"{_written(frame)}>', *parts, "</svg>", ""])
 
 
 def number(value: float) -> str:
-    """A coordinate, to a hundredth and no longer than it must be."""
+    """A coordinate, to a hundredth, as short as possible."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

@@ -40,7 +40,7 @@ class Drawing:
         self.mark = MARK if schedule.ranks <= 5 else 4.5 if schedule.ranks <= 9 else 3.5
         self.pitch = self.mark + (BETWEEN if schedule.ranks <= 5 else 1.0)
         down = -(-schedule.ranks // self.across)
-        # A reduction that lies in another chunk's column says which chunk it is.
+        # A reduction that lies in another chunk's column shows which chunk it is.
         self.named = promise.reduces and schedule.chunks > 1 and bool((columns["chunk"] != columns["into"]).any())
         self.promised = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
         last = schedule.ranks * schedule.chunks - 1 if promise.name == "all_to_all" else schedule.chunks - 1
@@ -50,7 +50,7 @@ class Drawing:
         else:
             wide, high = max(15.0, ceil(width_of(self.name_of(last), 8)) + 9.0), 15.0
         lanes, width = lanes_of(schedule), schedule.chunks + schedule.scratch
-        wanders = bool((columns["chunk"] != columns["into"]).any())  # then lines pass between all cells
+        wanders = bool((columns["chunk"] != columns["into"]).any())  # then arrows may pass between all cells
         pitch = wide + max(10.0 if wanders else 3.0, lanes.left + lanes.right + 3.0)
         apart = 13.0 if wanders else _ROWS_APART
         self.grid = Grid(
@@ -100,7 +100,7 @@ class Drawing:
             yield element("path", d=line, stroke=QUIET, stroke_width=0.7, stroke_dasharray="2 2")
 
     def _cells(self, after: State, changed: frozenset[int]) -> Iterator[str]:
-        """The boxes: plain ones, those that hold what is promised, and on top the borders of those that changed."""
+        """The boxes: plain ones, those that hold what is promised, and on top the borders of changed ones."""
         kinds: dict[str, list[str]] = {name: [] for name in _BOXES}
         for rank, y in enumerate(self.grid.y):
             for chunk, x in enumerate(self.grid.x):
@@ -114,7 +114,7 @@ class Drawing:
                 yield element("path", class_=name, d="".join(boxes), fill=fill, stroke=stroke, stroke_width=weight)
 
     def _marks(self, before: State, after: State) -> Iterator[str]:
-        """One mark a contribution, each rank's in its own place."""
+        """One mark per contribution, each rank's in its own place."""
         kinds: dict[str, list[str]] = {name: [] for name in _FILLS}
         words = []
         inset = (self.grid.wide - (self.across - 1) * self.pitch - self.mark) / 2
@@ -140,7 +140,7 @@ class Drawing:
             yield element("g", *words, font_size=7, text_anchor="middle", fill=QUIET)
 
     def _names(self, after: State, changed: frozenset[int]) -> Iterator[str]:
-        """The number of what lies in each cell, white on dark where it is new."""
+        """The number of the data in each cell, white on dark if it is new."""
         for rank, y in enumerate(self.grid.y):
             for chunk, x in enumerate(self.grid.x):
                 cell = rank * after.width + chunk
@@ -184,5 +184,5 @@ class Drawing:
 
 
 def _box(x: float, y: float, wide: float, high: float) -> str:
-    """A rectangle as path data: many of them are one element."""
+    """A rectangle as path data, so that many of them make one element."""
     return f"M{number(x)} {number(y)}h{number(wide)}v{number(high)}h-{number(wide)}z"

@@ -1,4 +1,4 @@
-"""How wide a word is in a figure: SVG has no layout, so whoever draws must know before."""
+"""How wide text is in a figure: SVG has no layout, so the width must be known before drawing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A schedule in text: its moves, and who holds what after every step.
 
 A move is one word, `+0:1→2`: chunk 0 of rank 1 is added to that of rank 2 (without the plus it replaces it). A grid has
-a row a rank and a column a chunk, and its cells say what lies there: for a reduction which ranks have contributed, each
-in its own place (`·1·3`), otherwise which slice it is. `moves_as_text` is plain; `draw` gives styled lines.
+one row per rank and one column per chunk, and its cells say what they hold: for a reduction, which ranks have
+contributed, each in its own place (`·1·3`), otherwise which slice it is. `moves_as_text` is plain; `draw` gives styled
+lines.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from ..symbolic import State
 from ..wording import counted
 
 WIDTH = 100
-"""Where lines are broken when nobody says how wide the page is."""
+"""Where lines wrap if no width is given."""
 
-_DIGITS = 10  # up to so many ranks, each contributor has a digit and a place of its own
-_STEPS, _LINES_OF_MOVES, _ROWS, _COLUMNS = 40, 4, 32, 32  # of longer ones the middle is left out
+_DIGITS = 10  # up to this many ranks, each contributor has a digit and a place of its own
+_STEPS, _LINES_OF_MOVES, _ROWS, _COLUMNS = 40, 4, 32, 32  # beyond these, the middle is left out
 _TITLE, _LABEL, _QUIET, _NEW, _DONE, _REDUCE, _COPY = "bold", "blue", "dim", "bold yellow", "green", "magenta", "cyan"
 
 
 def moves_as_text(schedule: Schedule, width: int = WIDTH, full: bool = False) -> str:
-    """What `print(schedule)` shows: a title, then the moves, a step a line; what is too long is counted instead."""
+    """What `print(schedule)` shows: a title, then the moves, one step per line; what is too long is counted instead."""
     return "\n".join(line.plain for line in draw_moves(schedule, width, full))
 
 
 def draw_moves(schedule: Schedule, width: int = WIDTH, full: bool = False) -> Iterator[Text]:
     """The title, then the moves of every step."""
     yield Text(title(schedule), style=_TITLE)
-    lines = max(1, _STEPS // max(1, schedule.steps))  # a page, whether of few long steps or of many short ones
+    lines = max(1, _STEPS // max(1, schedule.steps))  # about one page, with few long steps or many short ones
     for step in _kept(schedule.steps, None if full else _STEPS):
         if step is None:
             yield _steps_left_out(schedule)
@@ -82,7 +83,7 @@ def title(schedule: Schedule) -> str:
 
 
 def _moves_of(schedule: Schedule, step: int, width: int, most_lines: int | None) -> Iterator[Text]:
-    """`step 0  +3:0→1  +0:1→2  …`, over several lines where one is not enough, with the words below each other."""
+    """`step 0  +3:0→1  +0:1→2  …`, over several lines if needed, with the words aligned."""
     label = f"step {step:<{len(str(schedule.steps - 1))}}  "
     moves = schedule.step(step)
     words = [str(move) for move in moves]
@@ -119,11 +120,11 @@ def _steps_left_out(schedule: Schedule) -> Text:
 
 @dataclass(frozen=True)
 class _Cells:
-    """How the content of a cell is written, for one schedule; nothing is wider than `width`."""
+    """How the content of a cell is written, for one schedule; at most `width` wide."""
 
     schedule: Schedule
     promised: NDArray[np.int32]
-    named: bool  # a cell may hold another datum than its column's, so it says which
+    named: bool  # a cell may hold a datum other than its column's, so it says which
     width: int
 
     @staticmethod
@@ -184,7 +185,7 @@ class _Cells:
 def _grid(
     before: State, after: State, changed: frozenset[int], cells: _Cells, width: int, full: bool
 ) -> Iterator[Text]:
-    """A row a rank, a column a chunk; in several blocks below each other where the page is too narrow for one."""
+    """One row per rank, one column per chunk; in several blocks if the page is too narrow for one."""
     schedule = after.schedule
     rows = _kept(schedule.ranks, None if full else _ROWS)
     columns = _kept(after.width, None if full else _COLUMNS)
@@ -232,7 +233,7 @@ def _row(
 
 
 def _legend(schedule: Schedule, cells: _Cells, width: int) -> Iterator[Text]:
-    """What the signs of the grid mean, no more of them than occur."""
+    """What the signs of the grid mean, only those that occur."""
     ranks, promise = schedule.ranks, schedule.promise
     notes: list[tuple[str, str]] = []
     if not promise.reduces:
@@ -264,7 +265,7 @@ def _legend(schedule: Schedule, cells: _Cells, width: int) -> Iterator[Text]:
 
 
 def _kept(total: int, limit: int | None) -> list[int | None]:
-    """All of `range(total)`, or the beginning and the end of it with None for what is left out between."""
+    """All of `range(total)`, or its beginning and its end with None for what is left out in between."""
     if limit is None or total <= limit:
         return list(range(total))
     end = limit // 4

@@ -1,4 +1,4 @@
-"""A timeline drawn: who was busy when, in text, and the space-time diagram of all messages as an SVG picture."""
+"""Drawings of a timeline: who was busy when, as text, and the space-time diagram of all messages as SVG."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..price.simulate.timeline import Timeline
 from .svg_elements import element, group, picture, text, title
 
 RANKS, MESSAGES = 32, 20_000
-"""Of more ranks than this the first are drawn; of more messages as well."""
+"""With more ranks than this, only the first are drawn; the same for messages."""
 
 _BOLD, _QUIET, _LABEL = "bold yellow", "dim", "blue"
 _SIGNS = {(True, True): "█", (True, False): "▀", (False, True): "▄"}
 
 
 def timeline_as_text(timeline: Timeline, width: int = 100, ranks: int = RANKS) -> Iterator[Text]:
-    """A row a rank, time from left to right; what is on the critical path is bold and yellow where there is colour."""
+    """One row per rank, time from left to right; the critical path is bold, and yellow if there is colour."""
     shown = min(ranks, timeline.schedule.ranks)
     label = len(f"rank {timeline.schedule.ranks - 1}") + 2
     columns = max(10, width - label)
@@ -47,7 +47,7 @@ def timeline_as_text(timeline: Timeline, width: int = 100, ranks: int = RANKS) -
 def _covered(
     timeline: Timeline, rank: NDArray[np.int32], begin: NDArray[np.float64], end: NDArray[np.float64], columns: int
 ) -> NDArray[np.bool_]:
-    """Ranks × columns of time: where something goes on in the middle of the column."""
+    """Ranks × columns of time: where a rank is busy in the middle of the column."""
     counted = timeline.travels & (end > begin) if rank is timeline.source else end > begin
     change = np.zeros((timeline.schedule.ranks, columns + 1), np.int64)
     scale = columns / timeline.duration if timeline.duration else 0.0
@@ -58,7 +58,7 @@ def _covered(
 
 
 def _critical_cells(timeline: Timeline, columns: int) -> NDArray[np.bool_]:
-    """Where the critical path is: at the sender while bytes leave, at the receiver from then on."""
+    """Where the critical path is: at the sender while bytes leave, then at the receiver."""
     cells = np.zeros((timeline.schedule.ranks, columns), bool)
     scale = columns / timeline.duration if timeline.duration else 0.0
     for message, (begin, end) in zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True):
@@ -90,10 +90,10 @@ _HATCHING = (
 
 
 def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
-    """The space-time diagram: a lifeline a rank, and each message a parallelogram from where it leaves to where it lands.
+    """The space-time diagram: one lifeline per rank, and each message a parallelogram from sender to receiver.
 
     Its slope is the latency, its width the time that its bytes take. Blocks are reductions; hatched ranks are idle;
-    what the end waited for is outlined.
+    the critical path is outlined.
     """
     shown = min(ranks, timeline.schedule.ranks)
     scale = (_WIDE - _LEFT - _RIGHT) / (timeline.duration or 1.0)
@@ -106,7 +106,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
         return _TOP + rank * _ROW + 12
 
     chosen = np.flatnonzero((timeline.source < shown) & (timeline.destination < shown))[:MESSAGES]
-    # Of many over each other each is fainter, so that they can be told apart, and in a crowd the critical ones are outlines.
+    # Where many overlap, each is fainter, so that they can be told apart; then critical ones are only outlines.
     faint = max(_FAINTEST, 1 - 0.2 ** (1 / _most_at_once(timeline, chosen)))
     style = _STYLE.replace("OPACITY", f"{min(0.45, faint):.2g}").replace("EDGE", f"{min(0.5, 3 * faint):.2g}")
     style += "polygon.critical { fill-opacity: 0; }\n" if faint == _FAINTEST else ""
@@ -133,7 +133,7 @@ def timeline_as_svg(timeline: Timeline, ranks: int = RANKS) -> str:
     critical = dict(zip(timeline.critical.tolist(), timeline.spans.tolist(), strict=True))
     ordered = sorted(chosen.tolist(), key=lambda one: one in critical)  # the critical ones on top
     shapes = [shape for message in ordered for shape in _message(timeline, message, critical.get(message), x, y)]
-    # However many lie over each other, they let through what is below.
+    # However many overlap, what is below stays visible.
     lines += group([shape for is_behind, shape in shapes if is_behind], opacity=_THROUGH)
     lines += [shape for is_behind, shape in shapes if not is_behind]
     left_out = timeline.schedule.ranks - shown
@@ -157,7 +157,7 @@ def _most_at_once(timeline: Timeline, chosen: NDArray[np.intp]) -> int:
         passing = chosen[(low <= rank) & (rank < high)]
         times = np.concatenate([timeline.start[passing], timeline.arrived[passing]])
         change = np.repeat([1, -1], len(passing))
-        most = max(most, int(change[np.lexsort((change, times))].cumsum().max(initial=1)))  # who ends makes room first
+        most = max(most, int(change[np.lexsort((change, times))].cumsum().max(initial=1)))  # ends before starts
     return most
 
 
@@ -168,7 +168,7 @@ def _message(
     across: Callable[[float], str],
     down: Callable[[int], int],
 ) -> Iterator[tuple[bool, str]]:
-    """The shapes of a message, and of each whether it belongs behind the others."""
+    """The shapes of a message, and for each whether it belongs behind the others."""
     source, destination = int(timeline.source[message]), int(timeline.destination[message])
     times = {name: float(getattr(timeline, name)[message]) for name in ("start", "sent", "arrived", "landed", "end")}
     reduces = bool(timeline.schedule.columns["reduces"][timeline.move[message]])

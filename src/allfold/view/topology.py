@@ -1,4 +1,4 @@
-"""A machine drawn: as a tree, in boxes of text, and as a picture."""
+"""Drawings of a machine: as a tree, as boxes of text, and as a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rate(speed: float | None) -> str:
 
 
 def tree_of(machine: Machine) -> Iterator[str]:
-    """The machine as a tree, a line a branch. Cores that are alike stand in one line."""
+    """The machine as a tree, one line per branch. Cores that are alike share one line."""
     branches: list[_Tree] = []
     for package in sorted({core.package for core in machine.cores}):
         mine = [core for core in machine.cores if core.package == package]
@@ -45,7 +45,7 @@ def tree_of(machine: Machine) -> Iterator[str]:
 
 
 def by_node(machine: Machine, cores: Sequence[Core]) -> list[tuple[Node | None, list[Core]]]:
-    """Cores with the memory node that they are near to."""
+    """Cores by the memory node that is nearest to them."""
     near = [(node, [core for core in cores if core.cpus[0] in node.cpus]) for node in machine.nodes]
     found: list[tuple[Node | None, list[Core]]] = [(node, mine) for node, mine in near if mine]
     return found or [(None, list(cores))]
@@ -77,7 +77,7 @@ def _node_title(machine: Machine, node: Node | None) -> str:
 
 
 def own_cores(cache: Cache, cores: Sequence[Core]) -> list[Core]:
-    """The cores among these that use the cache."""
+    """Which of these cores use the cache."""
     return [core for core in cores if set(core.cpus) & set(cache.cpus)]
 
 
@@ -99,7 +99,7 @@ def _reached(links: dict[int, str]) -> str:
 
 
 def drawing_as_text(machine: Machine, columns: int) -> list[str]:
-    """Memory nodes as boxes with their cores in them, GPUs and network cards below, the bus that all share between."""
+    """Memory nodes as boxes that contain their cores, GPUs and network cards below, the shared bus in between."""
     inner = columns - 4
     lines: list[str] = []
     for node, cores in by_node(machine, machine.cores):
@@ -131,7 +131,7 @@ def _core_lines(machine: Machine, cores: Sequence[Core], inner: int) -> Iterator
 
 
 def _core_boxes(machine: Machine, cores: Sequence[Core]) -> tuple[str, list[list[str]]]:
-    """What stands in the box of every core; where there are many, what they have alike is said once, before them."""
+    """The text in the box of every core; if there are many, what they have in common is said once, before them."""
     boxes = [_core_box(machine, core) for core in cores]
     if len(boxes) <= 8 or len({tuple(box[1:]) for box in boxes}) > 1:
         return "", boxes
@@ -145,7 +145,7 @@ def _core_box(machine: Machine, core: Core) -> list[str]:
 
 
 def _boxes(texts: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
-    """Boxes beside each other, as many as fit into a row."""
+    """Boxes side by side, as many as fit in a row."""
     if not texts:
         return
     wide = max(len(line) for text in texts for line in text) + 4
@@ -200,7 +200,7 @@ def drawing_as_svg(machine: Machine) -> str:
 
 
 def _room(line: str) -> int:
-    """What a box needs for a line; system fonts are wider than Helvetica."""
+    """The width that a box needs for a line; system fonts are wider than Helvetica."""
     return ceil(1.2 * width_of(line, 13)) + 20
 
 

@@ -1,4 +1,4 @@
-/** The moves of a step as arcs between the cells of the grid, and the way that a cell's content has come. */
+/** The moves of a step as arcs between the cells of the grid, and the paths by which a cell's content came. */
 
 import type { JSX } from "preact";
 import { tenth } from "../numbers";
@@ -8,14 +8,14 @@ import type { Move, Replay } from "../replay";
 import { sentence } from "../words";
 import { Around, type Grid } from "./grid";
 
-const SINGLE = 200; // up to so many moves, each is an element of its own that lights up
+const SINGLE = 200; // up to this many moves, each is an element of its own that lights up
 const MOST = 1500;
 
 export function arcsFit(moves: number): boolean {
   return moves <= MOST;
 }
 
-/** While a step is under way its moves are seen travelling; in a still, those that led to it are drawn whole. */
+/** During a step its moves travel; in a still, the moves that led to it are drawn completely. */
 export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.Element | null {
   const { replay, grid, done } = props;
   const under = fraction.value;
@@ -50,7 +50,7 @@ function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
   const eased = under < 0.5 ? 2 * under * under : 1 - (2 - 2 * under) ** 2 / 2;
   const [x, y] = pointAt(points, eased);
   const [endX, endY] = points[3];
-  const back = endX < points[2][0] ? 1 : -1; // the head points the way the arc comes in
+  const back = endX < points[2][0] ? 1 : -1; // the head points in the direction of the incoming arc
   const head = Math.min(5, Math.max(3, grid.gap * 0.3));
   return (
     <g {...lights({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
@@ -74,7 +74,7 @@ function curve(grid: Grid, move: Move): { path: string; points: [Point, Point, P
   const intoY = grid.y(move.destination) + grid.cellY / 2;
   let points: [Point, Point, Point, Point];
   if (move.chunk === move.into && move.source !== move.destination) {
-    // Within a column: out at the right edge and back in, wider the farther it goes; a lone column has all the room.
+    // Within a column: out at the right edge and back in, wider the farther it goes; a single column has all the room.
     const edge = sourceX + grid.cellX;
     const far = Math.abs(intoY - sourceY);
     const bow = grid.lone
@@ -87,7 +87,7 @@ function curve(grid: Grid, move: Move): { path: string; points: [Point, Point, P
       [edge + 1, intoY],
     ];
   } else {
-    // To another column: out at the side that faces it, in at the side that it faces.
+    // To another column: out at the side towards it, in at the facing side.
     const right = intoX > sourceX;
     const way = right ? 1 : -1;
     const [start, end] = right ? [sourceX + grid.cellX, intoX] : [sourceX, intoX + grid.cellX];
@@ -108,7 +108,7 @@ function pointAt(points: [Point, Point, Point, Point], t: number): Point {
   return [0, 1].map((axis) => points.reduce((sum, point, i) => sum + weights[i] * point[axis], 0)) as Point;
 }
 
-/** How the content of one cell has come together: every move that carried some of it. */
+/** How the content of one cell came together: every move that carried a part of it. */
 export function Paths(props: {
   replay: Replay;
   grid: Grid;

@@ -1,4 +1,4 @@
-/** View 3, where the bytes go: the topology with its links as wide as what they carry; from rank to rank where it is large. */
+/** View 3, where the bytes go: the topology with links as wide as their traffic; a matrix of ranks if it is large. */
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
@@ -11,10 +11,10 @@ import { state } from "../state";
 import { bytes, percent, seconds } from "../words";
 import { placesOf } from "./places";
 
-const DRAWN = 16; // above so many ranks a matrix says more than a drawing
+const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
 const LISTED = 8;
-const MOST_SQUARES = 64; // a side of the matrix; more ranks are taken together
+const MOST_SQUARES = 64; // per side of the matrix; more ranks are grouped
 
 export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
@@ -202,13 +202,13 @@ function Busiest(props: {
   );
 }
 
-/** The hosts that are framed in the matrix; none where ranks are taken together. */
+/** The hosts that are framed in the matrix; none if ranks are grouped. */
 function hostsOf(entry: Entry, replay: Replay): number[] {
   const host = entry.topology?.host;
   return host && replay.ranks <= MOST_SQUARES ? unique(host.slice(0, replay.ranks)) : [];
 }
 
-/** From whom to whom, so far: rows send, columns receive. More than 64 ranks are taken together in blocks. */
+/** Bytes from rank to rank so far: rows send, columns receive. More than 64 ranks are grouped into blocks. */
 function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): Drawn {
   const side = Math.min(MOST_SQUARES, replay.ranks);
   const [left, top] = [64, 46];
@@ -217,7 +217,7 @@ function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): 
   const all = new Float64Array(side * side);
   const sofar = new Float64Array(side * side);
   const fresh = new Set<number>();
-  const last = step === 0 ? replay.steps : step; // at the start the whole is shown, faintly: what is to come
+  const last = step === 0 ? replay.steps : step; // at the start, everything that is to come is shown, faintly
   for (let at = 0; at < replay.steps; at++) {
     for (const [, , source, destination] of replay.schedule.steps[at]) {
       if (source === destination) continue;

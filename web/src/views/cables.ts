@@ -16,14 +16,14 @@ export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number,
   const shapes: Shape[] = [];
   for (const { link, place } of placed(links, "dimension")) {
     const { node, dimension, down } = place;
-    if (node >= topology.ranks || dimension >= shape.length) continue; // a file may say anything
+    if (node >= topology.ranks || dimension >= shape.length) continue; // files are not trusted
     const along = Math.floor(node / strides[dimension]) % shape[dimension];
     const next = (along + (down ? shape[dimension] - 1 : 1)) % shape[dimension];
     const other = node + (next - along) * strides[dimension];
     if (other === node) continue;
     const [from, to] = [at(node), at(other)];
     const around = Math.abs(next - along) > 1;
-    // The two directions of a cable lie beside each other; the way around the edge bows out.
+    // The two directions of a cable lie side by side; the wrap-around cable is curved.
     const [dx, dy] = [to.x - from.x, to.y - from.y];
     const far = Math.hypot(dx, dy) || 1;
     const bow = shape.length === 1 ? 6 : around ? Math.min(0.28 * far, 24) : 5;

@@ -1,4 +1,4 @@
-/** View 6, code and picture: the source beside the grid, the line that made the current moves lit; in the studio, editable. */
+/** View 6, code and picture: the source beside the grid, with the current lines highlighted; editable in the studio. */
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -11,10 +11,10 @@ import { state } from "../state";
 import { messageOf } from "../words";
 import { Holds } from "./holds";
 
-/** What is being edited: it stays while other views are looked at, and until another algorithm is chosen. */
+/** The code being edited: it stays while other views are open, until another algorithm is chosen. */
 const draft = signal<{ key: string; original: CodeFile; text: string } | null>(null);
 
-const PAUSE = 500; // milliseconds without a key before what was typed is proved
+const PAUSE = 500; // milliseconds without a key press before the text is proved
 
 export function Code(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
@@ -59,7 +59,7 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
   );
 }
 
-/** The lines of the moves of this step; and where the algorithm itself stood, when they were made deeper down. */
+/** The lines of this step's moves; and the algorithm's own line, if they were made in functions it calls. */
 function litLines(entry: Entry, step: number): { sites: Set<string>; lines: (file: string) => Set<number> } {
   const sites = new Set(
     replayOf(entry)
@@ -120,7 +120,7 @@ function Lines(props: { text: string; first: number; lit: Set<number>; wrong: nu
   );
 }
 
-/** Source that can be changed: the coloured lines lie under a text field with the same letters, in clear ink. */
+/** Editable source: the coloured lines lie under a text field with the same text in transparent letters. */
 function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
   const key = `${state.value.collective}/${state.value.algorithm}`;
   if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text };
@@ -139,7 +139,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
       await proveEdited(code);
       if (number === asked.current) setRefusal(null);
     } catch (error) {
-      if (number !== asked.current) return; // an older text's trouble
+      if (number !== asked.current) return; // an error of an older text
       const line = error instanceof Refusal ? error.line : null;
       setRefusal({ message: messageOf(error), line });
     } finally {
@@ -152,7 +152,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
     timer.current = window.setTimeout(() => void prove(code), PAUSE);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
-  // What was changed is proved again for another number of ranks, another root or size.
+  // Edited code is proved again for another number of ranks, root or size.
   const { ranks, root, topology, size } = state.value;
   useEffect(() => {
     if (draft.value!.text !== original.text && !edited.value) void prove(draft.value!.text);

@@ -11,11 +11,11 @@ export const MOST_ROWS = 64;
 interface Blocks {
   rows: number;
   columns: number;
-  /** Row by row, how much of what belongs there has arrived. */
+  /** Row by row, the share of promised data that has arrived. */
   shares: number[];
 }
 
-/** Ranks by chunks in at most so many rows and columns, neighbours taken together. */
+/** Ranks by chunks, in a limited number of rows and columns; neighbours are grouped. */
 export function blocksOf(replay: Replay, state: State, most: number): Blocks {
   const rows = Math.min(most, replay.ranks);
   const columns = Math.min(most, replay.width);

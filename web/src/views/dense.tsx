@@ -1,4 +1,4 @@
-/** The grid with more ranks than have colours: its cells are not elements but parts of a handful of paths. */
+/** The grid with more ranks than colours: its cells are not elements but parts of a few paths. */
 
 import type { JSX } from "preact";
 import { NOTHING, type Replay, type State } from "../replay";
@@ -18,7 +18,7 @@ export function DenseMarks(props: { replay: Replay; state: State; grid: Grid; ch
     frames[kind] += box(x, y, grid.cellX, grid.cellY);
     if (state.datum[cell] === NOTHING) continue;
     if (!replay.reduces || replay.count(state, cell) === replay.ranks) {
-      // Full, or nothing to be combined: one block.
+      // Complete, or nothing to combine: one block.
       const inset = replay.reduces ? [marks.left, marks.top] : [0.14 * grid.cellX, 0.14 * grid.cellY];
       ink += box(x + inset[0], y + inset[1], grid.cellX - 2 * inset[0], grid.cellY - 2 * inset[1]);
       continue;

@@ -1,4 +1,4 @@
-/** The figures behind "who wins where": latency, bandwidth, combining speed and ranks, with a slider each. */
+/** The figures behind "who wins where": latency, bandwidth, combining speed and ranks, one slider each. */
 
 import type { JSX } from "preact";
 import { signal } from "@preact/signals";
@@ -8,7 +8,7 @@ import { clamp } from "../numbers";
 import { Quiet } from "../picture";
 import { rate, seconds } from "../words";
 
-/** Where the sliders stand; until one is moved, where the topology has them. */
+/** The slider values; until one is moved, those of the topology. */
 export const figures = signal<Figures | null>(null);
 export const ranksShown = signal<number | null>(null);
 

@@ -42,7 +42,7 @@ export function layOut(replay: Replay, room: number, coloured: number): Grid {
   const cellY = Math.max(dense ? 6 : 16, tall);
   const pitchY = cellY + (dense ? gap : Math.max(5, Math.min(14, cellY * 0.28)));
   const wide = Math.max(room, lone ? 0 : edge + columns * pitchX + 8);
-  // What does not fill the width stands in the middle; a lone column with room for its arcs.
+  // A grid that does not fill the width is centred; a single column with room for its arcs.
   const filled = lone ? cellX + Math.min(space - cellX, 40 + ranks * pitchY * 0.4) : columns * pitchX - gap;
   const left = Math.max(edge, edge + (space - filled) / 2);
   const used = across * pitch - (dense ? 0 : pitch - size);
@@ -70,7 +70,7 @@ export function layOut(replay: Replay, room: number, coloured: number): Grid {
   };
 }
 
-/** Marks stand in a block about twice as wide as high, so that rows stay low; few columns leave room for one line. */
+/** Marks form a block about twice as wide as high, so that rows stay low; with few columns they fit on one line. */
 function marksAcross(ranks: number, columns: number): number {
   if (columns <= 3 && ranks <= 16) return ranks;
   if (ranks <= 3) return ranks;

@@ -1,4 +1,4 @@
-/** View 1, who holds what: a row a rank, a column a chunk, a mark a contribution, an arc a move. */
+/** View 1, who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
 
 import type { ComponentChildren, JSX } from "preact";
 import type { Entry } from "../document";
@@ -17,7 +17,7 @@ import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
 
-const COLOURED = 16; // up to so many ranks every mark has its rank's colour and is an element of its own
+const COLOURED = 16; // up to this many ranks, every mark has its rank's colour and is an element of its own
 
 export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
   const replay = replayOf(props.entry);
@@ -49,7 +49,7 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
   const changed = new Set<number>();
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
-  // In a still, lines to other columns pass behind the cells, so that none strikes out what a cell says.
+  // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
   const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
   const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
@@ -146,7 +146,7 @@ function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<n
   return <g>{cells}</g>;
 }
 
-/** One mark a rank, in its own place: full when that rank's contribution is there. */
+/** One mark per rank, in its own place: filled when that rank's contribution is there. */
 function contributions(
   replay: Replay,
   state: State,
@@ -201,7 +201,7 @@ function contributions(
   return all;
 }
 
-/** Where nothing is combined: one block in the colour of the rank where the piece began, with its name. */
+/** If nothing is combined: one block in the colour of the rank where the data started, with its name. */
 function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
   const datum = state.datum[cell];
   if (datum === NOTHING) return null;

@@ -1,4 +1,4 @@
-/** The drawing of space and time: lifelines, messages between them, and rows of many ranks where there are more. */
+/** The space-time drawing: lifelines and messages between them; with more ranks, rows that stand for many ranks. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { scaleLinear } from "d3-scale";
@@ -9,7 +9,7 @@ import { fraction } from "../player";
 import { seconds } from "../words";
 import type { Happening, Interval, Transfer } from "./transfers";
 
-const SINGLE = 1200; // up to so many messages each is an element of its own
+const SINGLE = 1200; // up to this many messages, each is an element of its own
 export const LIFELINES = 64;
 
 interface Frame {
@@ -37,7 +37,7 @@ function frameOf(what: Happening, ranks: number, width: number): Frame {
   };
 }
 
-/** A row a rank, and time from left to right. */
+/** One row per rank, time from left to right. */
 export function drawLifelines(what: Happening, ranks: number, done: number, width: number): Drawn {
   const frame = frameOf(what, ranks, width);
   const { left, bottom, y } = frame;
@@ -103,7 +103,7 @@ function Axis(props: { what: Happening; frame: Frame; width: number }): JSX.Elem
 
 function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
   const { what, frame, done } = props;
-  // What the end waited for is drawn last, on top.
+  // The critical path is drawn last, on top.
   const order = [...what.transfers].sort((a, b) => Number(a.critical) - Number(b.critical));
   return (
     <g>
@@ -124,8 +124,8 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
   );
 }
 
-/** Thousands of messages: a path for each kind of them, and for each direction: in one path, shapes that turn in opposite
- * ways would punch holes into each other. */
+/** Thousands of messages: one path per kind and direction. In one path, shapes of opposite orientation would cut holes
+ * into each other. */
 function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
   const { what, frame, done } = props;
   const paths = new Map<string, string>();
@@ -172,7 +172,7 @@ function saying(one: Transfer, what: Happening): string {
   return `step ${one.step}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
 }
 
-/** What a real run did: blocks of work, and from whose memory it took. */
+/** What a real run did: blocks of work, and whose memory they read. */
 function Work(props: { what: Happening; frame: Frame; done: number }): JSX.Element | null {
   const { what, frame, done } = props;
   if (!what.work.length) return null;
@@ -215,7 +215,7 @@ function Now(props: { what: Happening; frame: Frame; done: number }): JSX.Elemen
   );
 }
 
-/** More ranks than lifelines: how busy blocks of ranks are, over time. */
+/** Too many ranks for lifelines: how busy blocks of ranks are, over time. */
 export function drawCrowd(what: Happening, ranks: number, done: number, width: number): Drawn {
   const frame = { ...frameOf(what, LIFELINES, width), left: 76 };
   const buckets = Math.max(40, Math.floor((width - 92) / 8));

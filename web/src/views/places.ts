@@ -29,15 +29,15 @@ export interface Drawing {
   shapes: Shape[];
 }
 
-/** The places that have these numbers. */
+/** Places with these keys. */
 type With<Key extends string> = Extract<Place, Record<Key, number>>;
 
-/** The links whose place has such a number, by their number in the list. */
+/** The links whose place has such a key, by their index in the list. */
 export function placed<Key extends string>(links: LinkJson[], key: Key): { link: number; place: With<Key> }[] {
   return links.flatMap(({ place }, link) => (place && key in place ? [{ link, place: place as With<Key> }] : []));
 }
 
-/** A drawing with meaning in its positions, or null where links have no known place: then only the list is shown. */
+/** A drawing with meaningful positions, or null if places of links are unknown: then only the list is shown. */
 export function placesOf(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing | null {
   if (placed(links, "dimension").length) return cabled(topology, links, ranks, width);
   if (placed(links, "group").length) return dragonfly(topology, links, ranks, width);
@@ -97,7 +97,7 @@ function switched(topology: TopologyJson, links: LinkJson[], ranks: number, widt
     const path = `M${left[host] + 14} ${busY}H${left[host] + wide[host] - 14}`;
     shapes.push({ link, path, ranks: members[host] });
   }
-  // Where a host has no bus that is a link, its ports meet at a thin bar, which is drawn as a switch.
+  // If a host has no bus link, its ports meet at a thin bar, which is drawn as a switch.
   if (!buses.length)
     hosts.forEach((_, i) =>
       boxes.push({ kind: "switch", x: left[i] + 12, y: busY - 4, width: wide[i] - 24, height: 8, label: "" }),
@@ -106,14 +106,14 @@ function switched(topology: TopologyJson, links: LinkJson[], ranks: number, widt
 
   const center = (i: number): number => left[i] + wide[i] / 2;
   const leafOf = (card: { leaf?: number }): number => (showLeaves ? (card.leaf ?? leaves[0]) : 0);
-  // A leaf stands over the hosts below it; leaves that share their hosts stand side by side.
+  // A leaf is drawn above its hosts; leaves that share hosts are side by side.
   const below = new Map<number, number[]>();
   for (const { place } of cards)
     below.set(leafOf(place), unique([...(below.get(leafOf(place)) ?? []), number.get(place.host)!]));
   const under = (leaf: number): number[] => below.get(leaf) ?? [];
   const rails = leaves.some((leaf, i) => i > 0 && under(leaf).some((host) => under(leaves[i - 1]).includes(host)));
   const share = (width - 8) / Math.max(1, leaves.length);
-  /** The middle and the width of a leaf, or of the one switch over all hosts. */
+  /** The centre and the width of a leaf, or of the single switch above all hosts. */
   const leafAt = (leaf: number): { middle: number; broad: number } => {
     if (!showLeaves) return { middle: width / 2, broad: Math.min(total * 0.6, 420) };
     if (rails) return { middle: 4 + (leaves.indexOf(leaf) + 0.5) * share, broad: Math.min(120, share - 10) };

@@ -1,4 +1,4 @@
-/** How the content of one cell has come together, contribution by contribution. */
+/** How the content of one cell came together, contribution by contribution. */
 
 import type { JSX } from "preact";
 import { colourOf } from "../palette";

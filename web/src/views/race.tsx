@@ -24,12 +24,12 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
   const runners = entries.map((entry) => runnerOf(entry, clock));
   const longest = Math.max(...runners.map((one) => one.what.duration), 1e-12);
   const shortest = Math.min(...runners.map((one) => one.what.duration));
-  // Until somebody moves the clock it stands where the first one is through: that still says most.
+  // Until the user moves the clock, it stands where the first algorithm finishes: the most informative still.
   useEffect(() => {
     raceAt.value ??= shortest / longest;
   });
   const now = (raceAt.value ?? shortest / longest) * longest;
-  // The bound on rounds is none on steps: in one step a rank may send to everybody.
+  // The bound on rounds is not a bound on steps: in one step a rank may send to all others.
   const least = modelled ? props.entry.modelled?.least : undefined;
   const say = (time: number): string => (modelled ? seconds(time) : plural(Math.round(time), "step"));
   const lines = [
@@ -77,7 +77,7 @@ const runnerOf = remembered((entry: Entry, clock: "modelled" | "steps") =>
   runner(entry, replayOf(entry), happeningOf(entry, clock)),
 );
 
-/** Who runs: the chosen algorithm, and up to two others. */
+/** The contenders: the chosen algorithm, and up to two others. */
 function Rivals(): JSX.Element {
   const { algorithm, rivals } = state.value;
   const others = choices(state.value).algorithms.filter((name) => name !== algorithm);
@@ -138,7 +138,7 @@ function Lane(props: { one: Runner; index: number; now: number; say: (time: numb
   );
 }
 
-/** The grid in small: a cell is as dark as it is full. */
+/** A small version of the grid: the fuller a cell, the darker it is. */
 function drawSmall(one: Runner, done: number, colour: string, width: number): Drawn {
   const { replay } = one;
   const { rows, columns, shares } = blocksOf(replay, replay.at(done), 32);

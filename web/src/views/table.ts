@@ -21,11 +21,11 @@ export interface View {
   /** The key that opens it. */
   key: string;
   draw: (props: { entry: Entry; step: number }) => JSX.Element;
-  /** What it draws, all of which Python has to write; a view says by itself what is missing from a document. */
+  /** What it draws, all of which Python has to write; the view itself says if something is missing from a document. */
   needs: readonly (keyof Entry | keyof PageData)[];
   /** What the player moves in it: the step, the clock of the race, or nothing. */
   plays: "steps" | "race" | "nothing";
-  /** Whether it needs the whole width, so that the facts stand below it. */
+  /** Whether it needs the whole width, so that the facts go below it. */
   broad?: boolean;
 }
 
@@ -95,7 +95,7 @@ export function viewOf(name: ViewName): View {
   return VIEWS.find((one) => one.name === name)!;
 }
 
-/** The view that this is the name of, if it is. */
+/** The view with this name, if there is one. */
 export function viewNamed(name: string | null): ViewName | null {
   return VIEWS.find((one) => one.name === name)?.name ?? null;
 }

@@ -1,4 +1,4 @@
-/** View 2, space and time: a lifeline a rank, each message a parallelogram, on one of three clocks. */
+/** View 2, space and time: one lifeline per rank, each message a parallelogram, on one of three clocks. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -12,7 +12,7 @@ import { messageOf, percent, plural, seconds } from "../words";
 import { drawCrowd, drawLifelines, LIFELINES } from "./lifelines";
 import { clocksOf, happening, type Transfer } from "./transfers";
 
-/** Kept, since it does not change from step to step. */
+/** Memoised, since it does not change from step to step. */
 export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
 export function Time(props: { entry: Entry; step: number }): JSX.Element {

@@ -62,7 +62,7 @@ export function happening(entry: Entry, replay: Replay, wanted: Clock): Happenin
   return { clock, duration, transfers, work: [], idle: gaps(busy, replay.ranks, duration), doneAt };
 }
 
-/** Of more moves than this, on the clock of steps, only who is idle when is found out. */
+/** With more moves than this, on the clock of steps, only idle times are computed. */
 const MOST = 200_000;
 
 function onlyIdle(replay: Replay): Happening {
@@ -85,7 +85,7 @@ function onlyIdle(replay: Replay): Happening {
   return { clock: "steps", duration: replay.steps, transfers: [], work: [], idle, doneAt };
 }
 
-/** In steps nobody knows how long anything takes: every message has the same shape. */
+/** On the clock of steps, durations are unknown: every message has the same shape. */
 function stepped(replay: Replay): Transfer[] {
   const transfers: Transfer[] = [];
   for (let step = 0; step < replay.steps; step++) {
@@ -130,7 +130,7 @@ function modelled(entry: Entry, replay: Replay): Transfer[] {
   }));
 }
 
-/** A real run: of several calls the last one, when everything was warm. */
+/** A real run: the last of several calls, when everything was warm. */
 function measured(entry: Entry, replay: Replay): Happening {
   const all = entry.recording!.events;
   const last = Math.max(...all.map((event) => event.call ?? 0));
@@ -161,7 +161,7 @@ function ends(transfers: Transfer[], steps: number): number[] {
   return done;
 }
 
-/** When each rank has nothing to do: what the busy intervals leave over. */
+/** When each rank is idle: the gaps between its busy intervals. */
 export function gaps(busy: Interval[], ranks: number, duration: number): Interval[] {
   const found: Interval[] = [];
   const mine: Interval[][] = Array.from({ length: ranks }, () => []);

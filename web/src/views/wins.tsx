@@ -18,7 +18,7 @@ import { figures, figuresOf, ranksShown, Sliders } from "./figures";
 const SIZES = Array.from({ length: 28 * 4 + 1 }, (_, i) => 2 ** (3 + i / 4));
 const MAP_SIZES = Array.from({ length: 28 }, (_, i) => 2 ** (3 + i));
 
-/** Numbers of ranks that the studio counts for a collective it has no rows of, and the most that it counts at all. */
+/** Numbers of ranks that the studio counts if a collective has no rows, and the largest that it counts at all. */
 const COUNTED = [2, 4, 8, 16, 32, 64];
 const MOST_COUNTED = 256;
 
@@ -192,7 +192,7 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
   return { width, height: strip + 48, content };
 }
 
-/** Names at the ends of their lines, moved apart where lines come together. */
+/** Names at the ends of their lines, moved apart where lines are close. */
 function EndLabels(props: {
   rows: TableRow[];
   names: string[];

@@ -1,11 +1,11 @@
-/** What is wrong with a schedule, shown at the very cell. */
+/** What is wrong with a schedule, shown at the cell itself. */
 
 import type { JSX } from "preact";
 import type { Entry } from "../document";
 import type { Replay, State } from "../replay";
 import { Around, type Grid } from "./grid";
 
-/** The cells that are wrong by now; the one that the proof names says what is wrong with it. */
+/** The cells that are wrong so far; the one that the proof names shows what is wrong with it. */
 export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid: Grid }): JSX.Element | null {
   const { entry, replay, state, grid } = props;
   if (entry.proof.ok) return null;
@@ -18,7 +18,7 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
   const cell = at.rank * replay.width + at.chunk;
   const says = replay.complaint(state, cell) || cells.get(cell)?.sentence || "";
   const [x, y] = [grid.x(at.chunk), grid.y(at.rank)];
-  // The label stands below its cell, or above in the last row, and never beyond the edges of the picture.
+  // The label goes below its cell, or above it in the last row, and stays inside the picture.
   const below = at.rank < replay.ranks - 1 || grid.height - y - grid.cellY > 24;
   const middle = Math.max(grid.left + 4, Math.min(grid.width - 8 - says.length * 7.8, x));
   return (

@@ -49,7 +49,7 @@ example:
 exit status: 0 good; 1 a rank is lost or waits for another, or the calls read from files differ; 2 no such run or file."""
 
 _ANSWER_SECONDS = 0.5
-_LONG = 1.0  # seconds in one call after which somebody is waited for rather than on the way
+_LONG = 1.0  # seconds in one call after which a missing rank counts as waited for, not just on its way
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +124,7 @@ def _read(arguments: argparse.Namespace) -> int:
 
 
 def _family(process: int) -> set[int]:
-    """A process and those below it: the user may name the launcher."""
+    """A process and its descendants: the user may name the launcher."""
     if not Path(f"/proc/{process}").exists():
         raise UsageError(f"there is no process {process}")
     children: dict[int, list[int]] = {}
@@ -151,7 +151,7 @@ def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
     for process in sorted(_processes() if processes is None else processes):
         try:
             links = list(Path(f"/proc/{process}/fd").iterdir())
-        except OSError:  # it is gone, or another user's
+        except OSError:  # it is gone, or belongs to another user
             continue
         for link in links:
             try:
@@ -163,14 +163,14 @@ def _arenas(processes: set[int] | None) -> Iterator[dict[str, Any]]:
             facts = os.fstat(descriptor)
             foreign = (
                 processes is None and facts.st_uid != os.geteuid()
-            )  # root is let in everywhere, and was not asked to
+            )  # root could open them all, but looks at others' only if asked to
             if foreign or (facts.st_dev, facts.st_ino) in seen:
                 os.close(descriptor)
                 continue
             seen.add((facts.st_dev, facts.st_ino))
             try:
                 found = _native.inspect(descriptor)
-            except ValueError:  # of another version, or not yet begun
+            except ValueError:  # another version, or not yet initialised
                 os.close(descriptor)
                 continue
             yield {**found, "descriptor": descriptor}
@@ -180,7 +180,7 @@ def _groups(arenas: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[int, dict[str, Any]] = {}
     for arena in arenas:
         for member in arena["communicators"]:
-            # It may be another user's, whom root looks at: nothing in it may steer the terminal.
+            # root may be looking at another user's process: its text must not control the terminal.
             label = "".join(c if c.isprintable() else "?" for c in member.pop("label").decode(errors="replace"))
             number, size = member.pop("group"), member.pop("size")
             group = groups.setdefault(number, {"label": label, "group": number, "size": size, "members": []})
@@ -198,7 +198,7 @@ def _stacks(descriptor: int) -> dict[str, Any] | None:
         return None
     try:
         return {"at": first, "threads": json.loads(rest)}
-    except ValueError:  # cut off, or two asked at once
+    except ValueError:  # truncated, or two asked at once
         return {"at": first, "threads": []}
 
 
@@ -262,7 +262,7 @@ def _seconds(moment: float | None) -> str:
 
 
 def _is_in_trouble(group: dict[str, Any]) -> bool:
-    """Somebody is gone, or waits long for a rank that has not come."""
+    """A rank is gone, or has waited long for a rank that has not come."""
     members = group["members"]
     if len(members) < group["size"] or any(not member["alive"] for member in members):
         return True

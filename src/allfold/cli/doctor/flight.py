@@ -19,7 +19,7 @@ FORMATS = {
 
 
 def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None) -> bool:
-    """Print every group's last calls; true if its ranks differ in a call."""
+    """Print every group's last calls; true if ranks of a group differ in a call."""
     parted = False
     for position, group in enumerate(groups):
         rows, sentences = compare_calls(group, last)
@@ -32,7 +32,7 @@ def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None)
 
 
 def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], list[str]]:
-    """Rows of call, ranks, what they called, when and how long; and sentences about calls in which they differ."""
+    """Rows of call, ranks, what they called, when and for how long; and sentences about calls in which they differ."""
     from ..doctor import describe_call
 
     calls = {member["rank"]: {call["call"]: call for call in member["calls"]} for member in group["members"]}
@@ -79,7 +79,7 @@ def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], li
 
 
 def export_calls(groups: list[dict[str, Any]], form: str, target: Path) -> str:
-    """Write the groups' calls in another format; a sentence that says what was written."""
+    """Write the groups' calls in another format; returns a sentence that says what was written."""
     from ...export.flight import to_chrome, to_torch
 
     if form == "perfetto":

@@ -14,7 +14,7 @@ from ...price.cost.sweep import Sweep
 from ...view.svg_elements import element, picture, text, title
 from ...view.svg_text import width_of
 
-# Distinct also for most who see colours differently: Okabe and Ito's, and five more.
+# Also distinct for most colour-blind people: Okabe and Ito's palette, and five more.
 _COLORS = (
     "#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#0072b2", "#d55e00", "#999999",
     "#9ad0a0", "#b9a0e0", "#f3b6a0", "#7a6f5d",
@@ -50,7 +50,7 @@ def map_as_text(found: Sweep, color: bool = False) -> Iterator[Text | str]:
 
 
 def map_as_svg(found: Sweep) -> str:
-    """The same as a picture; each cell says its times when the pointer rests on it."""
+    """The same as a picture; each cell has its times as a tooltip."""
     letter, names = letters(found), found.winners
     side, left, top = 44, 116, 64
     across, down = len(found.ranks) * side, len(found.sizes) * side

@@ -46,7 +46,7 @@ _HEAD = ("size", "arrays", "algorithm", "fastest", "predicted", "measured", "err
 
 
 def _rows(found: Comparison) -> list[list[str] | None]:
-    """By size and kind of arrays, the fastest as measured first, with a gap between them; a mark where each side sees it."""
+    """By size and kind of arrays, the fastest measured first, with a gap between groups; the two winners are marked."""
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, item in enumerate(found.items):
         groups.setdefault((item.size, item.shared), []).append(i)

@@ -1,11 +1,13 @@
-"""Chakra execution traces: one file a rank, to be simulated by ASTRA-sim as a custom collective.
+"""Chakra execution traces: one file per rank, to be simulated by ASTRA-sim as a custom collective.
 
-A rank sends (COMM_SEND_NODE), receives (COMM_RECV_NODE) and combines (COMP_NODE). A node depends on the nodes of its own
-rank that made what it uses, and on those that still use what it replaces; nothing else orders them. What one rank
-sends another within one step is one message. Every message has a tag of its own, so that it can only match itself.
+A rank sends (COMM_SEND_NODE), receives (COMM_RECV_NODE) and combines (COMP_NODE). A node depends on the nodes of its
+own rank that made what it reads, and on those that still read what it replaces; nothing else orders them. What one rank
+sends another within one step is one message. Every message has its own tag, so that a receive can only match its own
+send.
 
-Besides what ASTRA-sim looks at, nodes say which chunks they handle: `chunks` is `chunk:into` for each chunk of a
-message, `operands` is `rank:chunk` for each operand of a fold, in order. So a set of traces can be read back and proved.
+In addition to what ASTRA-sim reads, nodes say which chunks they handle: `chunks` is `chunk:into` for each chunk of a
+message, `operands` is `rank:chunk` for each operand of a fold, in order. So a set of traces can be read back and
+proved.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from ..timed import Cells, TimedMove, assemble, in_steps, through_temporaries
 from .wire import COMP, RECEIVE, SEND, Node, Value, decode, encode
 
 _MOST_TAG = 2**31 - 1
-_MOST_BYTES = 2**56  # with room for the operands of a fold, in 64 bits
+_MOST_BYTES = 2**56  # leaves room for the operands of a fold in 64 bits
 
 
 def write(schedule: Schedule, size: int) -> list[bytes]:
@@ -75,7 +77,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
                     ranks[source].keep(chunk, step, length)
         arrived = {}
         for (source, destination), parts in sorted(messages.items()):
-            # A copy arrives where it belongs; what is combined lies with the message until then.
+            # A copy is written where it belongs; data to be combined stays with the message until then.
             writes = [fold.chunk for _, fold in parts if len(fold.operands) == 1]
             name = f"receive from {source}, step {step}"
             arrived[source, destination] = ranks[destination].add(
@@ -93,7 +95,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
 
 
 class _Trace:
-    """The nodes of one rank in the making: who wrote each chunk last, and who has read it since."""
+    """The nodes of one rank, under construction: which node wrote each chunk last, and which have read it since."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -124,7 +126,7 @@ class _Trace:
         return number
 
     def keep(self, chunk: int, step: int, length: int) -> None:
-        """Keep what a chunk holds for another chunk of this rank: it is replaced in the same step."""
+        """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
         if chunk not in self._kept:
             attributes: dict[str, Value] = {"is_cpu_op": False, "num_ops": 0, "tensor_size": length, "keeps": chunk}
             self._kept[chunk] = self.add(f"keep chunk {chunk}, step {step}", COMP, attributes, reads=[chunk])
@@ -160,9 +162,9 @@ class _Trace:
 
 
 def read(files: Sequence[bytes]) -> Schedule:
-    """The schedule of a set of traces, one a rank, as `write` makes them.
+    """The schedule of a set of traces, one per rank, as `write` makes them.
 
-    Raises `ScheduleError` where nodes wait for ever or messages do not match, and `UsageError` where this is no such set.
+    Raises `ScheduleError` if nodes wait forever or messages do not match, and `UsageError` if this is no such set.
     """
     parsed = [decode(data) for data in files]
     if not parsed or any(about != parsed[0][0] for about, _ in parsed) or parsed[0][0].get("ranks") != len(files):
@@ -190,7 +192,7 @@ _Id = tuple[int, int]
 
 
 def _order(traces: Sequence[Sequence[Node]]) -> list[_Id]:
-    """An order in which the nodes can happen: after what they need, and a receive after its send."""
+    """An order in which the nodes can run: after the nodes they need, and a receive after its send."""
     needs: dict[_Id, set[_Id]] = {}
     sends: dict[tuple[Value, ...], _Id] = {}
     receives: dict[tuple[Value, ...], _Id] = {}
@@ -234,8 +236,8 @@ def _order(traces: Sequence[Sequence[Node]]) -> list[_Id]:
 
 def _moves(traces: Sequence[Sequence[Node]], order: list[_Id]) -> list[TimedMove]:
     sent: dict[tuple[Value, Value, Value], int] = {}
-    read_at: dict[_Id, int] = {}  # by receive: when what it brings was read
-    folded = set()  # what a receive brings for a fold, and does not put anywhere itself
+    read_at: dict[_Id, int] = {}  # by receive: when its data was read at the sender
+    folded = set()  # receives whose data goes into a fold, and which write nothing themselves
     for rank, nodes in enumerate(traces):
         for node in nodes:
             for source, chunk, _ in _operands(node):
@@ -274,7 +276,7 @@ def _moves(traces: Sequence[Sequence[Node]], order: list[_Id]) -> list[TimedMove
 
 
 def _operands(node: Node) -> list[tuple[int, int, int]]:
-    """Rank and chunk of every operand, and the node that kept it, or −1."""
+    """Rank and chunk of every operand, and the node that saved it, or −1."""
     found = []
     for word in str(node.attributes.get("operands", "")).split(",") if node.type == COMP else ():
         if word:
@@ -294,7 +296,7 @@ def _bringing(nodes: Sequence[Node], node: Node, source: int, chunk: int) -> int
 
 
 def _cells(moves: list[TimedMove], chunks: int) -> Cells:
-    """Chunks are where they are; what is kept lies behind them."""
+    """Chunks come first, in order; saved data comes after them."""
     places = {place for move in moves for place in (move.source, move.destination)}
     cells = {place: place[2] for place in places if place[1] == "row"}
     width = max([chunks, *(chunk + 1 for chunk in cells.values())])

@@ -1,7 +1,8 @@
 """The wire format of Chakra execution traces.
 
-A file is a row of protocol buffers (`et_def.proto` of mlcommons/chakra), each behind its length as a varint: first a
-`GlobalMetadata`, then the `Node`s. That is simple enough to be written here; the tests read it with the real library.
+A file is a sequence of protocol buffers (`et_def.proto` of mlcommons/chakra), each preceded by its length as a varint:
+first a `GlobalMetadata`, then the `Node`s. That is simple enough to implement here; the tests read it with the real
+library.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Value = int | bool | str
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a trace: what is done, and after which nodes of the same trace."""
+    """One node of a trace: what it does, and the nodes of the same trace that it comes after."""
 
     id: int
     name: str
@@ -48,7 +49,7 @@ def _node(node: Node) -> bytes:
 
 
 def _attribute(name: str, value: Value) -> bytes:
-    """An AttributeProto. Ranks and tags are int32, tensor sizes uint64 and other numbers int64: older feeders insist."""
+    """An AttributeProto. Ranks and tags are int32, sizes uint64 and other numbers int64: older feeders require it."""
     if isinstance(value, str):
         content = _bytes(29, value.encode())
     elif isinstance(value, bool):

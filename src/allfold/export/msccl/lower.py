@@ -1,13 +1,13 @@
 """From a schedule to MSCCL thread blocks.
 
-Every connection between two ranks has a thread block at each end. What a rank does is written down in the order of the
-schedule's steps, in each step what it sends before what it receives, and every thread block takes its part of that
-list in order; whatever touches the same memory from two thread blocks is ordered by a dependency. All dependencies
-point backwards in one list, and both ends of a connection have their messages in the same order, so nothing waits in a
-circle as long as a connection holds what is sent before it is received in the same step.
+Every connection between two ranks has a thread block at each end. The operations of a rank are listed in the order of
+the schedule's steps; within a step, sends come before receives. Every thread block takes its part of that list in
+order. Operations of two thread blocks that touch the same memory are ordered by a dependency. All dependencies point
+backwards in one list, and both ends of a connection have their messages in the same order. So there is no deadlock, as
+long as a connection has room for what is sent before it is received in the same step.
 
-Where a rank hands on at once what it receives, both connections share a thread block and the two steps become one.
-That needs room for two messages in a connection, as NCCL's own ring does.
+Where a rank forwards at once what it receives, both connections share a thread block and the two steps become one. Like
+NCCL's own ring, that needs room for two messages in a connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCAL: Ends = (-1, -1, 0)
 
 @dataclass
 class _Operation:
-    """What becomes a step. `memory` says what it touches, with in-place aliases resolved."""
+    """What becomes a step. `reads` and `writes` say what it touches, with in-place aliases resolved."""
 
     kind: str
     block: Ends
@@ -46,9 +46,10 @@ class _Operation:
 def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: int | None = None) -> Algorithm:
     """The thread blocks of a schedule that is known to be right.
 
-    Without `fused`, no thread block both receives and sends. With `aside`, what arrives in a chunk that is sent in the
-    same step is laid aside first, so that no receive waits for a send: then no room is needed in the connections.
-    A channel carries the first `share` messages between two ranks, the next channel those that follow, and so on.
+    Without `fused`, no thread block both receives and sends. With `aside`, data that arrives for a chunk that is sent
+    in the same step goes to scratch first, so that no receive waits for a send: then no room is needed in the
+    connections. The first channel carries the first `share` messages between two ranks, the next channel those that
+    follow, and so on.
     """
     if schedule.collective not in COLLECTIVES.values():
         raise UsageError(f"MSCCL XML has no {schedule.collective}; it has {', '.join(COLLECTIVES.values())}")
@@ -71,7 +72,7 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
     for rank in ranks:
         rank.finish()
     sliced = schedule.promise.slices(schedule.ranks)
-    one_rank = schedule.collective in ("gather", "scatter")  # whose count is one slice, not the whole
+    one_rank = schedule.collective in ("gather", "scatter")  # here the count is one slice, not the whole buffer
     return Algorithm(
         name=schedule.algorithm,
         collective=schedule.collective,
@@ -85,7 +86,7 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
 
 
 def _in_order(fold: Fold) -> list[Cell]:
-    """The operands as they are combined here: a ⊕ b and b ⊕ a are the same bits, so the own content may come first."""
+    """The operands in the order used here: a ⊕ b and b ⊕ a give the same bits, so own content may come first."""
     own = (fold.rank, fold.chunk)
     operands = list(fold.operands)
     if len(operands) > 1 and operands[1] == own:
@@ -94,9 +95,10 @@ def _in_order(fold: Fold) -> list[Cell]:
 
 
 def _runs(folds: list[Fold], ranks: list[_Rank]) -> list[list[Fold]]:
-    """The folds, those together that one message can bring: neighbours on both sides, from one rank, done alike.
+    """The folds, grouped where one message can serve several: adjacent on both sides, from one rank, of the same form.
 
-    What is sent in the same step stays alone: it has to be sent before it is replaced, one chunk after the other.
+    Chunks that are sent in the same step are not grouped: each has to be sent before it is replaced, one after the
+    other.
     """
     sent = {operand for fold in folds for operand in fold.operands if operand[0] != fold.rank}
     runs: list[list[Fold]] = []
@@ -117,7 +119,7 @@ def _runs(folds: list[Fold], ranks: list[_Rank]) -> list[list[Fold]]:
 
 
 def _follows(first: Fold, second: Fold, ranks: list[_Rank]) -> bool:
-    """Do all chunks of the second lie right behind those of the first?"""
+    """Do all chunks of the second come right after those of the first?"""
     here = ranks[first.rank]
     pairs = [(here.home(first.chunk), here.home(second.chunk))]
     for one, two in zip(_in_order(first), _in_order(second), strict=True):
@@ -128,7 +130,7 @@ def _follows(first: Fold, second: Fold, ranks: list[_Rank]) -> bool:
 
 
 class _Rank:
-    """The operations of one rank in the making."""
+    """The operations of one rank, under construction."""
 
     def __init__(self, schedule: Schedule, rank: int, aside: bool, share: int | None) -> None:
         self.schedule, self.rank, self.aside, self.share = schedule, rank, aside, share
@@ -150,10 +152,10 @@ class _Rank:
         self._writer: dict[object, int] = {}
         self._readers: dict[object, set[int]] = defaultdict(set)
 
-    # Where chunks lie --------------------------------------------------------------------------------------------------
+    # Where chunks lie -------------------------------------------------------------------------------------------------
 
     def home(self, chunk: int) -> Place:
-        """Where whatever is written to a chunk goes: the output if the caller has room for it there, or scratch."""
+        """Where data written to a chunk goes: to the output if the chunk has a place there, otherwise to scratch."""
         home = self._buffers.home(chunk)
         if home is not None:
             return home
@@ -174,7 +176,7 @@ class _Rank:
         return "s", self._used[-1]
 
     def _ends(self, send: int, receive: int) -> Ends:
-        """The thread block of the next message over a connection."""
+        """The thread block for the next message over a connection."""
         channel = self._messages[send, receive] // self.share if self.share else 0
         self._messages[send, receive] += 1
         self.channels = max(self.channels, channel + 1)
@@ -188,14 +190,14 @@ class _Rank:
         self._sent |= {*chunks}
 
     def save(self, chunk: int, step: int) -> None:
-        """Keep what a chunk holds for another chunk of this rank: it is replaced in the same step."""
+        """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
         if chunk not in self._saved:
             self._saved[chunk] = self._temporary()
             saved = self._saved[chunk]
             self._do(_Operation("cpy", _LOCAL, self._at[chunk], saved, (chunk,), (saved,), step=step))
 
     def _receive_run(self, fold: Fold, step: int, count: int) -> None:
-        """Several folds at once, all of one operand from elsewhere, or of that and the own content."""
+        """Several folds at once, all of one operand from another rank, alone or with the chunk's own content."""
         chunks = tuple(range(fold.chunk, fold.chunk + count))
         homes = [self.home(chunk) for chunk in chunks]
         (peer,) = {source for source, _ in fold.operands} - {self.rank}
@@ -251,7 +253,7 @@ class _Rank:
             into, kept = (home, fold.chunk) if last or held == fold.chunk else (total, held)
             if not local and aside and kept == fold.chunk:
                 here = what = self._lay_aside(block, step)
-                local, block = True, _LOCAL  # the receiving thread block goes on
+                local, block = True, _LOCAL  # the receiving thread block continues
             if not local:
                 self._do(_Operation("rrc", block, total, into, (held,), (kept,), step=step))
             else:
@@ -267,7 +269,7 @@ class _Rank:
         return place
 
     def settle(self) -> None:
-        """The step is over: what arrived is what is read from now on."""
+        """End the step: from now on, reads see what arrived."""
         self._at.update(self._arriving)
         self._arriving.clear()
         self._free += self._used
@@ -301,7 +303,7 @@ class _Rank:
         number = {name: position for position, name in enumerate(dict.fromkeys(names))}
         steps: list[list[Step]] = [[] for _ in number]
         place: list[tuple[int, int]] = []  # by operation: its thread block, and its step there
-        known: list[dict[int, int]] = []  # by operation: how far each thread block surely is when it is done
+        known: list[dict[int, int]] = []  # by operation: how far each thread block certainly is when it is done
         so_far: list[dict[int, int]] = [{} for _ in number]
         last: list[int] = [-1] * len(number)  # by thread block: its last operation
         for position, operation in enumerate(self.operations):
@@ -349,7 +351,7 @@ class _Rank:
         return Gpu(*self._buffers.sizes(), self.scratch, tuple(blocks))
 
     def _shared_blocks(self) -> dict[Ends, Ends]:
-        """Which connections share a thread block: pairs, the most useful first, where a receive is handed on at once."""
+        """Which connections share a thread block: pairs where a receive is forwarded at once, the most useful first."""
         busiest: Counter[Ends] = Counter()
         in_step: Counter[tuple[Ends, int]] = Counter()
         for one in self.operations:
@@ -366,7 +368,7 @@ class _Rank:
         shared: dict[Ends, Ends] = {}
         for (send, receive, channel), _ in useful.most_common():
             ends = [(send, -1, channel), (-1, receive, channel)]
-            # With several chunks a step, one thread block would send them all before it receives any.
+            # With several chunks per step, one thread block would send them all before it receives any.
             if not any(end in shared or busiest[end] > 1 for end in ends):
                 shared.update(dict.fromkeys(ends, (send, receive, channel)))
         return shared

@@ -1,8 +1,8 @@
-"""MSCCL XML, out and in: algorithms that the MSCCL runtimes run on GPUs, ours or other people's.
+"""MSCCL XML, out and in: algorithms that the MSCCL runtimes run on GPUs, ours or from others.
 
-`write` turns a schedule into thread blocks and gives the file only after it was read back and proved to do the same.
-`read` turns a file into a schedule: it runs the thread blocks (`msccl_order`), which finds deadlocks and races, and puts
-what they move into as few steps as their dependencies allow.
+`write` turns a schedule into thread blocks. It returns the file only after it was read back and proved to do the same.
+`read` turns a file into a schedule: it runs the thread blocks (`order`), which finds deadlocks and races, and arranges
+their moves in as few steps as the dependencies allow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .order import Action, Run, execute
 from .xml import Algorithm, check_limits, parse
 
 SHARES = (60, 30, 15)
-"""How many messages a channel carries between two ranks, where one channel for all would make too long a thread block."""
+"""How many messages one channel carries between two ranks, if a single channel would make a thread block too long."""
 
 
 def write(schedule: Schedule) -> str:
@@ -34,14 +34,14 @@ def write(schedule: Schedule) -> str:
     for share in (None, *SHARES):
         try:
             return _written(schedule, share)
-        except UsageError as error:  # a thread block that is too long; more channels make more of them
+        except UsageError as error:  # a thread block is too long; more channels give more thread blocks
             refused = refused or error
     assert refused is not None
     raise refused
 
 
 def _written(schedule: Schedule, share: int | None) -> str:
-    # The fewer thread blocks and copies, the more room the connections must have. The last form needs none.
+    # With fewer thread blocks and copies, connections need more room. The last form needs none.
     for fused in (True, False):
         with suppress(ScheduleError):
             return _proved(schedule, lower(schedule, fused, aside=False, share=share))
@@ -59,8 +59,8 @@ def _proved(schedule: Schedule, algorithm: Algorithm) -> str:
 def read(source: str | Path, root: int | None = None, in_place: bool | None = None) -> Schedule:
     """The schedule of an MSCCL XML file, given by its path or its text.
 
-    The file does not say the root of a rooted collective; it is found by who uses which buffer unless given. `in_place`
-    chooses how input and output lie in memory; without it, in place where the file allows that.
+    The file does not name the root of a rooted collective; unless given, it is derived from which rank uses which
+    buffer. `in_place` says whether input and output are the same memory; by default they are, if the file allows it.
     """
     if isinstance(source, str) and source.lstrip().startswith("<"):
         return to_schedule(parse(source), root, in_place)
@@ -81,7 +81,7 @@ def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | 
     moves = _moves(run, memory)
     cells = memory.cells(moves)
     steps = in_steps(moves, cells)
-    if steps is None:  # a message stays under way so long that it has to be kept somewhere meanwhile
+    if steps is None:  # a message is in flight for so long that it has to be stored in the meantime
         moves = through_temporaries(moves)
         cells = memory.cells(moves)
         steps = in_steps(moves, cells)
@@ -98,7 +98,7 @@ def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | 
 
 
 class _Memory:
-    """How the buffers of a file lie in the rows of a schedule."""
+    """How the buffers of a file map to the chunks of a schedule."""
 
     def __init__(self, algorithm: Algorithm, root: int | None, in_place: bool) -> None:
         self.algorithm, self.in_place = algorithm, in_place
@@ -117,7 +117,7 @@ class _Memory:
             if not 0 <= given < self.ranks:
                 raise UsageError(f"{self.algorithm.name}: root {given} is not one of {self.ranks} GPUs")
             return given
-        source = self.algorithm.collective in ("broadcast", "scatter")  # the root is who has the input, or the output
+        source = self.algorithm.collective in ("broadcast", "scatter")  # the root is the rank that has this buffer
         found = []
         for rank, gpu in enumerate(self.algorithm.gpus):
             steps = [step for block in gpu.blocks for step in block.steps if step.type != "nop"]
@@ -146,10 +146,10 @@ class _Memory:
         return rank, "o" if self.in_place else buffer, chunk
 
     def cells(self, moves: list[TimedMove]) -> Cells:
-        """The chunk of its rank's row that stands for each place.
+        """The chunk of its rank that stands for each place.
 
-        Out of place, input and output are two places for one chunk of the row. They share it unless the input is
-        still used when the output is written; then the output lies in scratch, and is brought home in the end.
+        Out of place, input and output are two places for one chunk. They share it unless the input is still used when
+        the output is written; then the output lies in scratch, and is copied to its place at the end.
         """
         used: dict[Place, list[tuple[int, bool]]] = defaultdict(list)
         for move in moves:
@@ -208,7 +208,7 @@ def _touches(action: Action, memory: _Memory) -> tuple[list[Place], list[Place]]
 
 
 def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
-    """What is moved, in the order in which it is written. Three instants an action: read, take in, send on."""
+    """What is moved, in the order in which it is written. Each action has three instants: read, receive, send on."""
     touched: dict[Place, list[tuple[int, bool]]] = defaultdict(list)  # when each place is touched, and if only written
     for time, number in enumerate(run.happening.order):
         reads, writes = _touches(run.actions[number], memory)
@@ -227,7 +227,7 @@ def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
             later = [only for when, only in touched[source] if when > time]
             promised = memory.promise.ends_with(memory.ranks, memory.root, memory.chunks)[rank]
             idle = source[1] == "s" or (source[1] == "i" and not memory.in_place) or promised[source[2]] == NOTHING
-            # The sum is kept nowhere. Where the operand is not needed any more, it may as well take its place.
+            # The sum is stored nowhere. If the operand is no longer needed, the sum can take its place.
             destination = source if (later[0] if later else idle) else (rank, "t", number)
         else:
             destination = memory.place(rank, action.destination)
@@ -244,7 +244,7 @@ def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
 
 
 def _home(memory: _Memory, moves: list[TimedMove], cells: Cells) -> list[TimedMove]:
-    """What brings results home that lie elsewhere in the end. Out of place, results must be in the output."""
+    """Moves that bring results to their places at the end. Out of place, results must be in the output."""
     written = {move.destination for move in moves}
     promised = memory.promise.ends_with(memory.ranks, memory.root, memory.chunks)
     home = []

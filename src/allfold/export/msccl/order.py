@@ -1,9 +1,10 @@
-"""What MSCCL thread blocks do when they run: an order in which everything happens, or why there is none.
+"""What happens when MSCCL thread blocks run: a possible order of all actions, or why there is none.
 
-Steps are taken apart into chunks, as the runtime does with the largest buffers that it is allowed. A thread block goes on
-when its step before is done, when the step that it waits for is done, when the message that it receives was sent, and
-when its connection has room for what it sends. What can never go on is a deadlock. Two accesses to the same memory, one
-of them a write, must be ordered by that (the room in a connection left aside); if they are not, it is a race.
+Steps are split into chunks, as the runtime does with the largest buffers that it is allowed. A thread block continues
+when its previous step is done, the step that it waits for is done, the message that it receives was sent, and its
+connection has room for what it sends. If it can never continue, that is a deadlock. Two accesses to the same memory,
+one of them a write, must be ordered by these waits (not counting those for room in a connection); if they are not, it
+is a race.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST_ACTIONS = 2**20
 
 @dataclass(frozen=True)
 class Action:
-    """One chunk of one step, `part` of so many. `receives` and `sends` number the messages; −1 stands for none."""
+    """One chunk of one step; `part` says which. `receives` and `sends` are message numbers; −1 stands for none."""
 
     rank: int
     block: int
@@ -64,7 +65,7 @@ def execute(algorithm: Algorithm) -> Run:
     threads = 0
     for rank, gpu in enumerate(algorithm.gpus):
         for number, block in enumerate(gpu.blocks):
-            carried: list[tuple[int, int, int]] = []  # what steps that only wait leave to the next one
+            carried: list[tuple[int, int, int]] = []  # waits of steps that only wait, for the next step to take over
             place = 0
             for where, step in enumerate(block.steps):
                 if step.waits is not None:
@@ -117,7 +118,7 @@ def _check_places(algorithm: Algorithm, rank: int, number: int, where: int, step
         (step.source, step.type not in ("r", "rcs")),
         (step.destination, step.type not in ("s", "rrs")),
     ):
-        # The files of msccl-tools give in-place algorithms no output chunks, and mean the input's.
+        # Files from msccl-tools give in-place algorithms no output chunks, and mean those of the input.
         most = max(gpu.input_chunks, gpu.output_chunks) if buffer != "s" else gpu.scratch_chunks
         if used and not 0 <= offset <= most - step.count:
             raise UsageError(
@@ -129,7 +130,7 @@ def _check_places(algorithm: Algorithm, rank: int, number: int, where: int, step
 def _awaited(
     algorithm: Algorithm, waiting: Action, done_by: dict[tuple[int, int, int], int], rank: int, number: int, where: int
 ) -> int:
-    """The action after which a thread block's flag says that it has come far enough."""
+    """The action after which a thread block's flag shows that it has reached the awaited step."""
     blocks = algorithm.gpus[rank].blocks
     if number < len(blocks):
         for later in range(where, len(blocks[number].steps)):
@@ -178,7 +179,7 @@ def _run(
     matched: dict[tuple[int, int, int], tuple[list[int], list[int]]],
 ) -> Run:
     room, together = PROTOCOLS[algorithm.protocol][0], algorithm.chunks_a_message
-    needs: list[list[int]] = [[] for _ in actions]  # what happens before, and orders memory
+    needs: list[list[int]] = [[] for _ in actions]  # what happens before, and orders memory accesses
     space: list[list[int]] = [[] for _ in actions]  # what only makes room
     for action in range(1, len(actions)):
         if thread[action] == thread[action - 1]:
@@ -208,5 +209,5 @@ def _run(
 
 
 def _link(actions: list[Action], send: int, receive: int) -> None:
-    """Number the message by the action that sends it, at both ends."""
+    """Number a message at both ends by the action that sends it."""
     actions[receive] = replace(actions[receive], receives=send)

@@ -1,6 +1,6 @@
 """MSCCL XML as data: what a file says, and what the MSCCL runtimes accept of it.
 
-An algorithm has a GPU a rank, a GPU has thread blocks, a thread block has steps that it takes one after the other. A
+An algorithm has one GPU per rank, a GPU has thread blocks, a thread block has steps that it runs one after the other. A
 thread block sends to at most one peer and receives from at most one, over one channel; a step may wait for a step of
 another thread block of the same GPU. The limits are those of msccl-executor-nccl (`msccl_parser.cc`, `msccl_struct.h`).
 """
@@ -27,30 +27,30 @@ COLLECTIVES = {
 """MSCCL's names of the collectives, and ours."""
 
 PROTOCOLS = {"Simple": (2, 2 * 2**20), "LL": (8, 32 * 2**10), "LL128": (8, 576_000)}
-"""How many messages a connection holds that were sent and not yet received, and the bytes of one, as NCCL has it unless
-told otherwise: 8 buffers, of which Simple takes 4 a message."""
+"""How many messages a connection holds that were sent and not yet received, and the bytes of one, with NCCL's defaults:
+8 buffers, of which Simple takes 4 per message."""
 
 SENDS, RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rcs", "rrs", "rrc", "rrcs")
 TYPES = ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")
 BUFFERS = ("i", "o", "s")
 
-MOST_STEPS = 64  # of a thread block
-MOST_COUNT = 71  # chunks of a step
+MOST_STEPS = 64  # per thread block
+MOST_COUNT = 71  # chunks per step
 MOST_CHANNELS = 32
 MOST_BLOCKS_A_CHANNEL = 32
 MOST_BLOCKS = 128  # a dependency names a thread block in a signed byte
-MOST_REDUCTIONS = 16  # in a row into one chunk: the runtime makes one of them, and has room for so many sources
+MOST_REDUCTIONS = 16  # in a row into one chunk: the runtime merges them, and has room for this many sources
 MOST_OFFSET = 2**15 - 1
-MOST_NODES = 4096  # elements that the parser keeps for one GPU
+MOST_NODES = 4096  # elements that the parser stores for one GPU
 MOST_CHILDREN = 1024
 MOST_NAME = 254
 
-_MOST_BYTES, _MOST_ELEMENTS = 64 * 2**20, 1_000_000  # of a file that is read here
+_MOST_BYTES, _MOST_ELEMENTS = 64 * 2**20, 1_000_000  # limits for a file that is read here
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a thread block. `waits` is the thread block and the step of it that must be done before, if any."""
+    """One step of a thread block. `waits` is the thread block, and its step, that must be done before, if any."""
 
     type: str
     source: tuple[str, int]
@@ -85,7 +85,7 @@ class Gpu:
 class Algorithm:
     name: str
     collective: str
-    """Ours, not MSCCL's."""
+    """Our name, not MSCCL's."""
     protocol: str
     channels: int
     chunks_per_loop: int
@@ -97,14 +97,14 @@ class Algorithm:
 
     @property
     def chunks_a_message(self) -> int:
-        """A step of many chunks goes in several messages; so many chunks a message, for the largest buffer allowed."""
+        """Chunks per message for the largest buffer allowed; a step of more chunks is sent as several messages."""
         if not self.most_bytes:
             return 1
         chunk = -(-self.most_bytes // self.chunks_per_loop)
         return max(1, min(MOST_COUNT, PROTOCOLS[self.protocol][1] // chunk))
 
     def to_xml(self) -> str:
-        """The file. No XML declaration and no tabs: the parser of the runtime takes neither."""
+        """The file. No XML declaration and no tabs: the runtime's parser accepts neither."""
         word = next(word for word, ours in COLLECTIVES.items() if ours == self.collective)
         lines = [
             f'<algo name={quoteattr(self.name)} proto="{self.protocol}" nchannels="{self.channels}" '
@@ -175,7 +175,7 @@ def check_limits(algorithm: Algorithm) -> None:
 def _check_steps(gpu: Gpu, rank: int, number: int, block: Block, refuse: object) -> None:
     assert callable(refuse)
     chained = False
-    row = 0  # of reductions that the runtime would make one
+    row = 0  # of reductions that the runtime would merge
     for position, (before, step) in enumerate(zip((None, *block.steps), block.steps, strict=False)):
         same = before is not None and (before.destination, before.source[0]) == (step.destination, step.source[0])
         row = (row + 1 if same and step.waits is None else 1) if step.type == "re" else 0
@@ -256,7 +256,7 @@ class _Element:
 
 
 def _tree(text: str | bytes) -> _Element:
-    """The elements. Nothing but elements and comments is taken: no document type, so no entities to expand or fetch."""
+    """The elements. Only elements and comments are accepted: no document type, so no entities to expand or fetch."""
     top = _Element("", {}, 0)
     open_elements = [top]
     count = 0

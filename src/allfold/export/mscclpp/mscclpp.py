@@ -1,13 +1,14 @@
 """MSCCL++ execution plans: JSON that MSCCL++'s executor runs on GPUs.
 
-Ranks put chunks into each other's memory and signal. A rank has one line of operations: in every step it puts what it
-sends, signals the receivers, waits for those who send to it, and folds what came. Nobody waits for room, so nothing
-waits in a circle. What arrives is put where it belongs if the sender knows that nobody uses that place any more, and
-into a slot of scratch of its own otherwise. Every call begins with a signal from receivers to senders, because a slot may
-still be in use by the call before.
+Ranks put chunks into each other's memory and signal. A rank has one sequence of operations (its line): in every step it
+puts what it sends, signals the receivers, waits for the ranks that send to it, and folds what arrived. Nobody waits for
+room, so there is no deadlock. A put goes directly where the data belongs if the sender knows that this place is no
+longer used, and otherwise into a scratch slot of its own. Every call begins with a signal from receivers to senders,
+because a slot may still be in use by the previous call.
 
-The executor takes 64 operations a thread block; a longer line is cut into several thread blocks, and semaphores make each
-begin where the one before ends. The limits are those of `execution_common.hpp`, the checks those of `execution_plan.cc`.
+The executor takes 64 operations per thread block. A longer line is cut into several thread blocks, and semaphores make
+each begin where the one before ends. The limits are those of `execution_common.hpp`, the checks those of
+`execution_plan.cc`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def write(schedule: Schedule) -> str:
 
 @dataclass
 class _Operation:
-    """An operation of the line, with peers and places still by name."""
+    """An operation of the line; peers and places are not yet resolved to indices."""
 
     name: str
     peers: list[int] = field(default_factory=list)
@@ -104,14 +105,15 @@ def _take_step(ranks: list[_Rank], folds: list[Fold], step: int) -> None:
         ranks[fold.rank].fold(fold, operands, step)
     for rank, peers in waits.items():
         for known, peer in zip(heard[rank], peers, strict=True):
-            # Who has signalled in this step has read what it sent, and has folded what came in the steps before.
+            # A rank that has signalled in this step has read what it sent, and has folded what arrived in earlier
+            # steps.
             ranks[rank].hear({**known, peer: 2 * step + 1})
     for one in ranks:
         one.settle()
 
 
 class _Rank:
-    """The line of one rank in the making."""
+    """The line of one rank, under construction."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self.schedule, self.rank = schedule, rank
@@ -120,7 +122,7 @@ class _Rank:
         self.scratch = 0
         self.known: dict[
             int, int
-        ] = {}  # by peer: how far it surely is; 2·step after its puts, one more when all is sent
+        ] = {}  # by peer: how far it certainly is; 2·step after its puts, one more when all is sent
         self._scratch_of: dict[int, int] = {}
         starts = schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)[rank]
         held = [chunk for chunk, datum in enumerate(starts) if datum != NOTHING]
@@ -144,7 +146,7 @@ class _Rank:
         return home
 
     def free_home(self, chunk: int, known: int) -> Place | None:
-        """The home of a chunk, if a sender that knows us to be so far may write there."""
+        """The home of a chunk, if a sender that knows we have come this far may write there."""
         return self._home(chunk) if self._touched.get(chunk, -1) <= known else None
 
     def put(self, chunk: int, peer: int, target: Place, step: int) -> None:
@@ -152,7 +154,7 @@ class _Rank:
         self._touched[chunk] = 2 * step + 1
         last = self.line[-1] if self.line and self.line[-1].name == "put" else None
         source = self._at[chunk]
-        # One operation may have several destinations, but its sources lie in one buffer.
+        # One operation may have several destinations, but its sources are in one buffer.
         if last is None or last.sources[0][0] != source[0] or len(last.sources) == MOST_PEERS:
             last = _Operation("put")
             self.line.append(last)
@@ -171,7 +173,7 @@ class _Rank:
         self._sync()
 
     def save(self, chunk: int) -> None:
-        """Keep what a chunk holds for another chunk of this rank: it is replaced in the same step."""
+        """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
         if chunk not in self._saved:
             self._saved[chunk] = self.slot()
             self._local("copy", [self._at[chunk]], self._saved[chunk])
@@ -187,11 +189,11 @@ class _Rank:
         self._arriving[fold.chunk] = home
         if len(places) == 1:
             if landed[0] is not None and fold.operands[0][0] != self.rank:
-                self._arriving[fold.chunk] = landed[0]  # it can be handed on from where it lies
+                self._arriving[fold.chunk] = landed[0]  # it can be forwarded from where it lies
             else:
                 self._local("copy", places, home)
             return
-        # Left to right, a few operands at a time; the sum so far must not lie where another operand still does.
+        # Left to right, a few operands at a time; the partial sum must not overwrite an operand that is still needed.
         total = places[0]
         while len(places) > 1:
             part = [total, *places[1:MOST_OPERANDS]]
@@ -258,7 +260,7 @@ class _Rank:
 
 
 def _cut(line: list[_Operation]) -> list[list[_Operation]]:
-    """The line in parts that leave room for the semaphores at both ends, each with an operation to wait for them."""
+    """The line in parts that leave room for semaphores at both ends, each with an operation that waits for them."""
     room = MOST_OPERATIONS - 4
     return [line[first : first + room] for first in range(0, max(1, len(line)), room)]
 

@@ -1,8 +1,8 @@
-"""What MSCCL++'s executor makes of an execution plan: its rules, and what happens when it runs.
+"""How MSCCL++'s executor treats an execution plan: its rules, and what happens when the plan runs.
 
 `check_plan` refuses what `execution_plan.cc` would refuse, or what does not fit the tables of `execution_common.hpp`.
-`read` runs a plan on one memory after the other: signals are counted, puts are visible when they are signalled, and two
-accesses to the same memory that nothing orders are a race.
+`read` follows a run of the plan: signals are counted, puts become visible when they are signalled, and
+two unordered accesses to the same memory are a race.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ COLLECTIVES = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-"""The collectives that the language of MSCCL++ has, in its words and ours."""
+"""The collectives of the MSCCL++ language: its names and ours."""
 
 MOST_OPERATIONS = 64  # of a thread block
-MOST_CHANNELS = 16  # of a thread block, and as many buffers of others
-MOST_PEERS = 8  # of an operation
-MOST_OPERANDS = 10  # of a reduction
+MOST_CHANNELS = 16  # per thread block, and as many remote buffers
+MOST_PEERS = 8  # per operation
+MOST_OPERANDS = 10  # per reduction
 MOST_SEMAPHORES = 16
 
 _NAMES = ("nop", "signal", "wait", "put", "copy", "re", "sem_acquire", "sem_release")
@@ -48,7 +48,7 @@ _HEAD = {
 
 
 def check_plan(plan: Any) -> None:
-    """Raise `UsageError` if the executor would refuse this plan, or if it uses more than is understood here."""
+    """Raise `UsageError` if the executor would refuse this plan, or if it uses features that are not supported here."""
     _need(isinstance(plan, dict), "it is not an object")
     for key, type in _HEAD.items():
         _need(isinstance(plan.get(key), type), f"{key} is {plan.get(key)!r}")
@@ -66,7 +66,7 @@ def check_plan(plan: Any) -> None:
             len(gpu["semaphores"]) <= MOST_SEMAPHORES,
             f"gpu {rank} needs {len(gpu['semaphores'])} semaphores, and there are {MOST_SEMAPHORES}",
         )
-    # Blocks name chunks of all gpus, so these come after them.
+    # Blocks name chunks of all gpus, so they are checked after the gpus.
     for rank, gpu in enumerate(plan["gpus"]):
         for number, block in enumerate(gpu["threadblocks"]):
             try:
@@ -76,7 +76,7 @@ def check_plan(plan: Any) -> None:
                 IndexError,
                 KeyError,
                 TypeError,
-            ) as error:  # something of another kind than it must be
+            ) as error:  # something is missing, or of the wrong type
                 raise UsageError(
                     f"this is not an MSCCL++ plan: thread block {number} of gpu {rank}: {error!r}"
                 ) from None
@@ -121,7 +121,7 @@ def _check_block(plan: dict[str, Any], rank: int, number: int, block: Any) -> No
 
 
 class _Unsynchronised:
-    """What the threads of a thread block have done since they were last in step: a nop is what puts them there."""
+    """What the threads of a thread block have done since they were last synchronised, which a nop does."""
 
     def __init__(self) -> None:
         self.read: set[tuple[str, int]] = set()
@@ -134,7 +134,7 @@ class _Unsynchronised:
         self.written.clear()
 
     def take(self, name: str, sources: list[tuple[str, int]], local: list[tuple[str, int]]) -> str:
-        """Note an operation; what is wrong with it comes back."""
+        """Record an operation; returns what is wrong with it."""
         if name == "nop":
             self.forget()
         elif name in ("wait", "sem_acquire"):
@@ -177,7 +177,7 @@ class _View:
     def parts(
         self, operation: dict[str, Any], where: str
     ) -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[Place], list[int], list[int]]:
-        """Sources here, destinations here, destinations elsewhere, peers and semaphores."""
+        """Local sources, local destinations, remote destinations, peers and semaphores."""
         try:
             sources = [(buffer["type"], buffer["index"]) for buffer in operation.get("src_buff", [])]
             targets = operation.get("dst_buff", [])
@@ -231,7 +231,7 @@ def read(text: str | bytes) -> Schedule:
 
 
 Actions = list[tuple[int, int, int, dict[str, Any]]]
-"""Rank, thread block, place in it and operation."""
+"""Rank, thread block, position in it, and operation."""
 
 
 def _run(plan: dict[str, Any]) -> tuple[Actions, Happening]:
@@ -287,7 +287,7 @@ def _moves(
     readers: dict[Place, list[int]] = defaultdict(list)
 
     def row(rank: int, buffer: str, index: int) -> Place:
-        """The input and the output are one row: a plan for both must not care, and is checked as if in place."""
+        """Input and output count as one memory, as in place: a plan for both modes must work in place too."""
         own = (buffer == "i" and collective == "all_gather") or (buffer == "o" and collective == "reduce_scatter")
         return (rank, "s", index) if buffer == "s" else (rank, "row", index + (rank * part if own else 0))
 

@@ -1,4 +1,4 @@
-"""What no algorithm can do faster on a topology: from the start of messages, from what must cross a cut, from combining."""
+"""Lower bounds on a topology: from starting messages, from the bytes that must cross a cut, and from combining."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..topology.topology import Cut, Ranks, Topology
 
 @dataclass(frozen=True)
 class LowerBounds:
-    """Seconds below which no algorithm of the collective can stay. Each holds by itself; they do not add up."""
+    """Times in seconds that no algorithm of the collective can beat. Each bound holds by itself; they do not add up."""
 
     latency: float
     bandwidth: float
     reduction: float
     cut: str
-    """Where the bandwidth bound comes from: what stands at the border that so many bytes must cross."""
+    """Where the bandwidth bound comes from: the name of the cut that the bytes must cross."""
 
     @cached_property
     def time(self) -> float:
@@ -57,8 +57,8 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
 def must_cross(collective: str, group: Ranks, root: int | None) -> float:
     """How much of S the busiest group of ranks must send to, or receive from, the others, whatever the algorithm.
 
-    A group is as good as one rank that holds what its members hold together. With every rank a group of its own this
-    is the least that the busiest port carries.
+    A group counts as one rank that holds everything its members hold. If every rank is a group of its own, this is the
+    least that the busiest port carries.
     """
     sizes = np.unique(group, return_counts=True)[1]
     groups, ranks = len(sizes), len(group)
@@ -77,10 +77,10 @@ def must_cross(collective: str, group: Ranks, root: int | None) -> float:
 
 @lru_cache(maxsize=16)
 def least_latency(topology: Topology, ranks: int) -> float:
-    """The least time in which one rank's word can reach all others, if a rank starts one message after the other.
+    """The least time in which news from one rank can reach all others, if a rank starts one message after the other.
 
-    Somebody who knows can tell somebody else every `overhead` seconds, and what was said is heard a route's latency
-    later. Hosts are told in the same way, with every rank of a host that knows telling others at once.
+    A rank that knows can tell another one every `overhead` seconds, and its message arrives a route's latency later.
+    News spreads between hosts in the same way, except that all ranks of a host that knows tell others at the same time.
     """
     near, far = _latencies(topology, ranks)
     hosts, members = np.unique(topology.host[:ranks], return_counts=True)
@@ -89,10 +89,10 @@ def least_latency(topology: Topology, ranks: int) -> float:
 
 
 def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> float:
-    """When all know, if everybody who knows tells `voices` others every `overhead` seconds, `latency` before they hear.
+    """When all know, if each that knows tells `voices` others every `overhead` seconds, who hear `latency` later.
 
-    By the time t there are Σᵢ voicesⁱ·C(i+w, i) that know: i hops, and w = ⌊(t − i·(overhead+latency))/overhead⌋ times
-    that somebody on the way told others first.
+    At time t, Σᵢ voicesⁱ·C(i+w, i) know: i is the number of hops, and w = ⌊(t − i·(overhead+latency))/overhead⌋ is how
+    many times somebody on the way told others first.
     """
     if all_of_them <= 1:
         return 0.0
@@ -118,7 +118,7 @@ def _latencies(topology: Topology, ranks: int) -> tuple[float, float]:
     """The least latency of a route within a host, and of one between hosts; inf where there is none."""
     if ranks <= 512:
         source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
-    elif "constructor" in topology.recipe:  # hosts are alike, so those of rank 0 are all there are
+    elif "constructor" in topology.recipe:  # hosts are alike, so the routes of rank 0 are enough
         source, destination = np.zeros(ranks - 1, np.int64), np.arange(1, ranks)
     else:
         least = float(topology.latency[: 2 * topology.ranks].min()) * 2

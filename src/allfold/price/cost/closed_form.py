@@ -1,6 +1,6 @@
-"""What an algorithm says of itself in `@algorithm`: its costs for any number of ranks, without a schedule.
+"""What an algorithm declares in `@algorithm`: its costs for any number of ranks, without a schedule.
 
-Tests hold what is said equal to what is counted.
+Tests check that the declared values equal the counted ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...registry import Algorithm, algorithms, find_algorithm
 
 @dataclass(frozen=True)
 class Form:
-    """One algorithm for one number of ranks, as `Counts` has it. None is what the algorithm does not say."""
+    """One algorithm for one number of ranks, in the terms of `Counts`. None: the algorithm does not declare it."""
 
     steps: int | None = None
     rounds: int | None = None
@@ -30,7 +30,7 @@ class Form:
 
 
 def closed_form(collective: str, algorithm: str, ranks: int) -> Form | None:
-    """The closed form of an algorithm (of its root 0, and of its own groups), or None where it has none."""
+    """The closed form of an algorithm (with root 0 and its default groups), or None where it has none."""
     if ranks < 1:
         raise UsageError(f"{ranks} ranks: expected at least 1")
     if algorithm not in algorithms(collective):
@@ -51,7 +51,7 @@ def closed_form(collective: str, algorithm: str, ranks: int) -> Form | None:
 
 
 def patterns_of(algorithm: Algorithm, ranks: int, root: int | None = None, **parameters: Any) -> Patterns | None:
-    """The patterns that an algorithm says it has with these parameters, or None where it does not say."""
+    """The patterns that an algorithm declares for these parameters, or None where it declares none."""
     if algorithm.patterns is None:
         return None
     if ranks == 1:

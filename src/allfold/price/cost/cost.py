@@ -1,17 +1,17 @@
 """What a schedule costs on a topology, in the α-β-γ model: how long it takes, and what limits it.
 
-Of one step, with B bytes in the buffer and m segments (x = B/m):
+For one step, with B bytes in the buffer and m segments (x = B/m):
 
-    startup    overhead · the most messages that one rank sends, or receives
-    latency    of the longest route; of equal steps in a row, in which everybody hands on what came, of the longest way
+    startup    overhead · the most messages that any rank sends, or receives
+    latency    of the longest route; for equal steps in a row that pass on what has just arrived, of the longest path
     transfer   x · max over links of (share of the buffer that crosses it / its bandwidth)
-    combining  x · the most that arrives at one rank to be combined / reduction
+    combining  x · the most that any rank has to combine / reduction
 
-and the step takes their sum; what ranks do within their own memory goes on meanwhile. One segment takes the sum of all
-steps. The next ones follow at the interval of whatever is busiest: a port, which serves one step at a time, is taken for
-the start and the bytes of all its messages, any other link for its bytes, a rank's arithmetic for what it combines. So
-m segments take `steps(B/m) + (m − 1) · interval(B/m)`. docs/model.md derives this and says where it is too high or too
-low.
+The step takes the sum of these; work within a rank's own memory overlaps with it. One segment takes the sum of all
+steps. Further segments follow at the interval of the busiest resource. A port serves one step at a time and is busy
+with the start and the bytes of all its messages; any other link is busy with its bytes; a rank's arithmetic is busy
+with what it combines. So m segments take `steps(B/m) + (m − 1) · interval(B/m)`. docs/model.md derives this and says
+where it is too high or too low.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .load import Load, check_request
 
 @dataclass(frozen=True)
 class Limit:
-    """What takes most of the time: `kind` is latency, reduction or the kind of the link that `name` names."""
+    """What takes most of the time: `kind` is latency, reduction, or the kind of the link called `name`."""
 
     kind: str
     name: str
     part: float
-    """Its part of the time, from 0 to 1."""
+    """Its share of the time, from 0 to 1."""
     alike: int = 1
-    """So many links are as busy as this one."""
+    """How many links are as busy as this one."""
 
     def __str__(self) -> str:
         return self.name if self.alike == 1 else f"{self.name} and {self.alike - 1} like it"
@@ -60,27 +60,27 @@ class Cost:
     steps: int
     limit: Limit
     parts: dict[str, float]
-    """Seconds of the time that go into startup, latency, transfer and combining."""
+    """How many seconds of the time go into startup, latency, transfer and combining."""
     busiest: str
-    """The link that is busy longest, by name."""
+    """The name of the link that is busy longest."""
     busiest_time: float
-    """Seconds that its bytes take in all."""
+    """Seconds that its bytes take in total."""
     busiest_port_bytes: float
     bounds: LowerBounds
     source: str
-    """`counted` from a schedule, `closed form`, or `at least` where a closed form only bounds it from below."""
+    """`counted` (from a schedule), `closed form`, or `at least` where the closed form is only a lower bound."""
     counts: Counts | None = None
     link_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     """Bytes through every link of the topology."""
 
     @cached_property
     def ratio(self) -> float:
-        """How many times the lower bound it takes."""
+        """The time divided by the lower bound."""
         return self.time / self.bounds.time if self.bounds.time else 1.0
 
     @cached_property
     def bus_bandwidth(self) -> float:
-        """Bytes a second, as nccl-tests has it: what each port would carry at least, over the time."""
+        """Bytes per second, as nccl-tests defines it: the least that each port must carry, divided by the time."""
         factor = float(find_collective(self.collective).bounds(self.ranks).busiest_port_bytes)
         return factor * self.size / self.time if self.time else 0.0
 
@@ -112,7 +112,7 @@ class Cost:
 
 
 def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None = None) -> Cost:
-    """The cost of a schedule for a buffer of `size` bytes, with so many segments or, unless given, the best number."""
+    """The cost of a schedule for a buffer of `size` bytes, with the given number of segments or the best."""
     topology.require(schedule.ranks)
     load = Load.of(fold(schedule), topology, schedule.ranks)
     return price(
@@ -130,7 +130,7 @@ def price(
     source: str = "closed form",
     counts: Counts | None = None,
 ) -> Cost:
-    """The cost of a load that is known already: sizes cost next to nothing more."""
+    """The cost of a load that is already known: pricing another size is nearly free."""
     check_request(size, segments)
     topology, size = load.topology, int(size)
     chosen = load.best_segments(size) if segments is None else segments

@@ -20,42 +20,42 @@ from ..topology.topology import Routes, Topology
 
 Floats = NDArray[np.float64]
 
-SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it further is never worth another start
+SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it smaller never pays for another start
 MOST_SEGMENTS = 65_536
 _MOST_BYTES = 2**63
-_EXPANDED = 1024  # up to so many ranks an exchange of everybody with everybody is taken apart, a million messages
+_EXPANDED = 1024  # ranks; up to here an all-to-all exchange is expanded into its messages, about a million
 
 
 class RoutesDiffer(UsageError):
-    """These patterns say too little for a topology on which not all routes are alike."""
+    """These patterns do not say enough for a topology whose routes are not all alike."""
 
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Steps in columns, equal ones once; then what is busy for how long in all steps together."""
+    """Steps as columns, equal steps stored once; then how long each resource is busy over all steps."""
 
     topology: Topology
     ranks: int
     times: NDArray[np.int64]
     startup: Floats
-    """Seconds a step, as is `latency`; the next three are seconds per byte."""
+    """Seconds per step, like `latency`; the three after that are seconds per byte."""
     latency: Floats
     transfer: Floats
     combining: Floats
     local: Floats
     link_share: Floats
-    """What crosses every link in all steps together, as a share of the buffer."""
+    """What crosses each link over all steps, as a share of the buffer."""
     port_starts: NDArray[np.int64]
-    """Messages of every port in all steps together: those that go out by rank, then those that come in."""
+    """Messages of each port over all steps: the outgoing ports by rank, then the incoming ones."""
     port_time: Floats
-    """Seconds per byte that every port is taken in all steps together. It serves one step at a time, and is taken for as
-    long as its slowest message, alone on its route, is on the way."""
+    """Seconds per byte that each port is busy over all steps. It serves one step at a time, and is busy for as long as
+    its slowest message would take alone on its route."""
     combined: Floats
-    """What every rank combines in all steps together, as a share of the buffer."""
+    """What each rank combines over all steps, as a share of the buffer."""
     largest: float
     """The largest message, as a share of the buffer."""
     cut: tuple[str, float] | None = None
-    """Where the exchange of everybody with everybody was not taken apart: the busiest cut, and its seconds per byte."""
+    """If an all-to-all exchange was not expanded: the busiest cut, and its seconds per byte."""
 
     @staticmethod
     def of(patterns: Patterns, topology: Topology, ranks: int) -> Load:
@@ -67,11 +67,11 @@ class Load:
 
     @cached_property
     def link_time(self) -> Floats:
-        """Seconds per byte that every link is busy in all."""
+        """Seconds per byte that each link is busy in total."""
         return self.link_share / self.topology.bandwidth
 
     def busiest(self) -> tuple[str, str, int, float]:
-        """What carries bytes for the longest time: its kind and name, how many are as busy, and seconds per byte."""
+        """What carries bytes longest: its kind and name, how many are equally busy, and seconds per byte."""
         busy = self.link_time
         if self.cut is not None and self.cut[1] > busy.max():
             return "cut", self.cut[0], 1, self.cut[1]
@@ -79,7 +79,7 @@ class Load:
         return link.kind, link.name, int(np.count_nonzero(busy >= busy.max() * (1 - 1e-9))), float(busy.max())
 
     def parts(self, size: int, segments: int) -> dict[str, float]:
-        """Seconds that go into startup, latency, transfer and combining, for a buffer cut into so many segments."""
+        """Seconds that go into startup, latency, transfer and combining, for a buffer cut into this many segments."""
         x = size / segments
         path = self.startup + self.latency + (self.transfer + self.combining) * x
         found = {
@@ -102,14 +102,14 @@ class Load:
         return found
 
     def best_segments(self, size: int) -> int:
-        """The fewest segments whose time is within 1 % of the least; the least itself is often flat and far out."""
+        """The fewest segments whose time is within 1 % of the minimum; the curve is often flat around its minimum."""
         return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size)
 
     @cached_property
     def _resources(self) -> tuple[Floats, Floats, float, float]:
         """Seconds to start, and seconds per byte, of all ports; seconds per byte of the busiest link and arithmetic."""
         busy = self.link_time
-        # Of all ports with equally many messages only the one with the most bytes can matter.
+        # Among ports with the same number of messages, only the one with the most bytes can matter.
         many, which = np.unique(self.port_starts, return_inverse=True)
         starts: Floats = many.astype(np.float64) * self.topology.overhead
         most: Floats = np.zeros(len(many))
@@ -119,7 +119,7 @@ class Load:
 
 
 def fewest_segments(time: Callable[[int], float], largest: float) -> int:
-    """The fewest segments with which `time` is within 1 % of the least. It is convex, so halving finds both."""
+    """The fewest segments with which `time` is within 1 % of its minimum. `time` is convex: bisection finds both."""
     low, high = 1, int(min(MOST_SEGMENTS, max(1.0, largest / SMALLEST_SEGMENT)))
     while low < high:
         middle = (low + high) // 2
@@ -133,7 +133,7 @@ def fewest_segments(time: Callable[[int], float], largest: float) -> int:
 
 
 def check_request(size: int, segments: int | None) -> None:
-    """Refuse what is no number of bytes, or no number of segments."""
+    """Refuse an invalid number of bytes or of segments."""
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 <= size <= _MOST_BYTES:
         raise UsageError(f"a buffer of {size!r:.40} bytes: size must be a number of bytes, from 0 to 2**63")
     if segments is None:
@@ -143,7 +143,7 @@ def check_request(size: int, segments: int | None) -> None:
 
 
 class _Count:
-    """Counting goes pattern by pattern; this is where the sums grow."""
+    """The running sums while patterns are counted one by one."""
 
     def __init__(self, topology: Topology, ranks: int) -> None:
         self.topology, self.ranks = topology, ranks
@@ -187,7 +187,7 @@ class _Count:
         self.rows.append((np.asarray([times], np.int64), tuple(np.asarray([figure], np.float64) for figure in figures)))
 
     def _count_ports(self, pattern: Pattern) -> tuple[int, Floats]:
-        """Add up what the pattern does to ports and ranks; the busiest port's messages, and what arrives to be combined."""
+        """Add the pattern to ports and ranks; return the busiest port's messages, and what arrives to be combined."""
         out, into = (np.bincount(side, minlength=self.ranks) for side in (pattern.source, pattern.destination))
         self.port_starts += pattern.times * np.concatenate([out, into])
         arriving: Floats = np.bincount(pattern.destination, pattern.reduced, self.ranks).astype(np.float64)
@@ -222,7 +222,7 @@ class _Count:
         )
 
     def _taken(self, pattern: Pattern, share: Floats, routes: Routes) -> Floats:
-        """Seconds per byte that every port is taken in one step."""
+        """Seconds per byte that each port is busy in one step."""
         alone = pattern.share / np.minimum.reduceat(self.topology.bandwidth[routes.links], routes.offsets[:-1])
         longest = np.zeros(2 * self.ranks)
         np.maximum.at(longest, pattern.source, alone)
@@ -290,7 +290,7 @@ class _Count:
         self._row_of_everybody(pattern, latency, transfer, slowest)
 
     def _cuts(self) -> Iterator[tuple[str, float, float]]:
-        """Messages that cross every cut of the topology when everybody sends to everybody."""
+        """Messages that cross each cut of the topology in an all-to-all exchange."""
         for cut in self.topology.cuts:
             sizes = np.unique(cut.group[: self.ranks], return_counts=True)[1].astype(np.int64)
             yield cut.name, float((sizes * (self.ranks - sizes)).max()), cut.bandwidth
@@ -298,15 +298,15 @@ class _Count:
 
 
 def _longest_way(pattern: Pattern, latency: Floats, ranks: int) -> float:
-    """The most latency on any way that leads through as many messages as there are steps, each sent where the last came.
+    """The largest latency of any chain of messages, one per step, each sent from where the last one arrived.
 
-    In a ring over hosts no such way crosses a network card in every step, only where a host ends.
+    In a ring over hosts, no such chain crosses a network card in every step: only between hosts.
     """
     nowhere = ranks
     after, waits = np.full(ranks + 1, nowhere), np.zeros(ranks + 1)
     after[pattern.source], waits[pattern.source] = pattern.destination, latency
     at, waited, left = np.arange(ranks + 1), np.zeros(ranks + 1), pattern.times
-    while left:  # by doubling: `after` and `waits` are of 1, 2, 4, … steps
+    while left:  # by doubling: `after` and `waits` cover 1, 2, 4, … steps
         if left & 1:
             waited, at = waited + waits[at], after[at]
         waits, after, left = waits + waits[after], after[after], left >> 1
@@ -315,16 +315,16 @@ def _longest_way(pattern: Pattern, latency: Floats, ranks: int) -> float:
 
 @lru_cache(maxsize=4)
 def _all_pairs(topology: Topology, ranks: int) -> tuple[Floats, float, float]:
-    """How many routes cross every link when everybody sends to everybody; their longest latency and least bandwidth."""
+    """How many routes of an all-to-all exchange cross each link; their longest latency and least bandwidth."""
     crossed = np.zeros(len(topology.links))
     latency, slowest = 0.0, inf
     everyone = np.arange(ranks)
-    if all_alike(topology):  # then P−1 times as many as when everybody sends to its neighbour
+    if all_alike(topology):  # then P−1 times as many as when every rank sends to its neighbour
         routes = topology.routes(everyone, np.roll(everyone, -1))
         each = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
         crossed += (ranks - 1) * np.bincount(routes.links, minlength=len(crossed))
         return crossed, float(each.max()), float(topology.bandwidth[routes.links].min())
-    for source in np.array_split(everyone, -(-ranks // 64)):  # some at a time, for the sake of memory
+    for source in np.array_split(everyone, -(-ranks // 64)):  # in batches, to limit memory
         pairs = [side.ravel() for side in np.meshgrid(source, everyone, indexing="ij")]
         other = pairs[0] != pairs[1]
         routes = topology.routes(pairs[0][other], pairs[1][other])

@@ -1,7 +1,7 @@
 """Which algorithm, for this size, on this topology: every algorithm of a collective priced, the fastest first.
 
-Where an algorithm says its patterns (see `closed_form`) no schedule is built, so a hundred thousand ranks can be planned;
-where it does not, its schedule is built and counted, as far as that is bearable.
+Where an algorithm declares its patterns (see `closed_form`) no schedule is built, so a hundred thousand ranks can be
+planned; where it does not, its schedule is built and counted, up to `MOST_COUNTED` ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Plan:
     left_out: dict[str, str]
     """Algorithms that could not be priced, and why."""
     groups: tuple[int, ...]
-    """The sizes of the consecutive groups of ranks that algorithms of two levels were given."""
+    """The sizes of the consecutive groups of ranks that two-level algorithms were given."""
 
     @property
     def winner(self) -> Cost:
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def reason(self) -> str:
-        """One sentence: where the winner gains on the next, and what limits it."""
+        """One sentence: why the winner beats the next one, and what limits it."""
         first = self.winner
         fastest = min(cost.time for cost in self.costs)
         rest = [cost for cost in self.costs[1:] if cost.time > CLOSE * fastest]
@@ -89,7 +89,7 @@ class Plan:
 
 @dataclass
 class Planner:
-    """Prices many sizes on one topology; what does not depend on the size is found once."""
+    """Prices many sizes on one topology; what does not depend on the size is computed once."""
 
     collective: str
     topology: Topology
@@ -111,7 +111,7 @@ class Planner:
             why = "; ".join(f"{name}: {reason}" for name, reason in self._left_out.items())
             raise UsageError(f"no algorithm of {self.collective} can be priced for {self.ranks} ranks: {why}")
         costs.sort(key=lambda cost: cost.time)
-        # The number of segments is only good to a per cent, so of those that close the one with the least to start wins.
+        # The number of segments is only good to 1 %. So among costs this close, the one with the fewest starts wins.
         close = [cost for cost in costs if cost.time <= CLOSE * costs[0].time]
         close.sort(key=lambda cost: cost.steps * cost.segments)
         costs[: len(close)] = close
@@ -152,7 +152,7 @@ class Planner:
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """For algorithms of two levels: the hosts, where they hold several ranks each; else equal groups of about √P."""
+        """For two-level algorithms: the hosts, if they have several ranks each; else equal groups of about √P."""
         host = self.topology.host[: self.ranks]
         sizes = np.unique(host, return_counts=True)[1]
         if 1 < len(sizes) < self.ranks and (np.diff(host) >= 0).all():
@@ -170,7 +170,7 @@ def plan(
     segments: int | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Every algorithm of the collective, or those named, priced for one size."""
+    """Every algorithm of the collective (or only those named), priced for one size."""
     return Planner(collective, topology, ranks, names, progress).plan(size, segments)
 
 

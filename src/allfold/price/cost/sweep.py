@@ -22,7 +22,7 @@ class Sweep:
 
     @property
     def winners(self) -> list[str]:
-        """The algorithms that win somewhere, in the order in which they are met from small to large."""
+        """The algorithms that win somewhere, in the order in which they first win, from small to large."""
         met = (self.plans[ranks, size].winner.algorithm for size in self.sizes for ranks in self.ranks)
         return list(dict.fromkeys(met))
 
@@ -56,7 +56,7 @@ def sweep(
     names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Plans for all sizes and numbers of ranks; `topology` gives the one for so many ranks."""
+    """Plans for all sizes and numbers of ranks; `topology` makes the topology for a number of ranks."""
     plans: dict[tuple[int, int], Plan] = {}
     for many in ranks:
         planner = Planner(collective, topology(many), many, names, progress)

@@ -1,8 +1,8 @@
-"""The critical path: from the last message back to the beginning, along whoever was waited for last.
+"""The critical path: from the last message back to the beginning, always along what was waited for last.
 
-A message can be held up twice: before it leaves (by what it carries, or by the port) and before it lands (by the chunk,
-or by the rank that is combining something else). For both the simulation remembers the last one that was waited for,
-and the moment of that one's life that ended the wait.
+A message can be delayed twice: before it leaves (by the data it carries, or by the port) and before it lands (by the
+chunk, or because the rank is combining something else). For both, the simulation records the last message that was
+waited for, and which moment of that message ended the wait.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .fairness import Floats, Ints
 
 NOBODY = -1
 AT_POSTED, AT_SENT, AT_ACCEPTED, AT_TAKEN, AT_END = range(5)
-"""Message m, waited for up to one of these moments of its life, is written 5 · m + moment.
+"""That message m was waited for until one of these moments is encoded as 5 · m + moment.
 
-Its sender posts it, and it starts when its receiver has accepted it. It is taken when it is sent: that word is
-for whoever waits at its destination.
+Its sender posts it, and it starts when its receiver has accepted it. Sent and taken are the same time: `AT_TAKEN` is
+used by those who wait at its destination.
 """
 
 
@@ -28,11 +28,11 @@ def walk(
     before: Sequence[int],
     behind: Sequence[int],
 ) -> tuple[Ints, Ints, Floats]:
-    """The messages of the path in order of time, how far each is shifted, and from when to when it held the end back.
+    """The messages of the path in order of time, how far each is shifted, and from when to when it delayed the end.
 
-    `moments` are the times at which each message was posted, started, was sent and ended, `ends` its ranks. Where a
-    message stands for others too, the one that is meant is the one that met its follower: at the rank where that one
-    left or landed.
+    `moments` are the times at which each message was posted, started, was sent and ended; `ends` are its ranks. Where
+    one message stands for several, the one meant is the one that met its follower, at the rank where the follower left
+    or landed.
     """
     posted, started, sent, ended = moments
     when = {AT_POSTED: posted, AT_SENT: sent, AT_ACCEPTED: started, AT_TAKEN: sent, AT_END: ended}

@@ -1,13 +1,13 @@
-"""Who waits for whom: the messages of a schedule, and the contents of chunks that they need and make.
+"""Who waits for whom: the messages of a schedule, and the versions of chunks that they read and make.
 
-A message is what a rank sends to another within one step, however many chunks that are. A *version* is what a chunk of
-a rank holds between two changes of it: the initial content, or what the moves of one step have made of it. A message
-may leave when the versions that it reads are there. It may land when the version before the one it makes is there and
-everybody who reads that one has sent it: moves of a step read the state from before the step, and the chunk exists
-once. What has come too early waits beside the buffer.
+A message is everything that a rank sends to another within one step, however many chunks. A *version* is what a chunk
+of a rank holds between two writes: the initial content, or the result of the moves of one step. A message may leave
+when the versions that it reads exist. It may land when the version before the one it makes exists and all readers of
+that one have sent it: moves of a step read the state from before the step, and there is only one copy of the chunk.
+What arrives too early waits outside the buffer.
 
-There may be as many as a million readers and writers of versions, but each move is one reader and one writer, so that
-the tables below are as long as the schedule, however dense the dependencies.
+There may be a million readers and writers of versions. But each move is one reader and one writer, so the tables below
+are as long as the schedule, however dense the dependencies are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rows:
 
     @staticmethod
     def group(key: NDArray[np.integer], values: NDArray[np.integer], many: int) -> Rows:
-        """List k holds those of `values` whose key is k, in their order."""
+        """List k holds the `values` whose key is k, in their original order."""
         if len(key) and (key[1:] < key[:-1]).any():
             order = np.argsort(key, kind="stable")
             key, values = key[order], values[order]
@@ -40,9 +40,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Moves:
-    """The moves of a schedule, or of the part of it that has to be looked at, in order of steps.
+    """The moves of a schedule, or of the part of it that is simulated, in order of steps.
 
-    `reads` and `writes` name a chunk of a rank by one number, `message` what travels together.
+    `reads` and `writes` name a chunk of a rank by one number; `message` is the same for moves that travel together.
     """
 
     steps: int
@@ -81,18 +81,18 @@ class Dependencies:
     """
 
     move: Ints
-    """The first move of every message; `moves` and `reduces` count those it carries, and those that combine."""
+    """The first move of every message; `moves` counts the moves it carries, `reduces` those that combine."""
     moves: Ints
     reduces: Ints
     reads: Rows
-    """Of every message, a version a move."""
+    """For every message: one version per move."""
     writes: Rows
     readers: Rows
-    """Of every version, a message a move."""
+    """For every version: one message per move."""
     writers: Rows
     followed: NDArray[np.bool_]
     given: NDArray[np.bool_]
-    """Versions that are there from the start."""
+    """Versions that exist from the start."""
 
 
 def find_dependencies(moves: Moves) -> Dependencies:
@@ -120,7 +120,7 @@ def find_dependencies(moves: Moves) -> Dependencies:
 
 
 def group_messages(moves: Moves) -> tuple[Ints, Ints, Ints]:
-    """The message of every move, and of every message its first move and how many it carries; in order of first moves."""
+    """The message of every move; for every message its first move and its number of moves. Ordered by first move."""
     _, move, message, many = np.unique(moves.message, return_index=True, return_inverse=True, return_counts=True)
     order = np.argsort(move, kind="stable")
     number = np.empty(len(order), np.int64)

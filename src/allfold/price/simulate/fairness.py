@@ -1,8 +1,8 @@
-"""How transfers share links: each gets as much as is possible without taking from one that has less (max-min fairness).
+"""How transfers share links: each gets as much as possible without taking from one that has less (max-min fairness).
 
-`fair_rates` is the whole of it, for a given set of transfers. `Flows` keeps the transfers that are under way in a
-simulation and finds new rates only where something has changed: a link whose transfers could not fill it even together
-holds nobody back, so a change spreads through the other links alone, and mostly not at all.
+`fair_rates` computes this for a given set of transfers. `Flows` keeps the transfers that are under way in a simulation
+and computes new rates only where something has changed. A link that all its transfers together cannot fill slows none
+of them down. So a change spreads only through the other links, and mostly not at all.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 ROUNDING = 1e-12
-"""Two times, or two rates, that differ by less than this part of themselves are the same."""
+"""Two times, or two rates, are the same if they differ by less than this fraction."""
 
-_MANY = 48  # from so many flows on, arrays are faster than lists
+_MANY = 48  # from this many flows on, arrays are faster than lists
 
 
 def fair_rates(routes: NDArray[np.integer], bandwidth: Floats, limit: Floats) -> Floats:
-    """The max-min fair rate of every flow: row i of `routes` are its links, `limit[i]` is what it can take at most.
+    """The max-min fair rate of every flow: row i of `routes` holds its links, `limit[i]` is the most it can take.
 
-    Rows are filled up with a link of infinite bandwidth; a link that stands twice in a row is crossed twice. All links
-    that are the narrowest place for every one of their flows are settled in one round, so that independent parts of a
-    network do not wait for each other.
+    Rows are padded with a link of infinite bandwidth; a link that appears twice in a row is crossed twice. All links
+    that are the bottleneck of every one of their flows are settled in one round, so that independent parts of a network
+    do not wait for each other.
     """
     rate, left, waiting = limit.astype(np.float64), bandwidth.astype(np.float64), np.arange(len(limit))
     links, width = len(bandwidth), routes.shape[1]
@@ -57,7 +57,7 @@ class _Flow:
         self.rate, self.stamp = 0.0, 0
 
     def go_on(self, rate: float, now: float) -> float:
-        """Take up another rate; the time at which it will be through."""
+        """Change to another rate; return the time at which it will finish."""
         self.left = left = max(0.0, self.left - self.rate * (now - self.since))
         self.rate, self.since = rate, now
         self.stamp += 1
@@ -65,21 +65,21 @@ class _Flow:
 
 
 class Flows:
-    """The transfers under way: what is left of each, how fast it goes, and when it will be through."""
+    """The transfers under way: what is left of each, its rate, and when it will finish."""
 
     def __init__(self, bandwidth: Sequence[float]) -> None:
         self._bandwidth = list(bandwidth)
         self._full = [value * (1 + ROUNDING) for value in bandwidth]
-        self._demand = [0.0] * len(bandwidth)  # what the flows of a link would take if they were alone
+        self._demand = [0.0] * len(bandwidth)  # the sum of the limits of a link's flows
         self._tight = [False] * len(bandwidth)
         self._on: list[dict[int, _Flow]] = [{} for _ in bandwidth]
         self._flows: dict[int, _Flow] = {}
-        self._finish: list[tuple[float, int, int]] = []  # a heap; an entry whose stamp is old no longer holds
+        self._finish: list[tuple[float, int, int]] = []  # a heap; an entry with an old stamp is no longer valid
         self._begun: list[_Flow] = []
         self._touched: set[int] = set()
 
     def start(self, number: int, route: Sequence[int], size: float, limit: float, now: float) -> None:
-        """A transfer of `size` bytes begins, that can take at most `limit`. Its rate is known after the next `settle`."""
+        """Begin a transfer of `size` bytes that can take at most `limit`. Its rate is known after the next `settle`."""
         self._flows[number] = flow = _Flow(number, route, size, limit, now)
         for link in route:
             self._on[link][number] = flow
@@ -88,7 +88,7 @@ class Flows:
         self._touched.update(route)
 
     def next(self) -> float:
-        """When the first of them will be through."""
+        """When the first of them will finish."""
         finish, flows = self._finish, self._flows
         while finish:
             time, number, stamp = finish[0]
@@ -99,7 +99,7 @@ class Flows:
         return inf
 
     def take_finished(self, until: float) -> list[int]:
-        """The flows that are through by then; they leave."""
+        """Remove and return the flows that have finished by then."""
         through = []
         while self.next() <= until:
             number = heappop(self._finish)[1]
@@ -107,14 +107,14 @@ class Flows:
             for link in flow.route:
                 on = self._on[link]
                 on.pop(number, None)
-                # An empty link is exactly empty, so that rounding does not pile up.
+                # Reset an empty link to exactly zero, so that rounding errors do not accumulate.
                 self._demand[link] = self._demand[link] - flow.limit if on else 0.0
             self._touched.update(flow.route)
             through.append(number)
         return through
 
     def settle(self, now: float) -> None:
-        """New rates for those whose links have seen somebody come or go."""
+        """Compute new rates for flows on links where a flow has started or ended."""
         if not self._touched:
             return
         tight, seeds = self._tight, []
@@ -137,9 +137,9 @@ class Flows:
         self._touched, self._begun = set(), []
 
     def _share_one(self, link: int, now: float) -> bool:
-        """What is most frequent, done quickly: the flows of one tight link, held back nowhere else, share it equally.
+        """A fast path for the most frequent case: flows limited by one tight link and nothing else share it equally.
 
-        The first of them that is through brings everyone here again, so only that one's time is noted.
+        When the first of them finishes, all of them come here again, so only its time is recorded.
         """
         on, tight = self._on[link], self._tight
         if not tight[link]:
@@ -171,7 +171,7 @@ class Flows:
         return found
 
     def _share(self, flows: list[_Flow]) -> list[float]:
-        """Their fair rates: links that are not tight hold none of them back."""
+        """Their fair rates: links that are not tight do not limit any of them."""
         tight, links = self._tight, dict[int, int]()
         routes = [[link for link in flow.route if tight[link]] for flow in flows]
         for route in routes:
@@ -186,7 +186,7 @@ class Flows:
         return fair_rates(np.asarray(table), bandwidth, np.asarray(limit)).tolist()  # type: ignore[no-any-return]
 
     def _set(self, flow: _Flow, rate: float, now: float) -> None:
-        # Even where the rate stays: only the first of those that shared a link may have been noted.
+        # Even where the rate stays the same: only the first of those that shared a link may have been recorded.
         heappush(self._finish, (flow.go_on(rate, now), flow.number, flow.stamp))
 
 

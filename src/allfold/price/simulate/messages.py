@@ -1,4 +1,4 @@
-"""What every message of a simulation weighs, which way it goes, and what it takes there."""
+"""Every message of a simulation: its bytes, its route, and what it takes on the way."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from .symmetry import Shift, network
 
 @dataclass(frozen=True)
 class Facts:
-    """Lists with an entry a message, where nothing else is said; a list gives an element much faster than an array."""
+    """One entry per message unless noted otherwise; in lists, since reading one element is faster than in an array."""
 
     source: list[int]
     destination: list[int]
-    """The one of the ranks that are simulated that stands for it."""
+    """The simulated rank that stands for the destination."""
     stays: list[bool]
     """It goes from a rank to itself."""
     step: list[int]
     order: list[int]
-    """Who is first at a tie: by step, then the nearest to the right, so that not all senders crowd one receiver."""
+    """Who goes first at a tie: by step, then the nearest to the right, so that senders do not all pick one receiver."""
     orders: int
     bytes: list[float]
-    """Of one segment."""
+    """Bytes of one segment."""
     combining: list[float]
     """Seconds."""
     latency: list[float]
-    """Seconds, an entry a message and segment."""
+    """Seconds, one entry per message and segment."""
     limit: list[float]
-    """Bytes a second that it could take alone, an entry a message and segment."""
+    """Bytes per second that it could take alone, one entry per message and segment."""
     pair: list[int]
-    """Its route among `routes`."""
+    """The index of its route in `routes`."""
     routes: list[tuple[int, ...]]
     bandwidth: list[float]
-    """Of every link."""
+    """One entry per link."""
     overhead: list[float]
-    """Of every rank."""
+    """One entry per rank."""
 
 
 def facts_of(

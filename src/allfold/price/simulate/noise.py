@@ -1,4 +1,4 @@
-"""What disturbs a real machine: messages that take longer than they should, and ranks that are slower than the others."""
+"""What disturbs a real machine: messages that take longer than they should, and ranks that are slower than others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Noise:
     """Disturbances drawn from a seed: the same seed, schedule and segments give the same times.
 
     Every message's latency is multiplied, and the bandwidth it can reach divided, by 1 + x, where x is drawn from an
-    exponential distribution with mean `latency` or `bandwidth`. Noise only delays: a machine has bad moments, and no
-    moments in which it is better than it is. A rank of `slow` takes so many times as long to start a message, to
-    combine, and to get bytes through its ports.
+    exponential distribution with mean `latency` or `bandwidth`. Noise only delays: a machine is sometimes slower than
+    it should be, and never faster. A rank in `slow` takes that many times as long to start a message, to combine, and
+    to get bytes through its ports.
     """
 
     latency: float = 0.0
@@ -49,7 +49,7 @@ class Noise:
         )
 
     def slowness(self, ranks: int) -> Floats:
-        """Every rank's factor, 1 for those that are as fast as they should be."""
+        """Every rank's factor; 1 for ranks that run at full speed."""
         factor = np.ones(ranks)
         for rank, value in self.slow.items():
             if not 0 <= rank < ranks:

@@ -5,20 +5,20 @@ What a message goes through:
 1. It is *ready* when everything it carries has been made at its source (`dependencies`). No step waits for another:
    a rank that has what it needs goes on.
 2. A port, outgoing or incoming, serves one step and segment at a time: the messages of a step happen at once, as the
-   language says, and those of another wait until these are sent. Of a rank's messages that are ready, the lowest segment
-   goes first, then the lowest step; it waits for both its ports, and the others of its rank wait with it. Starting a
-   message takes both ranks `overhead`; a rank posts one at a time, and accepts one at a time.
+   language says, and those of other steps wait until these are sent. Among a rank's ready messages, the lowest
+   segment goes first, then the lowest step. It waits for both its ports, and the rank's other messages wait behind it.
+   Starting a message takes both ranks `overhead`; a rank posts one at a time, and accepts one at a time.
 3. From *start* to *sent* its bytes flow, at a rate that is max-min fair on all links of its route, the ports at both
    ends included (`fairness`).
-4. It has *arrived* the latencies of its links later. Meanwhile the port does something else.
-5. It *lands* when the chunk is free for it: no earlier content is still needed or still to come. Combining takes the
-   rank bytes / `reduction`, one message after the other; copying takes nothing more, since the bytes have been
-   carried already.
+4. It has *arrived* after the latencies of its links. Meanwhile the port can serve other messages.
+5. It *lands* when the chunk is free for it: no earlier content is still needed or still to come. Combining takes
+   bytes / `reduction`, one message after the other; copying takes no extra time, since the bytes were transferred
+   already.
 
 Alone on its route, a message takes overhead + Σ latency + bytes / bandwidth, then its reduced bytes / reduction.
 
-Everything is exact up to rounding. What makes it fast is that most schedules are the same from many ranks (`symmetry`):
-of a ring of 1,024 ranks on a fat tree with 128 ranks a leaf, an eighth is simulated, and the rest read off.
+Everything is exact up to rounding. It is fast because most schedules look the same from many ranks (`symmetry`): of a
+ring of 1,024 ranks on a fat tree with 128 ranks per leaf, one eighth is simulated and the rest is derived from it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from .timeline import Timeline
 __all__ = ["Noise", "Timeline", "simulate"]
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the number of messages that are done, and of all."""
+"""Called now and then with the number of messages that are done, and the total."""
 
 MOST_MESSAGES = 2**25
-"""Segments counted one by one: what is known of so many takes some gigabytes."""
+"""Each segment counts as a message of its own: the state of this many takes several gigabytes."""
 
 _START, _ARRIVE, _END = range(3)
 
@@ -62,7 +62,7 @@ def simulate(
 ) -> Timeline:
     """Run `schedule` for a buffer of `size` bytes, each chunk in `segments` segments, and say what happened when.
 
-    `symmetric=False` simulates every rank even where the times of some tell those of all.
+    `symmetric=False` simulates every rank even where the times of some ranks give the times of all.
     """
     topology.require(schedule.ranks)
     check_request(size, segments)
@@ -73,9 +73,10 @@ def simulate(
 
 
 class _Simulation:
-    """The one place that changes. Message m's segment s is number m · segments + s, and so it is for versions.
+    """All mutable state of a simulation. Segment s of message m has number m · segments + s; versions likewise.
 
-    State is held in lists: events come one by one, and a list gives an element ten times faster than an array.
+    State is held in lists: events come one by one, and reading one element of a list is ten times faster than of an
+    array.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class _Simulation:
         self.ready, self.start, self.sent, self.arrived, self.landed, self.end = ([np.nan] * many for _ in range(6))
         # What is still missing: for a message to leave and to land, for a version to be made and to be read.
         unread = np.diff(needs.readers.starts)
-        free = needs.given & (unread == 0)  # initial contents that nobody reads may be replaced at once
+        free = needs.given & (unread == 0)  # initial content that nobody reads may be replaced at once
         message = np.repeat(np.arange(len(needs.move)), np.diff(needs.reads.starts))
         kept = (needs.reads.values, ~needs.given), (needs.writes.values - 1, ~free)
         missing, blocked = (np.bincount(message[table[at]], minlength=len(needs.move)) for at, table in kept)
@@ -107,7 +108,7 @@ class _Simulation:
         self.followed = needs.followed.tolist()
         # Ports and combining units of the ranks.
         ranks = shift.ranks
-        self.serves, self.accepts = [NOBODY] * ranks, [NOBODY] * ranks  # the step and segment that goes out, and in
+        self.serves, self.accepts = [NOBODY] * ranks, [NOBODY] * ranks  # the step and segment being sent, received
         self.sending, self.taking = [0] * ranks, [0] * ranks
         self.shut_out: list[list[int]] = [[] for _ in range(ranks)]  # ports that wait for this one to receive
         self.queues: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
@@ -115,7 +116,7 @@ class _Simulation:
         self.starts_until, self.accepts_until = [0.0] * ranks, [0.0] * ranks
         self.sent_at, self.taken_at = [-1.0] * ranks, [-1.0] * ranks
         self.last_started, self.last_accepted, self.last_sent, self.last_taken = ([NOBODY] * ranks for _ in range(4))
-        # Who was the last to be waited for: with the data, or at the port; and at the destination.
+        # What was waited for last: for the data or the port, and at the destination.
         self.before, self.behind = [NOBODY] * many, [NOBODY] * many
         self.posted = [np.nan] * many
         self.events: list[tuple[float, int, int]] = []
@@ -153,7 +154,7 @@ class _Simulation:
         return self._timeline()
 
     def _settle(self) -> None:
-        """When everything that happens now has happened: who lands, who may use a port, how fast everybody goes."""
+        """After all events of this moment: which messages land, which may use a port, and at which rates."""
         events, until = self.events, self.now * (1 + ROUNDING)
         if self.landing:
             self._land()
@@ -176,7 +177,7 @@ class _Simulation:
         self.asked.append(port)
 
     def _serve_ports(self) -> None:
-        """Start what is first in its queue, and finds both ports free or serving the same step and segment."""
+        """Start messages that are first in their queue if both ports are free or serve the same step and segment."""
         heads = [(*self.queues[port][0], port) for port in set(self.asked) if self.queues[port]]
         self.asked.clear()
         heapify(heads)
@@ -185,7 +186,7 @@ class _Simulation:
             of, segment = divmod(message, self.segments)
             group, destination = self.facts.step[of] * self.segments + segment, self.facts.destination[of]
             if self.serves[port] not in (NOBODY, group):
-                continue  # it will be asked again when that is sent
+                continue  # it is asked again when that one is sent
             if self.accepts[destination] not in (NOBODY, group):
                 self.shut_out[destination].append(port)
                 continue
@@ -198,7 +199,7 @@ class _Simulation:
                 heappush(heads, (*self.queues[port][0], port))
 
     def _begin(self, message: int, source: int, destination: int) -> None:
-        """The sender posts it when it has posted the others, the receiver accepts it when it has accepted the others."""
+        """The sender posts one message after the other; the receiver accepts one after the other."""
         begin, lately = self.now, self.now * (1 - ROUNDING)
         if self.ready[message] < lately:
             if self.taken_at[destination] >= lately:
@@ -246,7 +247,7 @@ class _Simulation:
                 self.last_taken[destination], self.taken_at[destination] = message, now
                 self.asked += self.shut_out[destination]
                 self.shut_out[destination].clear()
-        # Whoever replaces what was sent may land.
+        # Messages that replace what was sent may land.
         starts, versions = self.reads
         for version in versions[starts[of] : starts[of + 1]]:
             number = version * self.segments + segment
@@ -261,7 +262,7 @@ class _Simulation:
             self.landing.append(message)
 
     def _land(self) -> None:
-        """Write what has come, or combine it, one after the other at every rank."""
+        """Write what has arrived, or combine it; each rank combines one message after the other."""
         now, segments = self.now, self.segments
         if len(self.landing) > 1:
             self.landing.sort(
@@ -282,7 +283,7 @@ class _Simulation:
         self.landing.clear()
 
     def _note_end(self, message: int) -> None:
-        """What it made is there: whoever reads that may go, and whoever replaces that may land."""
+        """What it made exists now: messages that read it may leave, and messages that replace it may land."""
         self.end[message] = self.now
         segments = self.segments
         of, segment = divmod(message, segments)
@@ -303,13 +304,13 @@ class _Simulation:
                     self._make_ready(number)
 
     def _open(self, version: int, segment: int, by: int) -> None:
-        """The version before is there and has been sent by all who read it."""
+        """The version before exists, and all messages that read it have been sent."""
         starts, writers = self.writers
         for writer in writers[starts[version] : starts[version + 1]]:
             number = writer * self.segments + segment
             self.blocked[number] -= 1
             self.behind[number] = by
-            if not self.blocked[number] and self.arrived[number] == self.arrived[number]:  # it is there, not NaN
+            if not self.blocked[number] and self.arrived[number] == self.arrived[number]:  # it has arrived: not NaN
                 self.landing.append(number)
 
     # The end ---------------------------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ class _Simulation:
         raise ScheduleError(message, step=self.facts.step[of], site=self.schedule.where(move))
 
     def _timeline(self) -> Timeline:
-        """The times of all messages, those that were not simulated from the ones that stand for them."""
+        """The times of all messages; those that were not simulated are taken from the ones that stand for them."""
         segments, schedule, ranks = self.segments, self.schedule, self.schedule.ranks
         every = Moves.of(schedule)
         _, move, moves = group_messages(every)

@@ -1,10 +1,10 @@
-"""What need not be simulated because it happens elsewhere in the same way.
+"""What need not be simulated, because the same happens on other ranks.
 
 Most large schedules look the same from every rank: shift all ranks of a ring by one, and the chunks with them, and it is
 the same ring. If the network looks the same too, everything happens at rank r + k as it does at rank r, and k ranks
-tell the times of all. Links that the shift takes to each other become one; one that several of the copies cross (the bus
-of a host with all of them) has as many times less room for each. Nothing is approximated: with a shift of k = P
-everything is simulated, and the times are the same.
+give the times of all. Links that the shift maps to each other become one; if several copies cross the same link (the
+bus of a host that holds all of them), each gets that fraction of its bandwidth. Nothing is approximated: with a shift
+of k = P everything is simulated, and the times are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .fairness import Floats, Ints
 
 @dataclass(frozen=True)
 class Shift:
-    """The ranks 0 to `ranks` − 1 stand for all; chunk c of rank r is chunk c + `turn` of rank r + `ranks`."""
+    """Ranks 0 to `ranks` − 1 stand for all; chunk c of rank r corresponds to chunk c + `turn` of rank r + `ranks`."""
 
     ranks: int
     turn: int
@@ -30,22 +30,22 @@ class Shift:
 
 @dataclass(frozen=True)
 class Network:
-    """The routes of the pairs of ranks that talk, over links that are numbered anew.
+    """The routes of the pairs of ranks that communicate, over renumbered links.
 
-    Row i of `routes` are the links of pair i; those at their ends are filled up with the last link, which holds nobody.
+    Row i of `routes` holds the links of pair i, padded at the end with the last link, which limits nobody.
     """
 
     routes: Ints
     lengths: Ints
     bandwidth: Floats
-    """Of every link, for what is simulated."""
+    """Per link, for the part that is simulated."""
     limit: Floats
-    """Of every pair, what it could take alone."""
+    """Per pair: the bandwidth it would get alone."""
     latency: Floats
 
 
 def find_shift(schedule: Schedule, topology: Topology) -> Shift:
-    """The smallest shift of the ranks that changes nothing, P where there is none."""
+    """The smallest shift of the ranks that changes nothing; P if there is none."""
     ranks = schedule.ranks
     pairs = np.unique(schedule.columns["source"].astype(np.int64) * ranks + schedule.columns["destination"])
     moves = Moves.of(schedule)
@@ -60,9 +60,9 @@ def find_shift(schedule: Schedule, topology: Topology) -> Shift:
 
 
 def reduce_moves(schedule: Schedule, shift: Shift) -> tuple[Moves, Ints]:
-    """The moves that the first ranks send, as if they were all; and where these moves stand in the schedule.
+    """The moves that the first ranks send, as if there were no others; and their positions in the schedule.
 
-    What they write at another rank is written to the one of the first ranks that stands for it.
+    What they write to another rank is written to the one of the first ranks that stands for it.
     """
     moves = Moves.of(schedule)
     if shift.ranks == schedule.ranks:
@@ -88,13 +88,13 @@ def reduce_moves(schedule: Schedule, shift: Shift) -> tuple[Moves, Ints]:
 
 
 def stand_in(message: Ints, ranks: int, shift: Shift) -> Ints:
-    """The message among those simulated that goes as this one does; messages as `Moves` numbers them."""
+    """The simulated message that stands for this one; messages are numbered as in `Moves`."""
     source = message // ranks % ranks
     return shifted(message, ranks, source % shift.ranks - source)
 
 
 def shifted(message: Ints, ranks: int, by: Ints) -> Ints:
-    """The message that goes as this one does, so many ranks further on."""
+    """The message that corresponds to this one, shifted by a number of ranks."""
     rest, destination = np.divmod(message, ranks)
     step, source = np.divmod(rest, ranks)
     return (step * ranks + (source + by) % ranks) * ranks + (destination + by) % ranks
@@ -115,7 +115,7 @@ def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth
     table = np.full((len(pairs), max(1, int(lengths.max(initial=0)))), len(used), np.int64)
     there = np.arange(table.shape[1]) < lengths[:, None]
     table[there] = number
-    # So many copies of everything that is simulated share the links of one orbit.
+    # How many copies of what is simulated share the links of one orbit.
     crowd = (ranks // shift.ranks) / np.bincount(orbit[orbit >= 0], minlength=len(orbit))[used]
     narrowest, latency = np.full(table.shape, np.inf), np.zeros(table.shape)
     narrowest[there], latency[there] = bandwidth[routes.links], topology.latency[routes.links]
@@ -129,7 +129,7 @@ def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth
 
 
 def _keeps(moves: Moves, schedule: Schedule, shift: Shift) -> bool:
-    """Is the schedule the same with all ranks and chunks shifted? Most that are not differ in the first step already."""
+    """Is the schedule the same with all ranks and chunks shifted? If not, most differ in the first step already."""
     ranks, width = schedule.ranks, schedule.chunks + schedule.scratch
     cells = ranks * width
     if cells**2 >= 2**62:
@@ -149,9 +149,10 @@ def _keeps(moves: Moves, schedule: Schedule, shift: Shift) -> bool:
 
 
 def _orbits(topology: Topology, pairs: Ints, ranks: int, shift: int) -> Ints | None:
-    """For every link the first of those that the shift takes it to, −1 if none of `pairs` uses it.
+    """For every link the first of the links that the shift maps it to; −1 if none of `pairs` uses it.
 
-    None where the shift changes the network: routes of another length, links of another speed, or two that become one.
+    None where the shift changes the network: routes of different length, links of different speed, or two links that
+    become one.
     """
     source, destination = pairs // ranks, pairs % ranks
     here = topology.routes(source, destination)

@@ -1,4 +1,4 @@
-"""Who sent what when: what a simulation found out, and what can be read off it."""
+"""Who sent what when: the result of a simulation, and what follows from it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SLICE = 1 << 18  # messages whose routes are looked at together
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The times of all messages, in columns with one entry a message: what goes from rank to rank in a step, a segment.
+    """The times of all messages (what one rank sends another in one step and segment), one entry per message.
 
-    `ready`: what it carries is there · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
+    `ready`: its data exists · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
     byte is at the destination · `landed`: it begins to be written or combined there · `end`: that is done. Seconds
     since the beginning.
     """
@@ -35,7 +35,7 @@ class Timeline:
     size: int
     segments: int
     move: Ints
-    """The first of the schedule's moves that it carries; `moves` says how many, all of the same step and ranks."""
+    """The first of the schedule's moves that it carries; `moves` says how many, all with the same step and ranks."""
     moves: NDArray[np.int32]
     segment: NDArray[np.int32]
     bytes: Floats
@@ -49,7 +49,7 @@ class Timeline:
     critical: Ints
     """The messages of the critical path, in order of time."""
     spans: Floats
-    """From when to when each of them holds the end back: rows that follow each other without a gap, up to `duration`."""
+    """From when to when each of them delays the end: rows without gaps between them, up to `duration`."""
 
     @property
     def messages(self) -> int:
@@ -69,11 +69,11 @@ class Timeline:
 
     @cached_property
     def travels(self) -> NDArray[np.bool_]:
-        """False for what a rank moves from one of its own chunks to another."""
+        """False for moves from one chunk of a rank to another chunk of the same rank."""
         return np.not_equal(self.source, self.destination)
 
     def word(self, message: int) -> str:
-        """A message in one word, as in the schedule: `+3:0→1`, with what else it carries counted."""
+        """A message in one word, as in the schedule: `+3:0→1`, and how many more moves it carries."""
         columns, move = self.schedule.columns, self.move[message]
         names = ("reduces", "chunk", "source", "destination", "into")
         reduces, *numbers = (int(columns[name][move]) for name in names)
@@ -81,7 +81,7 @@ class Timeline:
         return describe(bool(reduces), *numbers) + (f" and {more} more" if more else "")
 
     def activities(self) -> tuple[Ints, Floats, Floats]:
-        """What ranks do, three rows a message where it travels: its rank, from when, to when; sorted by rank and time."""
+        """What ranks do, three rows per message that travels: rank, begin, end; sorted by rank and time."""
         far = self.travels
         rank = np.concatenate([self.source[far], self.destination[far], self.destination]).astype(np.int64)
         begin = np.concatenate([self.start[far], self.first_arrived[far], self.landed])
@@ -95,10 +95,10 @@ class Timeline:
         return self.arrived - (self.sent - self.start)
 
     def idle_spans(self) -> tuple[Ints, Floats]:
-        """When ranks did nothing: their numbers, and rows of from and to; sorted by rank and time."""
+        """When ranks did nothing: their numbers, and rows of (begin, end); sorted by rank and time."""
         rank, begin, end = self.activities()
         everyone = np.arange(self.schedule.ranks)
-        # Everybody is busy for no time at the very beginning and at the very end, so that every pause lies between two.
+        # Add empty busy spans at the very beginning and the very end, so that every pause lies between two spans.
         rank = np.concatenate([everyone, rank, everyone])
         begin = np.concatenate([np.zeros(len(everyone)), begin, np.full(len(everyone), self.duration)])
         end = np.concatenate([np.zeros(len(everyone)), end, np.full(len(everyone), self.duration)])
@@ -119,7 +119,7 @@ class Timeline:
         return seconds
 
     def critical_parts(self) -> dict[str, float]:
-        """What the time went into, along the critical path; together they are the duration."""
+        """Where the time went along the critical path; the parts add up to the duration."""
         path, (begin, end) = self.critical, self.spans.T
         marks = (self.start[path], self.sent[path], self.arrived[path], self.landed[path], self.end[path])
         parts = {}
@@ -130,21 +130,21 @@ class Timeline:
         return parts
 
     def link_bytes(self) -> Floats:
-        """The bytes that have crossed every link."""
+        """The bytes that have crossed each link."""
         total = np.zeros(len(self.topology.bandwidth))
         for messages, links in self._crossings():
             total += np.bincount(links, weights=self.bytes[messages], minlength=len(total))
         return total
 
     def link_use(self, buckets: int = 200) -> Floats:
-        """The share of every link's bandwidth in use, links × buckets of equal time.
+        """The share of each link's bandwidth in use: links × time buckets of equal length.
 
-        A message counts with its mean speed from its first byte to its last; where its share of a link changed on the
-        way, a bucket may be off by that, and all of them together are right.
+        A message counts with its mean rate from its first byte to its last. If its rate changed on the way, a single
+        bucket may be slightly off; the sum over all buckets is exact.
         """
         many = len(self.topology.bandwidth)
         width = self.duration / buckets if self.duration > 0 else 1.0
-        # The bytes carried by time e are Σ rate·(e − start) over those begun, less Σ rate·(e − sent) over those through.
+        # The bytes carried by time e are Σ rate·(e − start) over those begun, minus Σ rate·(e − sent) over those sent.
         slope, base = np.zeros(many * (buckets + 1)), np.zeros(many * (buckets + 1))
         for messages, links in self._crossings():
             took = np.maximum(self.sent[messages] - self.start[messages], 1e-9 * width)
@@ -158,7 +158,7 @@ class Timeline:
         return np.asarray(np.maximum(0.0, np.diff(carried, axis=1)) / (self.topology.bandwidth[:, None] * width))
 
     def _crossings(self) -> Iterator[tuple[Ints, Ints]]:
-        """Pairs of a message and a link it crosses, a slice of the messages at a time."""
+        """Pairs of a message and a link it crosses, for a batch of messages at a time."""
         for first in range(0, self.messages, _SLICE):
             here = slice(first, first + _SLICE)
             pair = self.source[here].astype(np.int64) * self.topology.ranks + self.destination[here]
@@ -193,7 +193,7 @@ class Timeline:
         }
 
     def to_chrome(self) -> dict[str, Any]:
-        """For chrome://tracing and Perfetto: a track a rank and direction, and one for what it combines."""
+        """For chrome://tracing and Perfetto: per rank, one track per direction and one for what it combines."""
         rows: list[Row] = []
         critical = np.zeros(self.messages, bool)
         critical[self.critical] = True
@@ -228,7 +228,7 @@ class Timeline:
 
 
 def _lanes(messages: Ints, begin: Floats, finish: Floats) -> list[list[int]]:
-    """Messages divided so that those of a lane do not overlap: a track of a trace cannot hold slices that do."""
+    """Messages divided into lanes without overlap: a track of a trace cannot hold slices that overlap."""
     lanes: list[list[int]] = []
     free: list[float] = []
     for message in messages[np.argsort(begin[messages], kind="stable")].tolist():

@@ -1,4 +1,4 @@
-"""Topologies written by hand, as JSON: links, and how they are reached, pair by pair or as a graph.
+"""Topologies written by hand, as JSON: links, and the routes over them, pair by pair or as a graph.
 
 ```json
 {"format": "allfold-topology", "version": 1, "name": "two hosts", "ranks": 4, "hosts": [0, 0, 1, 1],
@@ -9,8 +9,8 @@
 
 The ports need not be listed: every route starts and ends with one. A node of the graph is a rank, by its number, or a
 name; an edge is one direction, and several edges may cross the same link, which they then share. An edge without a link
-costs nothing. The route is the one with the fewest edges; of equally short ones, that whose edges are listed first.
-Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
+costs nothing. The route is the one with the fewest edges; among equally short ones, the one whose edges are listed
+first. Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
 
 A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do.
 """
@@ -29,12 +29,12 @@ from .routing import ABSENT, Graph, Table
 from .shapes import ports
 from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
 
-_MOST = 4096  # ranks, and nodes of a graph: the tables are as large as their square
+_MOST = 4096  # ranks, and nodes of a graph: table sizes grow with the square
 _KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "links", "graph", "routes")
 
 
 def read(data: object) -> Topology:
-    """The topology of a JSON document, of which nothing is trusted."""
+    """The topology of a JSON document; nothing in the document is trusted."""
     try:
         document = head_of(data, "allfold-topology", 1)
     except DocumentError as error:
@@ -172,7 +172,7 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
                 )
             into.append(nodes[end])
         links.append(_known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT)
-    # Level by level, towards all ranks at once: whoever has an edge to somebody who was reached is reached.
+    # Breadth first, towards all ranks at once: a node with an edge to a reached node is reached.
     step = np.full((len(nodes), ranks), -1, np.int32)
     reached = np.zeros((len(nodes), ranks), bool)
     reached[np.arange(ranks), np.arange(ranks)] = True

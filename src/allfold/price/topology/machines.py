@@ -1,7 +1,7 @@
 """Named topologies: the shapes that networks have, and typical machines with the sources of their figures.
 
-Each is a plain function; text names them too (see `naming`). Bandwidths are in bytes a second and one direction,
-latencies in seconds one way.
+Each is a plain function; they can also be named in text (see `parse`). Bandwidths are in bytes per second per
+direction, latencies in seconds one way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONSTRUCTORS: dict[str, Callable[..., Topology]] = {}
 
 
 def named(function: Callable[_P, Topology]) -> Callable[_P, Topology]:
-    """Register a constructor, and have its topologies remember their parameters: JSON holds nothing else of them."""
+    """Register a constructor, and let its topologies remember their parameters: JSON stores nothing else of them."""
     signature = inspect.signature(function)
 
     @wraps(function)

@@ -16,9 +16,9 @@ from .topology import Topology
 
 
 def find_topology(text: str, ranks: int | None = None) -> Topology:
-    """The topology that the text means, with room for `ranks`.
+    """The topology that the text names, with room for `ranks`.
 
-    What a name leaves open about its size is chosen so that the ranks fit; without `ranks` it is small.
+    If the name leaves its size open, the size is chosen so that the ranks fit; without `ranks` it is small.
     """
     name, _, given = text.partition(":")
     if name in CONSTRUCTORS:
@@ -89,7 +89,7 @@ def _parameter(name: str, word: str) -> tuple[str, Any]:
 
 
 def _fit(name: str, given: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """What was given, and where nothing was said about the size, one into which the ranks fit."""
+    """The given parameters; if they do not set the size, also a size into which the ranks fit."""
     if name == "torus":
         return {"shape": near_cube(ranks), **given}
     size, inside = {
@@ -104,7 +104,7 @@ def _fit(name: str, given: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 
 def near_cube(ranks: int) -> tuple[int, ...]:
-    """Three numbers, as equal as they can be, whose product is `ranks`: a torus without a place left over."""
+    """Three numbers, as equal as possible, whose product is `ranks`: a torus without unused nodes."""
     best = (1, 1, ranks)
     for a in range(1, round(ranks ** (1 / 3)) + 2):
         if ranks % a == 0:

@@ -15,7 +15,7 @@ ABSENT = -1
 
 
 def compress(columns: Sequence[NDArray[np.integer[Any]]]) -> Routes:
-    """Routes from columns of links, one for every place on the way; where a pair has no link, a column holds ABSENT."""
+    """Routes from columns of links, one column per position on the route; ABSENT where a pair has no link there."""
     table = np.stack(columns, axis=1).astype(np.int32)
     there = table != ABSENT
     offsets = np.zeros(len(table) + 1, np.int64)
@@ -30,7 +30,7 @@ class Switched:
     Inside a host: port, bus (if any), port. Between hosts: port, card, up and down (between leaves), card, port. Each
     rank uses the card `card[rank]`; a leaf's uplink and the spine's downlink are chosen by the receiving card, so that
     messages to different cards of a leaf never meet on the way down.
-    First numbers of links: of outgoing and incoming ports, of buses, of outgoing and incoming cards, of up- and downlinks.
+    `ports`, `buses`, `cards` and `spines` are the first link numbers: outgoing and incoming, up and down.
     """
 
     host: Ranks
@@ -66,7 +66,7 @@ class Switched:
 
 
 def all_alike(topology: Topology) -> bool:
-    """Whether it makes no difference who talks to whom: all on one host, or each alone on one, and no leaf between."""
+    """Whether all pairs have equal routes: all ranks on one host, or one rank per host, and no leaf switches."""
     router = topology.router
     if not isinstance(router, Switched) or router.spines is not None:
         return False
@@ -75,7 +75,7 @@ def all_alike(topology: Topology) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Torus:
-    """One dimension after the other, the shorter way round each; where both are as long, upwards.
+    """One dimension after the other, the shorter way round each; at a tie, upwards.
 
     The cable of a node in dimension d, upwards or downwards, is link `cables + (node · dimensions + d) · 2 + downwards`.
     """
@@ -113,9 +113,9 @@ class Torus:
 
 @dataclass(frozen=True, eq=False)
 class Dragonfly:
-    """The direct way: within the group to the router that has the cable to the other group, over it, to the receiver's.
+    """The direct route: to the router with the cable to the other group, across it, to the receiver's router.
 
-    Routers of a group are all connected with each other, groups by one cable a pair; router k of a group has the
+    Routers of a group are all connected with each other; each pair of groups has one cable. Router k of a group has the
     cables to the groups that are k·h+1 to k·h+h further on.
     """
 
@@ -131,7 +131,7 @@ class Dragonfly:
         (from_group, start), (to_group, end) = (
             divmod(side // self.ranks_per_router, many) for side in (source, destination)
         )
-        each = -(-max(1, self.groups - 1) // many)  # cables to other groups that a router has
+        each = -(-max(1, self.groups - 1) // many)  # cables to other groups per router
         out, back = (to_group - from_group - 1) % self.groups, (from_group - to_group - 1) % self.groups
         abroad, itself = from_group != to_group, source == destination
         leave = np.where(abroad, out // each, end)
@@ -153,7 +153,7 @@ class Dragonfly:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Every pair's route written down, in compressed rows: that of (s, d) is row s · ranks + d."""
+    """Every pair's route stored in compressed rows: that of (s, d) is row s · ranks + d."""
 
     ranks: int
     offsets: NDArray[np.int64]
@@ -170,7 +170,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The fewest hops from node to node; ranks are the first nodes. `step[node, rank]` is the edge to take towards it."""
+    """The fewest hops; ranks are the first nodes. `step[node, rank]` is the edge from `node` towards `rank`."""
 
     step: NDArray[np.int32]
     edge_end: NDArray[np.int32]

@@ -33,13 +33,14 @@ def switched(
 ) -> Topology:
     """Hosts with ports, a bus and cards, under leaves and spines where `hosts_per_leaf` says so.
 
-    With `rails`, card i of every host of a unit hangs on leaf i of that unit; otherwise all cards of a host on one leaf.
+    With `rails`, card i of every host of a unit connects to leaf i of that unit; otherwise all cards of a host connect
+    to one leaf.
     """
     counts = {"hosts": hosts, "ranks_per_host": ranks_per_host, "cards": cards}
     counts |= {} if hosts_per_leaf is None else {"hosts_per_leaf": hosts_per_leaf}
     for what, value in counts.items():
         check_whole(name, what, value)
-    check_link(name, "a network card", latency, bandwidth)  # also where one host leaves it unused
+    check_link(name, "a network card", latency, bandwidth)  # even if a single host leaves it unused
     if not 0 < oversubscription < inf:
         raise UsageError(f"topology {name}: oversubscription is {oversubscription}; expected more than 0, 1 for none")
     cards = min(cards, ranks_per_host)
@@ -52,7 +53,7 @@ def switched(
     leaf = unit * cards + card % cards if rails else unit
     place = within if rails else within * cards + card % cards
     leaves = int(leaf.max()) + 1
-    below = per_leaf * (1 if rails else cards)  # cards of a leaf
+    below = per_leaf * (1 if rails else cards)  # cards per leaf
     has_spines = hosts_per_leaf is not None and leaves > 1 and hosts > 1
     if has_spines and below / oversubscription * leaves > MOST:
         raise UsageError(f"topology {name}: an oversubscription of {oversubscription} means more than {MOST} uplinks")
@@ -139,7 +140,7 @@ def grid(
     template = "node {} dimension {} cable {}" if len(shape) > 1 else "node {} ring {} cable {}"
     cables = Block(template, "cable", latency, cable, (ranks, len(shape), 2), ("node", "dimension", "down"))
     rank = np.arange(ranks, dtype=np.int32)
-    # Cut the longest dimension in the middle: its rings are cut twice each.
+    # Cut the longest dimension in the middle: each of its rings is cut twice.
     along = np.unravel_index(rank, shape)[shape.index(longest)]
     half = (along >= (longest + 1) // 2).astype(np.int32)
     across = 2 * ranks // longest

@@ -1,7 +1,7 @@
-"""What this machine has: cores, caches, memory nodes, GPUs and their links, network cards; and it as a topology.
+"""What this machine has (cores, caches, memory nodes, GPUs and their links, network cards), and its topology.
 
-Read from /proc, /sys and, where it is there, `nvidia-smi`. Nothing here fails: what cannot be read is absent, and is said
-to be absent. Nothing names the machine or its user.
+Read from /proc, /sys and, where it is there, `nvidia-smi`. Nothing here fails: what cannot be read is left out and
+listed as missing. Nothing identifies the machine or its user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cache:
     level: int
     size: int
     cpus: tuple[int, ...]
-    """Who shares it."""
+    """The CPUs that share it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Card:
     name: str
     kind: str
     speed: float | None
-    """Bytes a second, where the card says."""
+    """Bytes per second, if the card reports it."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Machine:
     nodes: tuple[Node, ...]
     memory: int
     limit: float | None
-    """CPUs' worth of time that a container leaves us, if it sets a limit."""
+    """The CPU limit of the container, in CPUs, if it sets one."""
     gpus: tuple[Gpu, ...]
     cards: tuple[Card, ...]
     absent: tuple[str, ...]
-    """What was looked for and not found, a sentence each."""
+    """What was looked for and not found, one sentence each."""
 
     @property
     def usable(self) -> int:
-        """How many ranks can run at the same time: cores, or what the container leaves of them."""
+        """How many ranks can run at the same time: the number of cores, or the container's limit."""
         cores = max(1, len(self.cores))
         return cores if self.limit is None else max(1, min(cores, ceil(self.limit)))
 
@@ -87,7 +87,7 @@ class Machine:
 def read_machine(
     root: Path = Path("/"), topology_of_gpus: str | None = None, names_of_gpus: str | None = None
 ) -> Machine:
-    """What lies below `root`, with what nvidia-smi printed (unless given, it is asked)."""
+    """What the files below `root` and nvidia-smi say; nvidia-smi is run unless its output is given."""
     cpus = _affinity()
     system = root / "sys/devices/system"
     cores = _cores(system / "cpu", cpus)
@@ -119,9 +119,9 @@ def read_machine(
 
 
 def topology_of_this_machine(ranks: int, machine: Machine | None = None) -> Topology:
-    """The cores of this machine as a topology for so many ranks, with built-in figures.
+    """The cores of this machine as a topology for this many ranks, with built-in figures.
 
-    Where ranks outnumber cores they take turns: each gets its part of a core, and waits for its turn to start a message.
+    Where ranks outnumber cores they take turns: each gets a share of a core, and waits for its turn to start a message.
     """
     machine = read_machine() if machine is None else machine
     crowd = max(1.0, ranks / machine.usable)
@@ -292,7 +292,7 @@ def _processor(root: Path) -> str:
 
 
 def _limit(root: Path) -> float | None:
-    """The least limit of CPU time in our control group and those above it, of either version."""
+    """The lowest CPU limit in our control group and those above it (cgroup v1 or v2)."""
     limits = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -346,7 +346,7 @@ def _is_nvlink(word: str) -> bool:
 
 def _ethernet(folder: Path) -> Iterable[Card]:
     for path in _inside(folder, r".+"):
-        # What has no device behind it (lo, bridges, containers' pairs) is no card.
+        # An interface without a device behind it (lo, bridges, veth pairs of containers) is not a card.
         if path.name != "lo" and (path / "device").exists():
             speed = _text(path / "speed")
             yield Card(path.name, "ethernet", int(speed) * 1e6 / 8 if speed.isdecimal() and int(speed) > 0 else None)

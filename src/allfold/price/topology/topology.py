@@ -29,13 +29,13 @@ PLACES: tuple[tuple[str, ...], ...] = (
     ("rank", "way"),  # a port; the way is out or in
     ("host",),  # a bus
     ("host", "card", "way"),  # a network card, out or in
-    ("host", "card", "leaf", "way"),  # and the leaf that it hangs on
+    ("host", "card", "leaf", "way"),  # and the leaf that it connects to
     ("leaf", "uplink", "way"),  # to and from the spines, up or down
     ("node", "dimension", "down"),  # a cable of a torus; 1 is downwards
     ("group", "router", "to"),  # between two routers of a group of a dragonfly
     ("group", "cable"),  # to another group
 )
-"""What the place of a link says, by what the link is. The page draws topologies by it."""
+"""The keys of a link's place, by kind of link. The page uses them to draw topologies."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Link:
     latency: float
     """Seconds a message spends on it besides its bytes."""
     bandwidth: float
-    """Bytes a second, shared by whoever is on it at the time."""
+    """Bytes per second, shared by all transfers that cross it at the time."""
     place: Place | None = field(default=None, compare=False)
-    """Where it is in its network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None where nobody knows."""
+    """Where it is in its network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None if unknown."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Links that are alike: `shape` many of them, named by filling their place in it into `template`."""
+    """Links that are alike, an array of the given `shape`; `template` makes the name of a link from its index."""
 
     template: str
     kind: str
@@ -62,11 +62,11 @@ class Block:
     bandwidth: float
     shape: tuple[int, ...]
     axes: tuple[str, ...] = ()
-    """What the numbers of a link's place in `shape` count, as in ("host", "card")."""
+    """What the indices of a link in `shape` count, as in ("host", "card")."""
     common: Mapping[str, int | str] = field(default_factory=dict, compare=False)
-    """What the places of all of them say."""
+    """The part of the place that all of them share."""
     leaf: Ranks | None = field(default=None, compare=False)
-    """Of network cards: the leaf that each hangs on."""
+    """For network cards: the leaf that each connects to."""
 
     @property
     def count(self) -> int:
@@ -132,9 +132,10 @@ class Routes:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A division of the ranks into groups, none of which can send, or receive, more than `bandwidth` bytes a second.
+    """A division of the ranks into groups, none of which can send, or receive, more than `bandwidth` bytes per second.
 
-    What must cross it bounds every algorithm from below. `name` says what stands at the border: `network cards of a host`.
+    The bytes that must cross it give a lower bound for every algorithm. `name` says what is at the border: `network
+    cards of a host`.
     """
 
     name: str
@@ -155,17 +156,17 @@ class Topology:
     """The host of every rank."""
     links: Links
     overhead: float
-    """What α has besides the route: seconds a rank takes to start one message."""
+    """The part of α that is not the route: seconds a rank takes to start one message."""
     reduction: float
-    """Bytes a second that one rank combines (1/γ); inf = free."""
+    """Bytes per second that one rank combines (1/γ); inf = free."""
     source: str
     """Where the figures come from."""
     router: Router = field(repr=False)
     recipe: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What JSON says of it: a constructor with its parameters, or everything that was written by hand."""
+    """Its form in JSON: a constructor with its parameters, or everything that was written by hand."""
     cuts: tuple[Cut, ...] = field(default=(), repr=False)
     throughput: float = inf
-    """Bytes a second that all messages together cannot exceed, whoever sends them (the sum of all memory buses)."""
+    """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
 
     def __post_init__(self) -> None:
         self.host.setflags(write=False)
@@ -204,7 +205,7 @@ class Topology:
         return self.router(*ends)
 
     def require(self, ranks: int) -> None:
-        """Refuse to place more ranks than there are, or none."""
+        """Refuse more ranks than the topology has, or fewer than one."""
         if ranks < 1:
             raise UsageError(f"{ranks} ranks are asked for; expected at least 1")
         if ranks > self.ranks:
@@ -221,7 +222,7 @@ class Topology:
         return read(parse(document) if isinstance(document, (str, bytes)) else document)
 
 
-_LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, the times of long schedules and buffers are no numbers any more
+_LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, times of long schedules and large buffers are no longer finite
 
 
 def check_link(topology: str, what: str, latency: float, bandwidth: float) -> None:
