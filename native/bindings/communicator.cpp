@@ -176,7 +176,7 @@ class PyCommunicator {
     // Runs one call, or passes it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
-        check_caller(collective_names[collective]);
+        check_caller(collectives[collective].name);
         if (in_background || (worker_ && worker_->busy())) {
             auto job = std::make_shared<Job>();
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
@@ -185,7 +185,7 @@ class PyCommunicator {
             double limit = std::chrono::duration<double>(job->call.timeout).count();
             // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
             if (!wait(*ticket, limit) && worker_->withdraw(*ticket))
-                throw native_->not_my_turn(collective_names[collective], job->call.timeout);
+                throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
             wait(*ticket, -1);
         } else {
             Job job;
@@ -391,8 +391,7 @@ class PyCommunicator {
             if (!good)
                 throw nb::value_error((what + ", got " + std::to_string(in) + " and " + std::to_string(out)).c_str());
         };
-        bool in_place = collective == Collective::all_reduce || collective == Collective::reduce ||
-                        collective == Collective::broadcast || collective == Collective::barrier;
+        bool in_place = facts_of(collective).in_place;
         bool lacks_input = !has_input && !in_place && collective != Collective::scatter;
         bool lacks_output = !has_output && collective != Collective::gather && collective != Collective::barrier;
         if (lacks_input || lacks_output)
@@ -416,8 +415,7 @@ class PyCommunicator {
     void set_op(Job& job, nb::handle op) {
         Call& call = job.call;
         call.op = 0;
-        bool reduces = call.collective == Collective::all_reduce || call.collective == Collective::reduce ||
-                       call.collective == Collective::reduce_scatter;
+        bool reduces = facts_of(call.collective).reduces;
         if (reduces == op.is_none())
             throw nb::type_error(reduces ? "an operation is needed, not None" : "it takes no operation");
         if (op.is_none()) return;
@@ -523,7 +521,7 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         auto root_error = [&] {
             PyErr_Clear();
-            return EngineError(Fault::usage, std::string(collective_names[collective]) +
+            return EngineError(Fault::usage, std::string(collectives[collective].name) +
                                                  ": root must be a rank, a whole number, not " +
                                                  nb::repr(arguments[4]).c_str());
         };
@@ -607,8 +605,10 @@ void bind_communicator(nb::module_& module) {
     module.attr("WINDOW_BYTES") = window_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
     module.def("segment_bytes", &segment_bytes);
-    module.attr("COLLECTIVES") = nb::make_tuple("all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather",
-                                                "reduce_scatter", "all_to_all", "barrier");
+    nb::list known;
+    for (const CollectiveFacts& one : collectives)
+        known.append(nb::make_tuple(one.name, one.rooted, one.reduces, one.in_place));
+    module.attr("COLLECTIVES") = nb::tuple(known);
     module.attr("OPS") = nb::make_tuple("sum", "avg", "product", "min", "max", "band", "bor", "bxor");
 }
 

@@ -39,9 +39,9 @@ struct Times {
 
 nb::dict record_of(const CallRecord& record, const Times& times) {
     nb::dict dict;
-    bool known = record.collective < std::size(collective_names) && record.dtype < dtype_count;
+    bool known = record.collective < std::size(collectives) && record.dtype < dtype_count;
     dict["call"] = record.call;
-    dict["collective"] = known ? collective_names[record.collective] : "?";
+    dict["collective"] = known ? collectives[record.collective].name : "?";
     dict["dtype"] = known ? name_of(static_cast<DType>(record.dtype)) : "?";
     dict["op"] = record.op == custom_op ? "custom" : record.op < op_count ? name_of(static_cast<Op>(record.op)) : "?";
     dict["elements"] = record.elements;

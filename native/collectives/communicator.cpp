@@ -124,8 +124,7 @@ void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout)
 
 void Communicator::run(const Call& call, const std::function<void()>& before_blocking,
                        const std::function<void()>& interrupted) {
-    Turn turn(*this, collective_names[static_cast<size_t>(call.collective)], call.timeout, before_blocking,
-              interrupted);
+    Turn turn(*this, facts_of(call.collective).name, call.timeout, before_blocking, interrupted);
     check_open(call);
     Running running{.before_blocking = before_blocking,
                     .interrupted = interrupted,
@@ -163,7 +162,7 @@ int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     if (standing == Standing::open) return;
-    std::string name = collective_names[static_cast<size_t>(call.collective)];
+    std::string name = facts_of(call.collective).name;
     if (standing == Standing::left) throw EngineError(Fault::usage, name + ": this communicator is closed");
     first_error_->say_again(name);
     throw EngineError(Fault::rank_lost,

@@ -35,9 +35,22 @@ enum class Collective : uint8_t {
     all_to_all,
     barrier,
 };
-inline constexpr const char* collective_names[] = {
-    "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier",
+// What collectives are, in the order of their numbers: the same as in src/allfold/collectives.py (a test compares
+// them).
+struct CollectiveFacts {
+    const char* name;
+    bool rooted, reduces, in_place;
 };
+inline constexpr CollectiveFacts collectives[] = {
+    {"all_reduce", false, true, true},      {"reduce", true, true, true},
+    {"broadcast", true, false, true},       {"gather", true, false, false},
+    {"scatter", true, false, false},        {"all_gather", false, false, false},
+    {"reduce_scatter", false, true, false}, {"all_to_all", false, false, false},
+    {"barrier", false, false, true},  // it combines signals, and takes no operation
+};
+inline constexpr const CollectiveFacts& facts_of(Collective collective) {
+    return collectives[static_cast<size_t>(collective)];
+}
 
 inline constexpr uint8_t custom_op = 255;                // the user's own operation
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank

@@ -141,7 +141,7 @@ void Communicator::fail_mismatch(Running& running) {
             same_collective &= records[peer].collective == own.collective;
         }
     }
-    std::string text = same_collective ? collective_names[records[rank_].collective] : std::string("mismatched calls");
+    std::string text = same_collective ? collectives[records[rank_].collective].name : "mismatched calls";
     text += ": ";
     // Digests distinguish two schedules with the same name, and also two operations.
     bool same_schedules = true, same_operations = true;
@@ -259,26 +259,22 @@ std::string Communicator::last_seen(uint32_t peer) const {
     return text + "; it is at " + answer.substr(0, answer.find('\n'));
 }
 
-std::string Communicator::name_of(const Running& running) { return collective_names[running.record.collective]; }
+std::string Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
 
 std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }
 
 std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
     auto collective = static_cast<Collective>(record.collective);
     std::string text;
-    if (with_collective) text += std::string(collective_names[record.collective]) + " of ";
+    if (with_collective) text += std::string(collectives[record.collective].name) + " of ";
     if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
     text +=
         std::string(allfold::name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
-    bool reduces = collective == Collective::all_reduce || collective == Collective::reduce ||
-                   collective == Collective::reduce_scatter;
     auto word = [](const auto& field) { return std::string(field, strnlen(field, sizeof field)); };
-    if (reduces)
+    if (facts_of(collective).reduces)
         text += " " + (record.op == custom_op ? "custom operation " + word(record.op_name)
                                               : std::string(allfold::name_of(static_cast<Op>(record.op))));
-    bool rooted = collective == Collective::reduce || collective == Collective::broadcast ||
-                  collective == Collective::gather || collective == Collective::scatter;
-    if (rooted) text += " root " + std::to_string(record.root);
+    if (facts_of(collective).rooted) text += " root " + std::to_string(record.root);
     if (record.algorithm[0]) text += " by " + word(record.algorithm);
     return text;
 }

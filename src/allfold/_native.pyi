@@ -5,7 +5,7 @@ from .communicator.handle import Handle
 
 ANY_TAG: int
 MOST_RANKS: int
-COLLECTIVES: tuple[str, ...]
+COLLECTIVES: tuple[tuple[str, bool, bool, bool], ...]
 OPS: tuple[str, ...]
 POST_BYTES: int
 WORK_BYTES: int

@@ -88,7 +88,7 @@ class Collective:
 
     def bounds(self, ranks: int) -> Bounds:
         others = ranks - 1
-        everybody_hears_everybody = self.name not in ("broadcast", "reduce", "gather", "scatter")
+        everybody_hears_everybody = not self.rooted
         slice_only = Fraction(others, ranks)
         port = {
             "all_reduce": 2 * slice_only,

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import allfold as af
+from allfold import _native
+from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.engines.engine import Engine
 from allfold.engines.table import ENGINES
@@ -237,6 +239,13 @@ def test_the_communicator_knows_the_interface_only() -> None:
         comm.barrier()
         assert comm.all_reduce(comm.empty(3)) is None
         assert comm.group([0]) is not None
+
+
+def test_the_extension_knows_the_same_collectives() -> None:
+    assert (
+        tuple((one.name, one.rooted, one.reduces and one.carries_data, one.in_place) for one in COLLECTIVES.values())
+        == _native.COLLECTIVES
+    )
 
 
 def test_an_engine_that_does_not_exist() -> None:

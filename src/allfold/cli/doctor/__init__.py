@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import _native
+from ...collectives import COLLECTIVES
 from ...engines.shared_memory.flight import read
 from ...errors import UsageError
 from ...files import write_whole
@@ -248,8 +249,8 @@ def _doing(member: dict[str, Any]) -> tuple[str, str]:
 def describe_call(call: dict[str, Any]) -> str:
     if call["collective"] == "barrier":
         return "barrier"
-    reduces = call["collective"] in ("all_reduce", "reduce", "reduce_scatter")
-    rooted = call["collective"] in ("reduce", "broadcast", "gather", "scatter")
+    promise = COLLECTIVES.get(call["collective"])  # the file may name another
+    reduces, rooted = (False, False) if promise is None else (promise.reduces, promise.rooted)
     words = [f"{call['collective']} of {call['dtype']}[{call['elements']}]"]
     words += [call["op"]] if reduces else []
     words += [f"root {call['root']}"] if rooted else []
