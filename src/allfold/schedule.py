@@ -408,7 +408,7 @@ def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
             raise ScheduleError(message, step=step, site=schedule.where(move))
     largest = np.iinfo(np.int32).max
     if schedule.ranks * (schedule.chunks + schedule.scratch) > largest:
-        raise ScheduleError(f"{schedule.title}: {schedule.chunks + schedule.scratch} chunks a rank are more than fit")
+        raise ScheduleError(f"{schedule.title}: {schedule.chunks + schedule.scratch} chunks per rank are more than fit")
 
 
 def _from_json(document: object) -> Schedule:

@@ -418,7 +418,7 @@ def test_a_chunk_keeps_its_length_wherever_it_lies() -> None:
 @pytest.mark.parametrize(
     ("collective", "inputs", "dtype", "message"),
     [
-        ("all_reduce", [[1.0], [2.0]], None, r"all_reduce: ring\(ranks=3\) takes 3 inputs, one a rank, but 2 came"),
+        ("all_reduce", [[1.0], [2.0]], None, r"all_reduce: ring\(ranks=3\) takes 3 inputs, one per rank, but 2 came"),
         ("all_reduce", None, None, "all_reduce: ranks 0, 1 and 2 came with nothing, but an array is needed there"),
         ("all_reduce", [[1.0], None, [2.0]], None, "all_reduce: rank 1 came with nothing"),
         (

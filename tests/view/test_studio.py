@@ -151,7 +151,7 @@ def test_what_cannot_be_computed_is_refused_with_a_sentence(
 
 
 def test_measuring_has_limits(studio: Studio) -> None:
-    for case, expected in (({"ranks": 17}, "at most 16"), ({"size": 2**30}, "bytes a rank are measured")):
+    for case, expected in (({"ranks": 17}, "at most 16"), ({"size": 2**30}, "bytes per rank are measured")):
         status, found, _ = studio.ask("/api/measure", {**CASE, "algorithm": "ring", **case})
         assert status == 400 and expected in found["error"]["message"]
 

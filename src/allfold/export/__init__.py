@@ -9,7 +9,7 @@ from __future__ import annotations
 FORMATS = {
     "msccl-xml": "MSCCL XML, for GPUs under the MSCCL runtimes",
     "mscclpp-json": "an MSCCL++ execution plan, for GPUs",
-    "chakra": "Chakra execution traces, one a rank, for ASTRA-sim",
+    "chakra": "Chakra execution traces, one per rank, for ASTRA-sim",
     "perfetto": "a Chrome trace, for Perfetto and chrome://tracing",
     "json": "the schedule itself",
 }

@@ -212,7 +212,7 @@ def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dty
         signal = np.zeros(0, np.uint8)
         return find_dtype("uint8"), (0,), [signal] * ranks
     if len(given) != ranks:
-        raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one a rank, but {len(given)} came")
+        raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one per rank, but {len(given)} came")
 
     only_root = promise.name in ("broadcast", "scatter")
     lacking = [rank for rank, one in enumerate(given) if one is None and (rank == schedule.root or not only_root)]

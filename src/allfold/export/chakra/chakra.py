@@ -230,7 +230,7 @@ def _order(traces: Sequence[Sequence[Node]]) -> list[_Id]:
                 ready.append(follower)
     if len(order) < len(needs):
         rank, place = next(node_id for node_id, count in missing.items() if count)
-        raise ScheduleError(f"node {place} of rank {rank}, {traces[rank][place].name}, waits for ever", rank=rank)
+        raise ScheduleError(f"node {place} of rank {rank}, {traces[rank][place].name}, waits forever", rank=rank)
     return order
 
 

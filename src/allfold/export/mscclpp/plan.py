@@ -273,7 +273,7 @@ def _run(plan: dict[str, Any]) -> tuple[Actions, Happening]:
         (rank, number, place, operation) = actions[happening.stuck]
         raise ScheduleError(
             f"{plan['name']}: deadlock: operation {place} ({operation['name']}) of thread block {number} of gpu {rank} "
-            f"waits for ever",
+            f"waits forever",
             rank=rank,
         )
     return actions, happening

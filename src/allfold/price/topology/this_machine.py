@@ -165,7 +165,7 @@ def topology_of_the_gpus(machine: Machine) -> Topology | None:
             "ranks": many,
             "overhead": 1.5e-6,
             "reduction": 1e12,
-            "source": "NVLink: 25 GB/s a link and direction (NVLink 2 to 4); PCIe: 25 GB/s (4.0 x16); latencies of dgx_h100",
+            "source": "NVLink: 25 GB/s per link and direction (NVLink 2 to 4); PCIe: 25 GB/s (4.0 x16); latencies of dgx_h100",
             "port": {"latency": 0.2e-6, "bandwidth": port},
             "links": [
                 {"name": f"GPU {gpu} PCIe {way}", "kind": "pcie", "latency": 1e-6, "bandwidth": 25e9}
