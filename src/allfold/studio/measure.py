@@ -33,7 +33,9 @@ def record(schedule: Schedule, size: int, algorithm: str | Callable[..., Steps] 
         raise UsageError(f"{schedule.ranks} ranks are too many to be measured here; at most {MOST_RANKS}")
     if size * schedule.ranks > MOST_BYTES:
         each = MOST_BYTES // schedule.ranks
-        raise UsageError(f"buffers of {size} bytes on {schedule.ranks} ranks; at most {each} bytes per rank are measured")
+        raise UsageError(
+            f"buffers of {size} bytes on {schedule.ranks} ranks; at most {each} bytes per rank are measured"
+        )
     case = case_of_size(schedule.collective, size, schedule.ranks, root=schedule.root or 0)
     with _by_value(algorithm):
         answers = spawn(_on_a_rank, schedule.ranks, args=(case, algorithm or schedule.algorithm), timeout=TIMEOUT)
