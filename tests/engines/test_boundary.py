@@ -4,8 +4,10 @@ the same kinds; an engine that leaves something out says so."""
 from __future__ import annotations
 
 import re
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,15 @@ from allfold.engines.table import ENGINES
 from allfold.launch.threads import run_threads
 
 LENGTHS = (0, 1, 5, 1000, 4097)
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads are switched as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def collectives(comm: Communicator) -> list[Any]:
@@ -144,6 +155,10 @@ def other_group(comm: Communicator) -> None:
     comm.group([0, 1] if comm.rank else [1, 0])
 
 
+def group_against_barrier(comm: Communicator) -> None:
+    comm.group([0, 1]) if comm.rank else comm.barrier()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("work", "kind", "says"),
@@ -154,6 +169,7 @@ def other_group(comm: Communicator) -> None:
         (left_a_call, af.RankLost, "rank 1 has left"),
         (aborted, af.RankLost, "abort|gave up"),
         (wrong_message, af.MismatchError, r"rank 1 sent float64\[3\]"),
+        (group_against_barrier, af.MismatchError, "mismatched calls: "),
         (other_group, af.MismatchError, r"group: rank 0 came with \[1, 0\], rank 1 with \[0, 1\]"),
     ],
 )
@@ -185,6 +201,8 @@ def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
             lambda: comm.all_reduce(np.ones(3), algorithm="no such"),
             lambda: comm.send(np.ones(3), 5),
             lambda: comm.send(np.ones(3), 0, tag=-1),
+            lambda: comm.all_reduce(np.ones(3, np.float16), dtype="bfloat16"),
+            lambda: comm.all_reduce(np.ones(3, np.int64), dtype="float64"),
             lambda: comm.recv(np.ones(3), "x"),  # type: ignore[arg-type]
         ):
             with pytest.raises((af.UsageError, TypeError)):
@@ -194,6 +212,27 @@ def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
         return float(array[0])
 
     assert run_threads(work, 2, engine=engine) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_of_one_rank_take_turns(engine: str, hasty: None) -> None:
+    def work(comm: Communicator) -> list[float]:
+        def calls() -> None:
+            for _ in range(300):
+                array = np.ones(5)
+                comm.all_reduce(array)
+                results.append(float(array[4]))
+
+        results: list[float] = []
+        threads = [threading.Thread(target=calls) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert comm._engine.calls() == 1200
+        return results
+
+    assert run_threads(work, 2, timeout=30, engine=engine) == [[2.0] * 1200] * 2
 
 
 def test_what_an_engine_leaves_out_it_says() -> None:

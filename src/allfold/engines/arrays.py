@@ -34,7 +34,7 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
             ) from None
         kind = find_dtype(seen.dtype)
     if dtype is not None and (wanted := find_dtype(dtype)) != kind:
-        if wanted.carrier != kind.carrier:
+        if (wanted.name, kind.name) != ("bfloat16", "uint16"):
             raise UsageError(f"{what}: the array is {kind}, not {wanted}")
         kind = wanted
     if written and not seen.flags.writeable:

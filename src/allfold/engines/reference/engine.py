@@ -40,16 +40,13 @@ class Reference(Engine):
         self.timeout = timeout
         self.messages = Mailbox(rank, meeting, timeout)
         self._meeting = meeting
-        self._calls = 0
-        self._groups = 0
 
     def run(self, call: Call, async_op: bool) -> Future[None] | None:
         came = _Came.with_call(call, self.size)
-        self._calls += 1
-        ticket = self._meeting.come(self.rank, self._calls, came, _perform)
+        number, ticket = self._meeting.come(self.rank, came, _perform)
         if async_op:
             return ticket
-        self._finish(call.collective, ticket, call.timeout)
+        self._finish(call.collective, number, ticket, call.timeout)
         return None
 
     def wait(self, ticket: Future[Any], timeout: float | None) -> bool:
@@ -57,16 +54,15 @@ class Reference(Engine):
 
     def group(self, ranks: Sequence[int], timeout: float | None) -> Reference | None:
         chosen = list(ranks)
-        self._calls += 1
-        self._groups += 1
 
         def divide(named: list[list[int]]) -> dict[tuple[int, ...], Meeting]:
             check_groups(named)
+            self._meeting.groups += 1
             groups = {tuple(one) for rank, one in enumerate(named) if rank in one}
-            return {group: Meeting(len(group), name_group(self._groups, group, self.label)) for group in groups}
+            return {group: Meeting(len(group), name_group(self._meeting.groups, group, self.label)) for group in groups}
 
-        ticket = self._meeting.come(self.rank, self._calls, chosen, divide)
-        self._finish("group", ticket, timeout)
+        number, ticket = self._meeting.come(self.rank, chosen, divide)
+        self._finish("group", number, ticket, timeout)
         if self.rank not in chosen:
             return None
         return Reference(chosen.index(self.rank), ticket.result()[tuple(chosen)], self.timeout)
@@ -78,14 +74,18 @@ class Reference(Engine):
         self._meeting.end(RankLost(f"rank {self.rank} has aborted {self.label}"))
 
     def calls(self) -> int:
-        return self._calls
+        return self._meeting.begun[self.rank]
 
-    def _finish(self, name: str, ticket: Future[Any], timeout: float | None) -> None:
+    def _finish(self, name: str, number: int, ticket: Future[Any], timeout: float | None) -> None:
         limit = self.timeout if timeout is None else timeout
         if wait(ticket, limit):
             return
-        missing = name_ranks(self._meeting.missing(self._calls))
-        call = f"call {self._calls} of {self.label}"
+        absent = self._meeting.missing(number)
+        if not absent:  # the last rank came at this very moment
+            wait(ticket, None)
+            return
+        missing = name_ranks(absent)
+        call = f"call {number} of {self.label}"
         self._meeting.end(
             RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {missing} did not come ({call})")
         )

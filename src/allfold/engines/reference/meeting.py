@@ -25,19 +25,30 @@ class Meeting:
         self.lock = threading.RLock()
         self.sent: list[list[Sent]] = [[] for _ in range(size)]  # by destination: what nobody has asked for yet
         self.wanted: list[list[Wanted]] = [[] for _ in range(size)]  # by destination: what has not come yet
+        self.begun = [0] * size  # by rank: how many calls it has come to
+        self.groups = 0  # how many were made of this one
         self._calls: dict[int, tuple[dict[int, Any], Future[Any]]] = {}  # those that are not over, by number
         self._left: set[int] = set()
         self._ended: AllfoldError | None = None
 
-    def come(self, rank: int, number: int, came: Any, perform: Callable[[list[Any]], Any]) -> Future[Any]:
-        """Come to a call. The last to come performs it, with what all ranks came with; the result is everybody's."""
+    def come(self, rank: int, came: Any, perform: Callable[[list[Any]], Any]) -> tuple[int, Future[Any]]:
+        """Come to this rank's next call. The last rank to come performs it, with what all ranks came with.
+
+        The number of the call, and its result, which is the same for all ranks.
+        """
         with self.lock:
             self.check_open(rank)
+            self.begun[rank] += 1
+            number = self.begun[rank]
             arrived, result = self._calls.setdefault(number, ({}, Future()))
             arrived[rank] = came
             if len(arrived) == self.size:
                 del self._calls[number]
                 try:
+                    if len({type(one) for one in arrived.values()}) > 1:
+                        raise MismatchError(
+                            f"mismatched calls: some ranks make a group (call {number} of {self.label})"
+                        )
                     result.set_result(perform([arrived[rank] for rank in range(self.size)]))
                 except Exception as error:
                     result.set_exception(error)
@@ -45,7 +56,7 @@ class Meeting:
                         self.end(error)
             else:
                 self._fail_what_cannot_be()
-            return result
+            return number, result
 
     def missing(self, number: int) -> list[int]:
         """The ranks that have not come to a call yet."""
