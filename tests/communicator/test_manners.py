@@ -623,7 +623,7 @@ def test_wrong_arguments_get_a_sentence() -> None:
             "dtype is the name of a type, not 3",
             "got NoneType",
             "an operation is needed, not None",
-            "the timeout is a number of seconds",
+            "the timeout is more seconds than",
             "root must be a rank, a whole number, not 1000000000000000000000000000000",
             "root must be a rank from 0 to 1, not 7",
             "expected different ranks from 0 to 1, not [0, 1.5]",

@@ -13,6 +13,6 @@ def check_timeout(call: str, timeout: object) -> None:
     try:
         good = isinstance(timeout, Real) and not isinstance(timeout, bool) and float(timeout) >= 0
     except OverflowError:
-        good = False
+        raise UsageError(f"{call}: the timeout is more seconds than a floating-point number can hold") from None
     if not good:
         raise UsageError(f"{call}: the timeout is a number of seconds from 0 up, not {timeout!r:.40}")
