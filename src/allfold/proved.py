@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from functools import lru_cache
 
 from .errors import UsageError
@@ -12,11 +11,9 @@ from .ops import Op
 from .programs.check import check
 from .programs.compile import Memory, Programs, compile
 from .programs.versions import Versions
-from .registry import Algorithm, Steps, algorithm_of, schedule
+from .registry import Algorithm, AnyAlgorithm, algorithm_of, schedule
 from .schedule import Schedule
 from .verify import check_promise, verify
-
-AnyAlgorithm = str | Callable[..., Steps] | Algorithm
 
 # Ranks that are threads of one process need the same programs at the same time: one of them makes them for all. A
 # forked child has the lock, but not the thread that may have held it.

@@ -45,6 +45,9 @@ class Algorithm:
         return "groups" in inspect.signature(self.function).parameters
 
 
+AnyAlgorithm = str | Callable[..., Steps] | Algorithm
+"""How an algorithm is named in a call: by its name, as a generator function, or as one that is registered."""
+
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 _REGISTERED_AS = "__allfold_algorithms__"  # on a function: name and chunks by collective, which travel with it
 
@@ -122,7 +125,7 @@ def find_algorithm(collective: str, name: str) -> Algorithm:
 
 def schedule(
     collective: str,
-    algorithm: str | Callable[..., Steps] | Algorithm,
+    algorithm: AnyAlgorithm,
     ranks: int,
     root: int | None = None,
     **parameters: Any,
@@ -170,7 +173,7 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
     return _whole(f"{chosen.name}: chunks", chunks, 1, None)
 
 
-def algorithm_of(collective: str, algorithm: str | Callable[..., Steps] | Algorithm) -> Algorithm:
+def algorithm_of(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
     """What is meant by an algorithm's name, or by a generator function, registered or not."""
     if isinstance(algorithm, str):
         return find_algorithm(collective, algorithm)

@@ -21,10 +21,11 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
-from ..engines.engine import DEFAULT_TIMEOUT, AnyAlgorithm, Array, Call, Engine, UnfitArray
+from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, UnfitArray
 from ..engines.table import meet
 from ..errors import SharedMemoryError, UsageError
 from ..ops import Op, find_op
+from ..registry import AnyAlgorithm
 from .arrays import check_writable, contiguous, copied, overlap, put_back, whole_numbers
 from .handle import Handle
 from .messages import PointToPoint

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..engines.engine import FAILURES, Engine
+from ..engines.engine import FAILURES, Engine, raised_in_python
 from ..errors import AllfoldError, UsageError
 from .arrays import check_writable, contiguous, put_back
 
@@ -145,5 +145,4 @@ def _copied(name: str, array: Any, error: BufferError, written: bool = False) ->
 
 def _as_usage(name: str, error: TypeError | ValueError) -> BaseException:
     """The engine's error about wrong arguments as `UsageError`; unchanged if ours, or raised by a signal handler."""
-    raised_in_python = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-    return error if isinstance(error, AllfoldError) or raised_in_python else UsageError(f"{name}: {error}")
+    return error if isinstance(error, AllfoldError) or raised_in_python(error) else UsageError(f"{name}: {error}")

@@ -26,11 +26,10 @@ import numpy as np
 
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..ops import Op
-from ..registry import Algorithm, Steps
+from ..registry import AnyAlgorithm
 from ..wording import name_ranks
 
 Array = Any
-AnyAlgorithm = str | Callable[..., Steps] | Algorithm
 Entry = Callable[..., Any]
 """One call as a communicator makes it: collective (its number in `COLLECTIVES`), input, output, op, root, algorithm,
 async_op, timeout, dtype."""
@@ -167,6 +166,11 @@ class Engine(ABC):
 
     def _without(self, what: str) -> UsageError:
         return UsageError(f"{what}: the engine of {self.label} ({type(self).__name__}) cannot do that")
+
+
+def raised_in_python(error: BaseException) -> bool:
+    """Whether an error out of the extension was raised by Python code that it had called: an operation, a handler."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def check_groups(named: Sequence[Sequence[int]]) -> None:

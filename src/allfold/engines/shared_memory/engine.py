@@ -24,9 +24,19 @@ from ...dtypes import find_dtype
 from ...errors import AllfoldError, UsageError
 from ...ops import WHY_NOT, Op
 from ...proved import check_rank_order, programs_of
-from ...registry import Algorithm, algorithm_of
+from ...registry import Algorithm, AnyAlgorithm, algorithm_of
 from ...wording import name_ranks
-from ..engine import FAILURES, AnyAlgorithm, Call, Engine, Entry, Event, UnfitArray, check_groups, name_group
+from ..engine import (
+    FAILURES,
+    Call,
+    Engine,
+    Entry,
+    Event,
+    UnfitArray,
+    check_groups,
+    name_group,
+    raised_in_python,
+)
 from .choice import choices, fetched
 from .flight import keep
 from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
@@ -171,9 +181,7 @@ class SharedMemory(Engine):
         try:
             return self.native.run(_CODES[collective], input, output, number, root, name, timeout, dtype, async_op)
         except (BufferError, TypeError, ValueError) as error:
-            # What comes from deeper than the extension was raised by the user's operation or algorithm: keep it.
-            deeper = error.__traceback__ is not None and error.__traceback__.tb_next is not None
-            if isinstance(error, AllfoldError) or deeper:
+            if isinstance(error, AllfoldError) or raised_in_python(error):
                 raise
             if isinstance(error, BufferError):
                 raise UnfitArray(str(error)) from None

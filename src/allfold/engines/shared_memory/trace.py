@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...proved import programs_of
-from ..engine import AnyAlgorithm, Event
+from ...registry import AnyAlgorithm
+from ..engine import Event
 
 
 def readable(raw: tuple[Any, ...], rank: int, size: int, algorithm_named: Callable[[str, str], AnyAlgorithm]) -> Event:
