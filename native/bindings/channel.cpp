@@ -89,6 +89,12 @@ class PyChannel {
         return true;
     }
 
+    bool probe(nb::handle source, nb::handle tag) {
+        native_->check_caller("recv");
+        int64_t from = source.is_none() ? any_source : number(source, "recv", "source");
+        return native_->probe(from, number(tag, "recv", "tag"));
+    }
+
     nb::object wait(PyOperation& job, nb::handle timeout) {
         native_->check_caller("wait");
         bool receives = job.operation.kind == Operation::Kind::receive;
@@ -180,6 +186,7 @@ void bind_channel(nb::module_& module) {
         .def("start", &PyChannel::start, nb::arg("sends"), nb::arg("array").none(), nb::arg("peer").none(),
              nb::arg("tag").none(), nb::arg("dtype").none())
         .def("done", &PyChannel::done)
+        .def("probe", &PyChannel::probe, nb::arg("source").none(), nb::arg("tag").none())
         .def("wait", &PyChannel::wait, nb::arg("operation"), nb::arg("timeout").none())
         .def("close", &PyChannel::close);
     module.def("inbox_bytes", &Channel::inbox_bytes);

@@ -31,5 +31,6 @@ NB_MODULE(_native, module) {
     bind_arena(module);
     bind_channel(module);
     bind_communicator(module);
+    bind_fold(module);
     bind_inspect(module);
 }

@@ -115,6 +115,18 @@ bool Channel::done(Operation& operation) {
     return operation.done.load(std::memory_order_acquire);
 }
 
+bool Channel::probe(int64_t source, int64_t tag) {
+    Operation wanted;
+    wanted.kind = Operation::Kind::receive;
+    wanted.peer = source;
+    wanted.tag = tag;
+    std::lock_guard lock(mutex_);
+    check(wanted);
+    progress();
+    return std::any_of(stored_.begin(), stored_.end(),
+                       [&](const Stored& stored) { return matches(wanted, stored.source, stored.header.tag); });
+}
+
 void Channel::close() {
     {
         std::lock_guard lock(mutex_);

@@ -105,6 +105,9 @@ class Channel {
     Message wait(Operation& operation, Clock::duration timeout, const Interrupted& interrupted);
     bool done(Operation& operation);
 
+    // Whether a message has come that nobody has asked for, and that a receive with this source and tag would take.
+    bool probe(int64_t source, int64_t tag);
+
     // Ends the helper thread, and ends all unfinished operations with an error.
     void close();
 

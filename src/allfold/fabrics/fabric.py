@@ -1,0 +1,81 @@
+"""What allfold asks of whoever carries bytes between hosts: bytes to a rank, bytes from a rank, and who is gone.
+
+Messages of two ranks with the same tag arrive in the order in which they were sent. A send and its receive name the
+same number of bytes: that is the caller's duty, since a fabric may not survive anything else. Both begin at once and
+go on by themselves; their memory belongs to them until `wait` returns. A send may end only after its receive was
+posted. Every transfer is waited for, or kept: a transfer that is dropped may lose its message.
+
+`wait` has no timeout: a fabric may not be able to give up a transfer. Whoever may have to give up waits in a thread of
+its own and leaves it behind. It releases the GIL.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+MOST_TAG = 2**31 - 1
+
+
+class Disconnected(Exception):
+    """A transfer failed: its peer is gone, or cannot be reached. The text is the fabric's own."""
+
+
+class Transfer(Protocol):
+    def wait(self) -> int:
+        """Wait until it is done; the rank it came from, or went to. Raises `Disconnected`."""
+        ...
+
+
+class Board(ABC):
+    """Where ranks that cannot talk to each other yet put something up for all to see."""
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
+        """What every rank put up under this name, by rank; None for ranks that have not come within the timeout."""
+
+    @abstractmethod
+    def some(self, name: str, ranks: Sequence[int]) -> Board:
+        """A board for some of the ranks, in this order; every one of them calls it with the same name."""
+
+    @abstractmethod
+    def decide(self, what: str, proposal: bytes) -> bytes:
+        """The first proposal that any rank made under this name."""
+
+    @abstractmethod
+    def present(self, what: str) -> list[int]:
+        """The ranks that have put up something under this name so far."""
+
+    @abstractmethod
+    def put(self, what: str, own: bytes) -> None:
+        """Put up something, and wait for nobody."""
+
+
+class Fabric(ABC):
+    """One rank's end of the connections between the ranks of a group."""
+
+    name: str
+    rank: int
+    size: int
+
+    @abstractmethod
+    def send(self, peer: int, data: Bytes, tag: int) -> Transfer: ...
+
+    @abstractmethod
+    def receive(self, peer: int, data: Bytes, tag: int) -> Transfer: ...
+
+    @abstractmethod
+    def receive_any(self, data: Bytes, tag: int) -> Transfer:
+        """From whoever sends first."""
+
+    @abstractmethod
+    def another(self, name: str, ranks: Sequence[int]) -> Fabric:
+        """Connections of their own for some of the ranks; every one of them calls it with the same name."""

@@ -1,0 +1,122 @@
+"""gloo, through torch: TCP between the ranks, and torch's store as the place where they meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import AllfoldError
+from .fabric import Board, Bytes, Disconnected, Fabric
+
+# A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
+# earlier, and leave gloo's behind.
+_NEVER = timedelta(days=365)
+_CONNECTING = timedelta(seconds=120)
+
+
+class StoreBoard(Board):
+    """The ranks' places in a store of torch's."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+        self.store, self.rank, self.size = store, rank, size
+
+    def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
+        self.put(what, own)
+        deadline = time.monotonic() + timeout
+        found: list[bytes | None] = []
+        for rank in range(self.size):
+            try:
+                left = max(0.001, min(deadline - time.monotonic(), 1e6))
+                self.store.wait([f"{what}/{rank}"], timedelta(seconds=left))
+                found.append(self.store.get(f"{what}/{rank}"))
+            except RuntimeError:  # what every kind of store raises when the time is up
+                found.append(None)
+        return found
+
+    def some(self, name: str, ranks: Sequence[int]) -> StoreBoard:
+        return StoreBoard(dist.PrefixStore(name, self.store), list(ranks).index(self.rank), len(ranks))
+
+    def decide(self, what: str, proposal: bytes) -> bytes:
+        decided: bytes = self.store.compare_set(what, "", proposal.decode("ascii"))
+        return decided
+
+    def present(self, what: str) -> list[int]:
+        return [rank for rank in range(self.size) if self.store.check([f"{what}/{rank}"])]
+
+    def put(self, what: str, own: bytes) -> None:
+        self.store.set(f"{what}/{self.rank}", own)
+
+
+class Gloo(Fabric):
+    """A process group of gloo's own, used for nothing but messages."""
+
+    name = "gloo"
+
+    def __init__(self, board: StoreBoard, device: Any) -> None:
+        self.rank, self.size = board.rank, board.size
+        self._board, self._device = board, device
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [device]
+        options._threads = 1
+        options._timeout = _CONNECTING
+        try:
+            self._group = dist.ProcessGroupGloo(dist.PrefixStore("gloo", board.store), board.rank, board.size, options)
+        except RuntimeError as error:
+            raise AllfoldError(
+                f"gloo could not connect rank {self.rank} with the other {self.size - 1}: {error}"
+            ) from None
+        self._group._set_default_timeout(_NEVER)
+
+    def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
+        try:
+            return _Sending(self._group.send([torch.from_numpy(data)], peer, tag), peer)
+        except RuntimeError as error:
+            raise Disconnected(_first_line(error)) from None
+
+    def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
+        try:
+            return _Sending(self._group.recv([torch.from_numpy(data)], peer, tag), peer)
+        except RuntimeError as error:
+            raise Disconnected(_first_line(error)) from None
+
+    def receive_any(self, data: Bytes, tag: int) -> _Sending:
+        try:
+            return _Sending(self._group.recv_anysource([torch.from_numpy(data)], tag), None)
+        except RuntimeError as error:
+            raise Disconnected(_first_line(error)) from None
+
+    def another(self, name: str, ranks: Sequence[int]) -> Gloo:
+        return Gloo(self._board.some(name, ranks), self._device)
+
+
+class _Sending:
+    """One of gloo's transfers, in either direction."""
+
+    def __init__(self, work: Any, peer: int | None) -> None:
+        self._work, self._peer = work, peer
+
+    def wait(self) -> int:
+        try:
+            self._work.wait()
+            return int(self._work._source_rank()) if self._peer is None else self._peer
+        except RuntimeError as error:
+            raise Disconnected(_first_line(error)) from None
+
+
+def device_at(address: str) -> Any:
+    """gloo's end of all connections of this process, at one of the addresses of this host."""
+    try:
+        return dist.ProcessGroupGloo.create_device(hostname=address)
+    except RuntimeError as error:
+        raise AllfoldError(f"gloo cannot listen at {address}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """What gloo says, without the place in its source and the stack."""
+    line = str(error).strip().split("\n")[0]
+    return line.partition("] ")[2] or line if line.startswith("[/") else line

@@ -1,0 +1,486 @@
+"""From a schedule to message programs: what each rank sends, receives and folds where ranks share no memory.
+
+A program is a row of instructions. POST begins a receive, SEND begins a send, AWAIT waits until a message has come,
+SENT until the memory of a send may be used again, FOLD folds its sources (one source: a copy) into its destination.
+Everything that one rank reads of another in one step travels in one message. Receives are posted a step ahead.
+
+`check_messages` proves of the result, knowing nothing of how it was made: every receive is met by its send, in the
+order of the pair; nobody waits forever, even if a send ends only after its receive was posted; no memory is touched
+while a message is in it; and every rank ends with what the schedule says, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from ..collectives import NOTHING
+from ..errors import ScheduleError
+from ..schedule import Schedule
+from ..symbolic import State, combined, rounded
+from .versions import INPUT, OUTPUT, WORK
+
+ARRIVED = 3  # the space of messages that were received into memory of their own
+_AHEAD = 1  # how many steps before its own a receive is posted
+
+
+class Place(NamedTuple):
+    """Where one chunk lies: in an array (`index`: the chunk), a work slot, or in a message that came (`part` of it)."""
+
+    space: int
+    index: int
+    part: int = 0
+
+
+class Message(NamedTuple):
+    """What one rank sends to another in one step: one part per chunk. `lengths`: the chunks that parts are as long as.
+
+    `places`: where the sender has the parts; `into`: where the receiver puts them, if not into memory of their own.
+    """
+
+    source: int
+    destination: int
+    step: int
+    lengths: tuple[int, ...]
+    places: tuple[Place, ...]
+    into: tuple[Place, ...]
+
+
+class Kind(IntEnum):
+    POST, SEND, AWAIT, SENT, FOLD = range(5)
+
+
+class Instruction(NamedTuple):
+    kind: Kind
+    message: int = -1
+    sources: tuple[Place, ...] = ()
+    destination: Place = Place(WORK, -1)
+    length_of: int = 0
+    complete: bool = False
+    """The result holds every rank's contribution: here an average divides."""
+
+
+@dataclass(frozen=True)
+class MessagePrograms:
+    """The programs of all ranks, and the messages between them."""
+
+    schedule: Schedule
+    messages: tuple[Message, ...]
+    programs: tuple[tuple[Instruction, ...], ...]
+    work_slots: tuple[int, ...]
+
+    def describe(self, rank: int) -> str:
+        """One rank's program, one line per instruction."""
+        spaces = ("in", "out", "work", "message ")
+
+        def name(place: Place) -> str:
+            part = f".{place.part}" if place.space == ARRIVED else ""
+            return f"{spaces[place.space]}[{place.index}{part}]"
+
+        lines = []
+        for number, one in enumerate(self.programs[rank]):
+            if one.kind == Kind.FOLD:
+                text = f"{name(one.destination)} ← {' ⊕ '.join(map(name, one.sources))}"
+            else:
+                message = self.messages[one.message]
+                sends = one.kind in (Kind.SEND, Kind.SENT)
+                peer = f"to {message.destination}" if sends else f"from {message.source}"
+                places = ", ".join(map(name, message.places if sends else message.into))
+                text = f"{one.kind.name.lower()} {one.message} {peer}" + (f": {places}" if places else "")
+            lines.append(f"{number}: {text}")
+        return "\n".join(lines)
+
+
+def lower(schedule: Schedule) -> MessagePrograms:
+    """The message programs of a schedule that is known to be right: `verify` it first."""
+    return _Lowering(schedule).run()
+
+
+class _Step:
+    """What one rank does in one step."""
+
+    def __init__(self) -> None:
+        self.sends: list[int] = []
+        self.receives: list[int] = []
+        self.folds: list[tuple[list[int], int, int, bool]] = []  # operand cells, target cell, length, complete
+
+
+class _Lowering:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.state = State(schedule)
+        self.width = self.state.width
+        promise, ranks, chunks = schedule.promise, schedule.ranks, schedule.chunks
+        self.in_place = promise.in_place
+        ends = np.full((ranks, self.width), NOTHING, np.int64)
+        ends[:, :chunks] = promise.ends_with(ranks, schedule.root, chunks)
+        self.wanted: list[bool] = (ends.reshape(-1) != NOTHING).tolist()
+        self.steps: list[dict[int, _Step]] = [defaultdict(_Step) for _ in range(ranks)]
+        self.cells: list[tuple[int, ...]] = []  # by message: what it carries
+        self.messages: list[Message] = []
+        self.started = (self.state.datum != NOTHING).tolist()
+
+    def run(self) -> MessagePrograms:
+        while not self.state.done:
+            self._collect()
+        ranks = range(self.schedule.ranks)
+        made = [_Rank(self, rank) for rank in ranks]
+        programs = tuple(tuple(one.program()) for one in made)
+        for one in made:  # where the parts lie is each rank's own decision
+            for number, places in one.sent_from.items():
+                self.messages[number] = self.messages[number]._replace(places=places)
+            for number, places in one.into.items():
+                self.messages[number] = self.messages[number]._replace(into=places)
+        return MessagePrograms(self.schedule, tuple(self.messages), programs, tuple(len(one.slots) for one in made))
+
+    def _collect(self) -> None:
+        """Take one step, and note who sends what to whom, and who folds what."""
+        step, before = self.state.step, self.state.datum.copy()
+        folds = self.state.advance()
+        starts, operands, targets = folds.starts.tolist(), folds.operands.tolist(), folds.target.tolist()
+        chunks, reduces = self.schedule.chunks, self.schedule.promise.reduces
+        carried: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for number, target in enumerate(targets):
+            rank, cells = target // self.width, operands[starts[number] : starts[number + 1]]
+            for cell in cells:
+                if cell // self.width != rank:
+                    carried[cell // self.width, rank].add(cell)
+            complete = len(cells) > 1 and reduces and int(self.state.count[target]) == self.schedule.ranks
+            length = int(self.state.datum[target]) % chunks
+            self.steps[rank][step].folds.append((cells, target, length, complete))
+        for (source, destination), some in sorted(carried.items()):
+            number, cells = len(self.messages), sorted(some)
+            lengths = tuple(int(before[cell]) % chunks for cell in cells)
+            self.messages.append(Message(source, destination, step, lengths, (), ()))
+            self.cells.append(tuple(cells))
+            self.steps[source][step].sends.append(number)
+            self.steps[destination][step].receives.append(number)
+
+
+class _Rank:
+    """One rank's program in the making."""
+
+    def __init__(self, whole: _Lowering, rank: int) -> None:
+        self.whole, self.rank = whole, rank
+        self.steps = [whole.steps[rank][step] for step in sorted(whole.steps[rank])]
+        self.slots: dict[tuple[int, int], int] = {}
+        self.lies: dict[int, Place] = {}
+        for cell in range(rank * whole.width, (rank + 1) * whole.width):
+            if whole.started[cell]:
+                self.lies[cell] = Place(OUTPUT if whole.in_place else INPUT, cell % whole.width)
+        self.leaving: dict[Place, list[int]] = defaultdict(list)  # sends whose memory is not free yet
+        self.sent_from: dict[int, tuple[Place, ...]] = {}
+        self.into: dict[int, tuple[Place, ...]] = {}
+
+    def program(self) -> Iterator[Instruction]:
+        whole = self.whole
+        last_use: dict[Place, int] = {}  # by place in the output array: the last step in which it was used
+        posted = 0
+        for now, step in enumerate(self.steps):
+            while posted < min(len(self.steps), now + _AHEAD + 1):
+                for number in self.steps[posted].receives:
+                    into = self._directly(number, self.steps[posted], last_use, now)
+                    if into:
+                        self.into[number] = into
+                        for place in into:
+                            yield from self._free(place)
+                            last_use[place] = posted
+                    yield Instruction(Kind.POST, number)
+                posted += 1
+            for number in step.sends:
+                places = tuple(self.lies[cell] for cell in whole.cells[number])
+                self.sent_from[number] = places
+                for place in places:
+                    self.leaving[place].append(number)
+                    last_use[place] = now
+                yield Instruction(Kind.SEND, number)
+            arrived: dict[int, Place] = {}
+            for number in step.receives:
+                into = self.into.get(number)
+                for part, cell in enumerate(whole.cells[number]):
+                    arrived[cell] = into[part] if into else Place(ARRIVED, number, part)
+                yield Instruction(Kind.AWAIT, number)
+            yield from self._fold(step, arrived, last_use, now)
+        for cell in range(self.rank * whole.width, (self.rank + 1) * whole.width):
+            home = Place(OUTPUT, cell % whole.width)
+            if whole.wanted[cell] and self.lies[cell] != home:
+                yield from self._free(home)
+                length = int(whole.state.datum[cell]) % whole.schedule.chunks
+                yield Instruction(Kind.FOLD, sources=(self.lies[cell],), destination=home, length_of=length)
+        for place in list(self.leaving):
+            yield from self._free(place)
+
+    def _fold(
+        self, step: _Step, arrived: dict[int, Place], last_use: dict[Place, int], now: int
+    ) -> Iterator[Instruction]:
+        """All folds of a step read what was there before it."""
+        readers: dict[Place, int] = defaultdict(int)
+        for cells, *_ in step.folds:
+            for cell in set(cells):
+                readers[arrived.get(cell) or self.lies[cell]] += 1
+        moved: dict[int, Place] = {}
+        for cells, target, length, complete in step.folds:
+            sources = tuple(arrived.get(cell) or self.lies[cell] for cell in cells)
+            for place in set(sources):
+                last_use[place] = now
+            if len(sources) == 1 and sources[0] == self._home(target):  # it was received there
+                moved[target] = sources[0]
+                continue
+            own = self._home(target)
+            others = readers[own] - (own in sources)
+            if others:  # somebody else still reads what lies there: take the other place of this chunk
+                own = self._slot(target, 1)
+            yield from self._free(own)
+            last_use[own] = now
+            moved[target] = own
+            yield Instruction(Kind.FOLD, -1, sources, own, length, complete)
+        self.lies.update(moved)
+
+    def _home(self, cell: int) -> Place:
+        chunk = cell % self.whole.width
+        in_array = chunk < self.whole.schedule.chunks and (self.whole.in_place or self.whole.wanted[cell])
+        return Place(OUTPUT, chunk) if in_array else self._slot(cell, 0)
+
+    def _slot(self, cell: int, second: int) -> Place:
+        key = cell % self.whole.width, second
+        return Place(WORK, self.slots.setdefault(key, len(self.slots)))
+
+    def _free(self, place: Place) -> Iterator[Instruction]:
+        """Wait until no send reads a place any more."""
+        for number in self.leaving.pop(place, ()):
+            for others in self.leaving.values():
+                if number in others:
+                    others.remove(number)
+            yield Instruction(Kind.SENT, number)
+
+    def _directly(self, number: int, step: _Step, last_use: dict[Place, int], now: int) -> tuple[Place, ...]:
+        """Where a message may be received without a copy: every part is copied to one place in the output array.
+
+        The places must be next to each other, hold what is as long as themselves, and be used by nobody between now
+        and the step of the message.
+        """
+        cells = self.whole.cells[number]
+        targets: dict[int, list[int]] = defaultdict(list)
+        for sources, target, *_ in step.folds:
+            for cell in sources:
+                if cell in cells:
+                    targets[cell].append(target if len(sources) == 1 else -1)
+        places = []
+        for cell, length in zip(cells, self.whole.messages[number].lengths, strict=True):
+            target = targets[cell]
+            if len(target) != 1 or target[0] < 0:
+                return ()
+            place = self._home(target[0])
+            if place.space != OUTPUT or place.index != length or last_use.get(place, -1) >= now:
+                return ()
+            if self.lies.get(target[0], place) == place and self._is_read(target[0], now, step):
+                return ()
+            places.append(place)
+        first = places[0].index
+        return tuple(places) if [place.index for place in places] == list(range(first, first + len(places))) else ()
+
+    def _is_read(self, cell: int, now: int, last: _Step) -> bool:
+        """Whether this rank uses a chunk from step `now` up to the step `last`."""
+        for step in self.steps[now : self.steps.index(last) + 1]:
+            if any(cell in self.whole.cells[number] for number in step.sends):
+                return True
+            if any(cell in sources for sources, *_ in step.folds):
+                return True
+            if step is not last and any(target == cell for _, target, *_ in step.folds):
+                return True
+        return False
+
+
+# The proof ------------------------------------------------------------------------------------------------------------
+
+Value = tuple[int, int]  # a datum, and the hash of the expression that made it
+
+
+def check_messages(made: MessagePrograms, state: State | None = None) -> None:
+    """Raise `ScheduleError` unless the programs are sound. `state`: the schedule's symbolic execution, run to its end.
+
+    Each rank's program is a row, each pair of ranks a queue, and every wait is for one named message. So how far the
+    ranks come, and what they compute, does not depend on their speeds: one run tells of all.
+    """
+    if state is None:
+        state = State(made.schedule).run_to_end()
+    _check_queues(made)
+    ranks = [_Follower(made, rank) for rank in range(made.schedule.ranks)]
+    begun: dict[int, list[Value]] = {}  # by message: what was sent
+    posted: set[int] = set()
+    while any(rank.advance(begun, posted) for rank in ranks):
+        pass
+    for rank in ranks:
+        if not rank.done:
+            raise rank.wrong(f"waits forever: {rank.waits_for()}")
+        rank.check_end(state)
+
+
+def _check_queues(made: MessagePrograms) -> None:
+    """Messages of a pair are matched in their order, so both ranks must begin them in the same order, and once."""
+    sent: dict[tuple[int, int], list[int]] = defaultdict(list)
+    posted: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, program in enumerate(made.programs):
+        for one in program:
+            if one.kind in (Kind.SEND, Kind.POST):
+                message = made.messages[one.message]
+                queue = sent if one.kind == Kind.SEND else posted
+                if (message.source if one.kind == Kind.SEND else message.destination) != rank:
+                    raise ScheduleError(f"{made.schedule.title}: message {one.message} is not rank {rank}'s", rank=rank)
+                queue[message.source, message.destination].append(one.message)
+    if sent != posted:
+        pair = next(pair for pair in {**sent, **posted} if sent.get(pair) != posted.get(pair))
+        raise ScheduleError(
+            f"{made.schedule.title}: rank {pair[0]} sends messages {sent.get(pair, [])} to rank {pair[1]}, which "
+            f"receives {posted.get(pair, [])}",
+            rank=pair[0],
+        )
+
+
+class _Follower:
+    """Follows one rank's program with symbols for data."""
+
+    def __init__(self, made: MessagePrograms, rank: int) -> None:
+        self.made, self.rank, self.at = made, rank, 0
+        self.program = made.programs[rank]
+        schedule = made.schedule
+        start = State(schedule)
+        self.holds: dict[Place, Value] = {}
+        space = OUTPUT if schedule.promise.in_place else INPUT
+        for chunk in range(schedule.chunks):
+            cell = rank * start.width + chunk
+            if start.datum[cell] != NOTHING:
+                self.holds[Place(space, chunk)] = int(start.datum[cell]), int(start.bits[cell])
+        self.leaving: dict[Place, int] = defaultdict(int)
+        self.arriving: set[Place] = set()
+
+    @property
+    def done(self) -> bool:
+        return self.at == len(self.program)
+
+    def advance(self, begun: dict[int, list[Value]], posted: set[int]) -> bool:
+        """Go on until a wait; whether anything was done."""
+        before = self.at
+        while not self.done:
+            one = self.program[self.at]
+            if one.kind == Kind.AWAIT and one.message not in begun:
+                break
+            if one.kind == Kind.SENT and one.message not in posted:
+                break
+            self._do(one, begun, posted)
+            self.at += 1
+        return self.at > before
+
+    def _do(self, one: Instruction, begun: dict[int, list[Value]], posted: set[int]) -> None:
+        if one.kind == Kind.FOLD:
+            values = [self._read(source, one.length_of) for source in one.sources]
+            self._write(one.destination, self._folded(values), one.length_of)
+            if one.complete != self._completes(one, values):
+                raise self.wrong("divides an average at the wrong place")
+            return
+        message = self.made.messages[one.message]
+        if one.kind == Kind.POST:
+            posted.add(one.message)
+            for place in message.into:
+                self._free_to_write(place)
+                self.arriving.add(place)
+        elif one.kind == Kind.SEND:
+            begun[one.message] = [
+                self._read(place, length) for place, length in zip(message.places, message.lengths, strict=True)
+            ]
+            for place in message.places:
+                self.leaving[place] += 1
+        elif one.kind == Kind.SENT:
+            for place in message.places:
+                self.leaving[place] -= 1
+        else:
+            if one.message not in posted:
+                raise self.wrong("awaits what it has not asked for")
+            parts = message.into or [Place(ARRIVED, one.message, part) for part in range(len(message.lengths))]
+            for place, value in zip(parts, begun[one.message], strict=True):
+                self.arriving.discard(place)
+                self.holds[place] = value
+
+    def _read(self, place: Place, length_of: int) -> Value:
+        if place in self.arriving or place not in self.holds:
+            raise self.wrong(f"reads {place}, which holds nothing yet")
+        value = self.holds[place]
+        if value[0] % self.made.schedule.chunks != length_of:
+            raise self.wrong(f"takes chunk {value[0] % self.made.schedule.chunks} to be as long as chunk {length_of}")
+        return value
+
+    def _write(self, place: Place, value: Value, length_of: int) -> None:
+        self._free_to_write(place)
+        if value[0] % self.made.schedule.chunks != length_of:
+            raise self.wrong(f"writes chunk {value[0] % self.made.schedule.chunks} as if it were chunk {length_of}")
+        self.holds[place] = value
+
+    def _free_to_write(self, place: Place) -> None:
+        if place.space == INPUT:
+            raise self.wrong("writes to the input")
+        if self.leaving[place] or place in self.arriving:
+            raise self.wrong(f"writes to {place} while a message is in it")
+
+    def _folded(self, values: Sequence[Value]) -> Value:
+        if len({datum for datum, _ in values}) > 1:
+            raise self.wrong("folds different pieces of data")
+        total = np.array([values[0][1]], np.uint64)
+        for _, other in values[1:]:
+            total = combined(total, np.array([other], np.uint64))
+        return values[0][0], int(rounded(total)[0] if len(values) > 1 else total[0])
+
+    def _completes(self, one: Instruction, values: Sequence[Value]) -> bool:
+        """Every rank that gets a result gets a complete one, by the promise: what equals a result is complete."""
+        if len(values) == 1 or not self.made.schedule.promise.reduces:
+            return False
+        return self._folded(values) in _results(self.made.schedule)
+
+    def check_end(self, state: State) -> None:
+        schedule = self.made.schedule
+        if any(self.leaving.values()) or self.arriving:
+            raise self.wrong("ends while messages are on their way")
+        wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[self.rank]
+        for chunk in np.flatnonzero(wanted != NOTHING).tolist():
+            cell = self.rank * state.width + chunk
+            value = int(state.datum[cell]), int(state.bits[cell])
+            if self.holds.get(Place(OUTPUT, chunk)) != value:
+                raise ScheduleError(
+                    f"{schedule.title}: the message program of rank {self.rank} ends with something else in chunk {chunk} "
+                    "than the schedule",
+                    rank=self.rank,
+                    chunk=chunk,
+                )
+
+    def waits_for(self) -> str:
+        one = self.program[self.at]
+        message = self.made.messages[one.message]
+        if one.kind == Kind.AWAIT:
+            return f"message {one.message} from rank {message.source} (step {message.step})"
+        return f"rank {message.destination} to take message {one.message} (step {message.step})"
+
+    def wrong(self, what: str) -> ScheduleError:
+        title = self.made.schedule.title
+        return ScheduleError(
+            f"{title}: instruction {self.at} of rank {self.rank}'s message program {what}", rank=self.rank
+        )
+
+
+_known_results: dict[Schedule, frozenset[Value]] = {}
+
+
+def _results(schedule: Schedule) -> frozenset[Value]:
+    """The complete values of a schedule that reduces: all that hold every rank's contribution."""
+    if schedule not in _known_results:
+        _known_results.clear()
+        state, found = State(schedule), set[Value]()
+        while not state.done:
+            targets = state.advance().target
+            full = targets[state.count[targets] == schedule.ranks]
+            found.update(zip(state.datum[full].tolist(), state.bits[full].tolist(), strict=True))
+        _known_results[schedule] = frozenset(found)
+    return _known_results[schedule]
