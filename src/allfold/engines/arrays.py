@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..collectives import Collective
+from ..collectives import COLLECTIVES, Collective
 from ..dtypes import Dtype, find_dtype
 from ..errors import UsageError
-from .engine import UnfitArray
+from ..ops import check_supported
+from .engine import Call, UnfitArray
 
 Flat = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,7 +45,25 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
     return kind, seen.reshape(-1).view(kind.carrier)
 
 
-def whole_elements(promise: Collective, ranks: int, input: Flat | None, output: Flat | None) -> int:
+def arrays_of(call: Call, ranks: int) -> tuple[Dtype, int, Flat | None, Flat | None]:
+    """A call's element type, the elements of the whole buffer, its input and its output; checked against each other."""
+    taken = [
+        None if array is None else flat(call.collective, array, call.dtype, written)
+        for array, written in ((call.input, False), (call.output, True))
+    ]
+    kinds = [array[0] for array in taken if array is not None]
+    if len(set(kinds)) > 1:
+        raise UsageError(f"{call.collective}: the input is {kinds[0]}, the output {kinds[1]}")
+    dtype = kinds[0] if kinds else find_dtype("uint8")
+    input, output = (None if array is None else array[1] for array in taken)
+    if input is not None and output is not None and np.shares_memory(input, output):
+        raise UnfitArray("the input and the output overlap")
+    if call.op is not None:
+        check_supported(call.op, dtype)
+    return dtype, _whole_elements(COLLECTIVES[call.collective], ranks, input, output), input, output
+
+
+def _whole_elements(promise: Collective, ranks: int, input: Flat | None, output: Flat | None) -> int:
     """The elements of the whole buffer: the longer of the two arrays, checked against the shorter one."""
     ins, outs = 0 if input is None else input.size, 0 if output is None else output.size
 

@@ -30,10 +30,10 @@ _AHEAD = 1  # how many steps before its own a receive is posted
 
 
 class Place(NamedTuple):
-    """Where one chunk lies: in an array (`index`: the chunk), a work slot, or in a message that came (`part` of it)."""
+    """Where one chunk lies: in an array (`at`: the chunk), a work slot, or in a message that came (`part` of it)."""
 
     space: int
-    index: int
+    at: int
     part: int = 0
 
 
@@ -80,7 +80,7 @@ class MessagePrograms:
 
         def name(place: Place) -> str:
             part = f".{place.part}" if place.space == ARRIVED else ""
-            return f"{spaces[place.space]}[{place.index}{part}]"
+            return f"{spaces[place.space]}[{place.at}{part}]"
 
         lines = []
         for number, one in enumerate(self.programs[rank]):
@@ -101,13 +101,20 @@ def lower(schedule: Schedule) -> MessagePrograms:
     return _Lowering(schedule).run()
 
 
+class _Fold(NamedTuple):
+    cells: list[int]
+    target: int
+    length_of: int
+    complete: bool
+
+
 class _Step:
     """What one rank does in one step."""
 
     def __init__(self) -> None:
         self.sends: list[int] = []
         self.receives: list[int] = []
-        self.folds: list[tuple[list[int], int, int, bool]] = []  # operand cells, target cell, length, complete
+        self.folds: list[_Fold] = []
 
 
 class _Lowering:
@@ -152,7 +159,7 @@ class _Lowering:
                     carried[cell // self.width, rank].add(cell)
             complete = len(cells) > 1 and reduces and int(self.state.count[target]) == self.schedule.ranks
             length = int(self.state.datum[target]) % chunks
-            self.steps[rank][step].folds.append((cells, target, length, complete))
+            self.steps[rank][step].folds.append(_Fold(cells, target, length, complete))
         for (source, destination), some in sorted(carried.items()):
             number, cells = len(self.messages), sorted(some)
             lengths = tuple(int(before[cell]) % chunks for cell in cells)
@@ -201,7 +208,7 @@ class _Rank:
                 yield Instruction(Kind.SEND, number)
             arrived: dict[int, Place] = {}
             for number in step.receives:
-                into = self.into.get(number)
+                into = self.into.get(number, ())
                 for part, cell in enumerate(whole.cells[number]):
                     arrived[cell] = into[part] if into else Place(ARRIVED, number, part)
                 yield Instruction(Kind.AWAIT, number)
@@ -220,8 +227,8 @@ class _Rank:
     ) -> Iterator[Instruction]:
         """All folds of a step read what was there before it."""
         readers: dict[Place, int] = defaultdict(int)
-        for cells, *_ in step.folds:
-            for cell in set(cells):
+        for fold in step.folds:
+            for cell in set(fold.cells):
                 readers[arrived.get(cell) or self.lies[cell]] += 1
         moved: dict[int, Place] = {}
         for cells, target, length, complete in step.folds:
@@ -266,32 +273,30 @@ class _Rank:
         """
         cells = self.whole.cells[number]
         targets: dict[int, list[int]] = defaultdict(list)
-        for sources, target, *_ in step.folds:
-            for cell in sources:
+        for fold in step.folds:
+            for cell in fold.cells:
                 if cell in cells:
-                    targets[cell].append(target if len(sources) == 1 else -1)
+                    targets[cell].append(fold.target if len(fold.cells) == 1 else -1)
         places = []
         for cell, length in zip(cells, self.whole.messages[number].lengths, strict=True):
-            target = targets[cell]
-            if len(target) != 1 or target[0] < 0:
+            target = targets[cell][0]
+            if len(targets[cell]) > 1 or target < 0:
                 return ()
-            place = self._home(target[0])
-            if place.space != OUTPUT or place.index != length or last_use.get(place, -1) >= now:
+            place = self._home(target)
+            if place.space != OUTPUT or place.at != length or last_use.get(place, -1) >= now:
                 return ()
-            if self.lies.get(target[0], place) == place and self._is_read(target[0], now, step):
+            if self.lies.get(target, place) == place and self._is_read(target, now, step):
                 return ()
             places.append(place)
-        first = places[0].index
-        return tuple(places) if [place.index for place in places] == list(range(first, first + len(places))) else ()
+        first = places[0].at
+        return tuple(places) if [place.at for place in places] == list(range(first, first + len(places))) else ()
 
     def _is_read(self, cell: int, now: int, last: _Step) -> bool:
         """Whether this rank uses a chunk from step `now` up to the step `last`."""
         for step in self.steps[now : self.steps.index(last) + 1]:
             if any(cell in self.whole.cells[number] for number in step.sends):
                 return True
-            if any(cell in sources for sources, *_ in step.folds):
-                return True
-            if step is not last and any(target == cell for _, target, *_ in step.folds):
+            if any(cell in fold.cells or (step is not last and cell == fold.target) for fold in step.folds):
                 return True
         return False
 

@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...collectives import COLLECTIVES
-from ...dtypes import Dtype, describe, find_dtype
-from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...ops import check_supported
+from ...dtypes import Dtype, describe
+from ...errors import CollectiveTimeout, MismatchError, RankLost
 from ...proved import check_rank_order, schedule_of
 from ...schedule import Schedule
 from ...wording import name_ranks
-from ..arrays import Flat, flat, whole_elements
-from ..engine import Call, Engine, UnfitArray, check_groups, name_group
-from .meeting import Mailbox, Meeting, wait
+from ..arrays import Flat, arrays_of
+from ..engine import Call, Engine, check_groups, name_group
+from ..mailbox import wait
+from .meeting import Mailbox, Meeting
 from .replay import replay
 
 
@@ -105,23 +103,11 @@ class _Came(NamedTuple):
     @classmethod
     def with_call(cls, call: Call, ranks: int) -> _Came:
         promise = COLLECTIVES[call.collective]
-        arrays = [
-            None if array is None else flat(call.collective, array, call.dtype, written)
-            for array, written in ((call.input, False), (call.output, True))
-        ]
-        kinds = [array[0] for array in arrays if array is not None]
-        if len(set(kinds)) > 1:
-            raise UsageError(f"{call.collective}: the input is {kinds[0]}, the output {kinds[1]}")
-        dtype = kinds[0] if kinds else find_dtype("uint8")
-        input, output = (None if array is None else array[1] for array in arrays)
-        if input is not None and output is not None and np.shares_memory(input, output):
-            raise UnfitArray("the input and the output overlap")
-        elements = whole_elements(promise, ranks, input, output)
+        dtype, elements, input, output = arrays_of(call, ranks)
         root = call.root if promise.rooted else None
         # One that folds from rank 0 up, as `algorithm=None` does everywhere.
         algorithm = call.algorithm or ("driver" if promise.rooted else "direct")
         if call.op is not None:
-            check_supported(call.op, dtype)
             check_rank_order(call.collective, algorithm, ranks, root, call.op)
         return cls(call, schedule_of(call.collective, algorithm, ranks, root), dtype, elements, input, output)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
-from ...dtypes import Dtype, describe
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...wording import name_ranks
-from ..arrays import Flat, flat
-from ..engine import ANY_TAG, UnfitArray
-
-_HIGHEST_TAG = 2**31 - 1
+from ..mailbox import Sent, Wanted, remove, taken, wait
 
 
 class Meeting:
@@ -101,47 +97,6 @@ class Meeting:
         return RankLost(f"{name_ranks(gone)} {have} left {self.label}") if gone else None
 
 
-def wait(result: Future[Any], timeout: float | None) -> bool:
-    """Whether it was over in time; raises what went wrong, as a separate error object for the waiting rank."""
-    try:
-        error = result.exception(timeout)
-    except TimeoutError:
-        return False
-    if error is not None:
-        raise type(error)(*error.args) from error
-    return True
-
-
-class Sent(NamedTuple):
-    source: int
-    tag: int
-    dtype: Dtype
-    data: Flat
-
-
-class Wanted(NamedTuple):
-    source: int | None
-    tag: int
-    dtype: Dtype
-    array: Flat
-    result: Future[tuple[int, int, int] | None]
-
-    def takes(self, message: Sent) -> bool:
-        return self.source in (None, message.source) and self.tag in (ANY_TAG, message.tag)
-
-    def take(self, message: Sent) -> None:
-        if message.dtype != self.dtype or message.data.size > self.array.size:
-            sent, room = (
-                describe(one.dtype, (many.size,)) for one, many in ((message, message.data), (self, self.array))
-            )
-            self.result.set_exception(
-                MismatchError(f"recv: rank {message.source} sent {sent} with tag {message.tag}, the array is {room}")
-            )
-        else:
-            self.array[: message.data.size] = message.data
-            self.result.set_result((message.source, message.tag, message.data.size))
-
-
 class Mailbox:
     """One rank's end of the messages. A send is done at once: the message is copied."""
 
@@ -169,19 +124,8 @@ class Mailbox:
     def start(
         self, sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None
     ) -> Future[tuple[int, int, int] | None]:
-        meeting, name = self._meeting, "send" if sends else "recv"
-        if isinstance(peer, bool) or not (
-            (isinstance(peer, int) and 0 <= peer < meeting.size) or (peer is None and not sends)
-        ):
-            what, none = ("destination", "") if sends else ("source", " or None")
-            raise UsageError(f"{name}: {what} must be a rank from 0 to {meeting.size - 1}{none}, not {peer}")
-        if not 0 <= tag <= _HIGHEST_TAG and (sends or tag != ANY_TAG):
-            any = "" if sends else " or ANY_TAG"
-            raise UsageError(f"{name}: tag must be from 0 to {_HIGHEST_TAG}{any}, not {tag}")
-        try:
-            kind, data = flat(name, array, dtype, written=not sends)
-        except UnfitArray as error:
-            raise BufferError(str(error)) from None
+        meeting = self._meeting
+        kind, data = taken(sends, array, peer, tag, dtype, meeting.size)
         result: Future[tuple[int, int, int] | None] = Future()
         with meeting.lock:
             meeting.check_open(self._rank)
@@ -194,7 +138,7 @@ class Mailbox:
                 if first is None:
                     meeting.sent[peer].append(message)
                 else:
-                    _remove(meeting.wanted[peer], first)
+                    remove(meeting.wanted[peer], first)
                     first.take(message)
                 result.set_result(None)
             else:
@@ -204,7 +148,7 @@ class Mailbox:
                     meeting.wanted[self._rank].append(wanted)
                     meeting._fail_what_cannot_be()
                 else:
-                    _remove(meeting.sent[self._rank], found)
+                    remove(meeting.sent[self._rank], found)
                     wanted.take(found)
         return result
 
@@ -218,7 +162,3 @@ class Mailbox:
                 f"recv: rank {self._rank} got no message within {limit:g} s ({self._meeting.label})"
             )
         return operation.result()  # type: ignore[no-any-return]
-
-
-def _remove(items: list[Any], item: Any) -> None:
-    items[:] = [one for one in items if one is not item]  # by identity, since == compares arrays element by element
