@@ -10,6 +10,7 @@ from .errors import UsageError
 from .ops import Op
 from .programs.check import check
 from .programs.compile import Memory, Programs, compile
+from .programs.messages import MessagePrograms, check_messages, lower
 from .programs.versions import Versions
 from .registry import Algorithm, AnyAlgorithm, algorithm_of, schedule
 from .schedule import Schedule
@@ -32,6 +33,12 @@ def programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int 
     """The programs of an algorithm. Exactly the programs returned were checked."""
     with _proving:
         return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
+
+
+def message_programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> MessagePrograms:
+    """The message programs of an algorithm. Exactly the programs returned were checked."""
+    with _proving:
+        return _proved_messages(algorithm_of(collective, algorithm), ranks, root)
 
 
 def schedule_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Schedule:
@@ -58,6 +65,14 @@ def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory:
     programs = compile(versions.schedule, memory, versions)
     check(programs, versions.state)
     return programs
+
+
+@lru_cache(maxsize=256)
+def _proved_messages(algorithm: Algorithm, ranks: int, root: int | None) -> MessagePrograms:
+    versions = _proved_versions(algorithm, ranks, root)
+    made = lower(versions.schedule)
+    check_messages(made, versions.state)
+    return made
 
 
 @lru_cache(maxsize=8)  # large, and needed for one kind of memory after the other, all about the same time

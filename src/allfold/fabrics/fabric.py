@@ -11,11 +11,15 @@ its own and leaves it behind. It releases the GIL.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+
+from ..errors import CollectiveTimeout
+from ..wording import name_ranks
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -24,6 +28,10 @@ MOST_TAG = 2**31 - 1
 
 class Disconnected(Exception):
     """A transfer failed: its peer is gone, or cannot be reached. The text is the fabric's own."""
+
+    def __init__(self, why: str, peer: int | None) -> None:
+        super().__init__(why)
+        self.peer = peer
 
 
 class Transfer(Protocol):
@@ -41,6 +49,14 @@ class Board(ABC):
     @abstractmethod
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
         """What every rank put up under this name, by rank; None for ranks that have not come within the timeout."""
+
+    def gather_all(self, what: str, own: Any, timeout: float) -> list[Any]:
+        """What every rank put up, as JSON. Raises `CollectiveTimeout` if a rank has not come in time."""
+        came = self.gather(what, json.dumps(own).encode(), timeout)
+        missing = [rank for rank, one in enumerate(came) if one is None]
+        if missing:
+            raise CollectiveTimeout(f"init: {name_ranks(missing)} of {self.size} did not come within {timeout:g} s")
+        return [json.loads(one) for one in came if one is not None]
 
     @abstractmethod
     def some(self, name: str, ranks: Sequence[int]) -> Board:

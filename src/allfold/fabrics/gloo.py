@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import AllfoldError
+from .addresses import choose_address
 from .fabric import Board, Bytes, Disconnected, Fabric
 
 # A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
@@ -74,21 +76,21 @@ class Gloo(Fabric):
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:
-            return _Sending(self._group.send([torch.from_numpy(data)], peer, tag), peer)
+            return _Sending(self._group.send([_tensor(data)], peer, tag), peer)
         except RuntimeError as error:
-            raise Disconnected(_first_line(error)) from None
+            raise Disconnected(_first_line(error), peer) from None
 
     def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:
-            return _Sending(self._group.recv([torch.from_numpy(data)], peer, tag), peer)
+            return _Sending(self._group.recv([_tensor(data)], peer, tag), peer)
         except RuntimeError as error:
-            raise Disconnected(_first_line(error)) from None
+            raise Disconnected(_first_line(error), peer) from None
 
     def receive_any(self, data: Bytes, tag: int) -> _Sending:
         try:
-            return _Sending(self._group.recv_anysource([torch.from_numpy(data)], tag), None)
+            return _Sending(self._group.recv_anysource([_tensor(data)], tag), None)
         except RuntimeError as error:
-            raise Disconnected(_first_line(error)) from None
+            raise Disconnected(_first_line(error), None) from None
 
     def another(self, name: str, ranks: Sequence[int]) -> Gloo:
         return Gloo(self._board.some(name, ranks), self._device)
@@ -105,7 +107,23 @@ class _Sending:
             self._work.wait()
             return int(self._work._source_rank()) if self._peer is None else self._peer
         except RuntimeError as error:
-            raise Disconnected(_first_line(error)) from None
+            raise Disconnected(_first_line(error), self._peer) from None
+
+
+def connect(board: Board, host: str, timeout: float) -> Gloo:
+    """A fabric of all ranks of a board, which has a store. `host`: what the ranks of one network have in common."""
+    assert isinstance(board, StoreBoard)
+    if len(set(board.gather_all("network", host, timeout))) == 1:
+        return Gloo(board, device_at("127.0.0.1"))
+    return Gloo(board, device_at(choose_address(board, host, timeout)))
+
+
+def _tensor(data: Bytes) -> torch.Tensor:
+    """The same memory. torch warns of read-only arrays, which are only sent from here."""
+    if not data.flags.writeable:
+        memory = (ctypes.c_uint8 * data.size).from_address(data.ctypes.data)
+        return torch.frombuffer(memory, dtype=torch.uint8) if data.size else torch.empty(0, dtype=torch.uint8)
+    return torch.from_numpy(data)
 
 
 def device_at(address: str) -> Any:

@@ -1,0 +1,377 @@
+"""The engine of ranks on several hosts: shared memory inside an island, the fabric's messages between islands.
+
+Calls are made by a thread of their own, one after the other, and the caller waits for it. So a call can be given up at
+any time, even if the fabric cannot give up a transfer: the thread is left behind, with the memory that it uses.
+
+Before data are used, the ranks of an island compare the call that they make in shared memory, and the first rank of
+every island compares it with those of the others. Data travel with tags that depend on the call, so that the data of
+different calls never meet.
+"""
+
+from __future__ import annotations
+
+import atexit
+import queue
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from ...collectives import COLLECTIVES
+from ...dtypes import describe
+from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...fabrics.fabric import Disconnected, Fabric
+from ...proved import check_rank_order, schedule_of
+from ...registry import algorithm_of
+from ...wording import name_ranks
+from ..arrays import arrays_of
+from ..engine import Call, Engine, check_groups, name_group
+from ..shared_memory.engine import SharedMemory
+from ..shared_memory.members import number_of
+from . import ways
+from .job import Header, Job
+from .letters import Letters
+from .post import Frame, News
+from .wire import Links
+from .world import World
+
+_HEADER_BYTES, _DIGEST_BYTES = 512, 16
+_HEADERS = 2**31 - 1  # the tag of what leaders compare
+_GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
+_ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
+_FOREVER = 1e7
+
+_worlds: weakref.WeakSet[World] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for world in list(_worlds):
+        world.end()
+
+
+class Islands(Engine):
+    """One rank's end of a group that spans islands."""
+
+    def __init__(
+        self,
+        world: World,
+        ranks: Sequence[int],
+        island: SharedMemory,
+        inner: SharedMemory,
+        fabric: Fabric,
+        timeout: float,
+        label: str,
+        number: int,
+    ) -> None:
+        """`ranks`: the group's ranks by their numbers in the world. `island` and `inner`: its ranks of this island,
+        twice, so that the users' messages and those of collectives do not meet."""
+        self.world, self.ranks = world, list(ranks)
+        self.rank, self.size = self.ranks.index(world.rank), len(ranks)
+        self.label, self.timeout, self.number = label, timeout, number
+        self.island, self.fabric = inner, fabric
+        self._outer = island
+        groups = [[self.ranks.index(rank) for rank in one if rank in self.ranks] for one in world.islands]
+        self.islands = sorted(sorted(group) for group in groups if group)
+        self.island_ranks = next(group for group in self.islands if self.rank in group)
+        self.local = {rank: number for number, rank in enumerate(self.island_ranks)}
+        self.links = Links(fabric, inner.messages, self.local, _FOREVER)
+        self.letters = Letters(self, island.messages)
+        self.messages = self.letters
+        self.answers: dict[int, int] = {}
+        self._error: AllfoldError | None = None
+        self._closed = False
+        self._failed = threading.Event()
+        self._lock = threading.Lock()
+        self._calls, self._groups = 0, 0
+        self._open: list[Job] = []
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self._thread = threading.Thread(target=_work, args=(self._jobs,), name="allfold calls", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
+        _worlds.add(world)
+        world.add(self)
+
+    # Calls -----------------------------------------------------------------------------------------------------------
+
+    def run(self, call: Call, async_op: bool) -> Job | None:
+        promise = COLLECTIVES[call.collective]
+        arrays = arrays_of(call, self.size)
+        facts = [call.collective]
+        if promise.carries_data:
+            facts.append(describe(arrays[0], (arrays[1],)))
+        if call.op is not None:
+            facts.append(call.op.name)
+        if promise.rooted:
+            facts.append(f"root {call.root}")
+        schedule = b""
+        if call.algorithm is not None:
+            root = call.root if promise.rooted else None
+            schedule = schedule_of(call.collective, call.algorithm, self.size, root).digest
+            facts.append(f"by {algorithm_of(call.collective, call.algorithm).name}")
+            if call.op is not None:
+                check_rank_order(call.collective, call.algorithm, self.size, root, call.op)
+        text = " ".join(facts)
+        # A rank that passes no array to a gather knows its size all the same: every rank's input is as long.
+        op = 0 if call.op is None else call.op.digest
+        self.check_open(call.collective, range(self.size))
+        with self._lock:
+            self._calls += 1
+            digest = blake2b(repr((text, schedule, op, self._calls)).encode(), digest_size=_DIGEST_BYTES).digest()
+            job = Job(self, call, arrays, self._calls, text, digest)
+            self._open.append(job)
+            self._jobs.put(job)
+        if self._error is not None:  # it failed meanwhile
+            job.end(self._error)
+        if async_op:
+            return job
+        self._finish(job, self.timeout if call.timeout is None else call.timeout)
+        return None
+
+    def wait(self, ticket: Job, timeout: float | None) -> bool:
+        if not ticket.over.wait(timeout):
+            return False
+        _raise(ticket.error)
+        return True
+
+    def calls(self) -> int:
+        return self._calls
+
+    def _finish(self, job: Job, limit: float) -> None:
+        try:
+            ended = job.over.wait(min(limit, threading.TIMEOUT_MAX))
+        except BaseException as error:
+            self._give_up(
+                RankLost(f"rank {self.rank} was interrupted in {job.call.collective}: {type(error).__name__}")
+            )
+            raise
+        if ended:
+            return _raise(job.error)
+        call = f"call {job.number} of {self.label}"
+        missing, silent = self._ask(job.number)
+        if job.over.is_set():
+            return _raise(job.error)
+        what = f"{name_ranks(missing)} did not come" if missing else ""
+        if silent:
+            what = " and ".join(filter(None, [what, f"{name_ranks(silent)} did not answer"]))
+        what = what or "every rank has come, but not all were done"
+        self._give_up(
+            RankLost(f"rank {self.rank} gave up {job.call.collective} after {limit:g} s: {what} ({call})"),
+            CollectiveTimeout(f"{job.call.collective}: {what} within {limit:g} s ({call})"),
+        )
+        assert self._error is not None
+        raise type(self._error)(str(self._error))
+
+    def _ask(self, number: int) -> tuple[list[int], list[int]]:
+        """Which ranks have not made a call yet, and which do not say."""
+        self.answers.clear()
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self.world.post.send_all((self.ranks[rank] for rank in others), Frame(News.ASKED, self.number))
+        self._failed.wait(_ANSWER_SECONDS) if len(self.answers) < len(others) else None
+        missing = [rank for rank in others if self.answers.get(rank, number) < number]
+        return missing, [rank for rank in others if rank not in self.answers]
+
+    # Comparing -------------------------------------------------------------------------------------------------------
+
+    def perform(self, job: Job) -> None:
+        """Make one call; called by the thread of the calls."""
+        try:
+            self._agree(job)
+            if job.call.algorithm is None:
+                ways.perform(self, job)
+            else:
+                ways.follow(self, job, job.call.algorithm)
+            job.end(None)
+        except Disconnected as error:
+            job.end(self._explained(error))
+        except AllfoldError as error:
+            better = self.better(error)
+            if self._error is None and better is error:
+                self._give_up(better)
+            job.end(better)
+        except BaseException as error:  # the user's operation raised
+            text = f"rank {self.rank} failed in {job.call.collective}: {type(error).__name__}: {error}"
+            self._give_up(RankLost(text))
+            job.end(error)
+        finally:
+            with self._lock:
+                self._open.remove(job)
+
+    def _agree(self, job: Job) -> None:
+        """Compare the call inside the island, and begin to compare it with the others."""
+        header = np.zeros(_HEADER_BYTES, np.uint8)
+        text = job.text.encode()[: _HEADER_BYTES - _DIGEST_BYTES]
+        header[: _DIGEST_BYTES + len(text)] = np.frombuffer(job.digest + text, np.uint8)
+        if len(self.local) > 1:
+            table = np.empty((len(self.local), _DIGEST_BYTES), np.uint8)
+            own = header[:_DIGEST_BYTES]
+            self.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
+            if (table != own).any():
+                texts = np.empty((len(self.local), _HEADER_BYTES), np.uint8)
+                self.island.run(Call("all_gather", header, texts, None, 0, None, _FOREVER, None), False)
+                self._disagree(job, dict(zip(self.island_ranks, texts, strict=True)))
+        if self.rank == self.island_ranks[0]:
+            for island in self.islands:
+                if island is not self.island_ranks:
+                    peer, came = island[0], np.empty(_HEADER_BYTES, np.uint8)
+                    receives = self.fabric.receive(peer, came, _HEADERS)
+                    job.headers.append(Header(peer, receives, came, self.fabric.send(peer, header, _HEADERS)))
+        job.header = header
+
+    def compare(self, job: Job) -> None:
+        """Wait until the other islands' leaders have said which call they make; done by the leaders."""
+        for header in job.headers:
+            header.receives.wait()
+            if header.came[:_DIGEST_BYTES].tobytes() != job.digest:
+                self._disagree(job, {self.rank: job.header, header.peer: header.came})
+        for header in job.headers:
+            header.sends.wait()
+
+    def _disagree(self, job: Job, came: dict[int, Any]) -> None:
+        texts = {rank: bytes(one[_DIGEST_BYTES:]).rstrip(b"\0").decode() for rank, one in sorted(came.items())}
+        (first, text), *others = texts.items()
+        other = next(((rank, one) for rank, one in others if one != text), others[0])
+        what = f"rank {first} came with {text}, rank {other[0]} with {other[1]}"
+        if text == other[1]:
+            what = f"rank {first} and rank {other[0]} came with different algorithms, operations or numbers of calls: {text}"
+        raise MismatchError(f"{job.call.collective}: {what} (call {job.number} of {self.label})")
+
+    # What goes wrong -------------------------------------------------------------------------------------------------
+
+    def check_open(self, name: str, needed: Iterable[int]) -> None:
+        if self._closed:
+            raise UsageError(f"{name}: this communicator is closed ({self.label})")
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+        if (error := self.world.gone(self.ranks[rank] for rank in needed)) is not None:
+            raise type(error)(f"{name}: {error}")
+
+    def fail(self, error: AllfoldError) -> None:
+        """End all calls of this rank with an error; the first error stays."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            jobs = list(self._open)
+        self._failed.set()
+        for engine in (self.island, self._outer):
+            engine.abort()
+        for job in jobs:
+            job.end(error)
+        self.letters.fail(error)
+
+    def somebody_left(self) -> None:
+        """A rank has left the run: what needs it cannot end."""
+        self.letters.fail_what_cannot_come(lambda rank: self.world.gone([self.ranks[rank]]))
+        if self._open and (error := self.world.gone(self.ranks)) is not None:
+            timer = threading.Timer(_GRACE_SECONDS, self._fail_if_open, (self._calls, error))
+            timer.daemon = True
+            timer.start()
+
+    def _fail_if_open(self, calls: int, error: AllfoldError) -> None:
+        if any(job.number <= calls for job in list(self._open)):
+            self._give_up(error)
+
+    def better(self, error: AllfoldError) -> AllfoldError:
+        """The news that explains an error, if it comes soon; else the error."""
+        if isinstance(error, (UsageError, MismatchError)):
+            return error
+        return self._error if self._failed.wait(_GRACE_SECONDS) and self._error is not None else error
+
+    def _explained(self, error: Disconnected) -> AllfoldError:
+        if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
+            return self._error
+        peer = "a rank" if error.peer is None else self.world.where(self.ranks[error.peer])
+        lost = RankLost(f"{peer} cannot be reached any more: {error}")
+        self._give_up(lost)
+        return lost
+
+    def _give_up(self, told: AllfoldError, own: AllfoldError | None = None) -> None:
+        """Fail here, and on all other ranks."""
+        self.fail(own or told)
+        self.world.tell(self.ranks, self.number, told)
+
+    # Memory, groups, life --------------------------------------------------------------------------------------------
+
+    def empty(self, bytes: int) -> np.ndarray[Any, Any]:
+        return self._outer.empty(bytes)
+
+    def scratch(self, name: str, bytes: int) -> np.ndarray[Any, Any]:
+        """Shared memory for a purpose, kept for the next call."""
+        known = self._memory.get(name)
+        if known is None or known.size < bytes:
+            known = self._memory[name] = self._outer.empty(bytes)
+        return known[:bytes]
+
+    def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
+        chosen = list(ranks)
+        own = np.full(self.size, -1, np.int64)
+        own[: len(chosen)] = chosen
+        table = np.empty((self.size, self.size), np.int64)
+        self.run(Call("all_gather", own, table, None, 0, None, timeout, None), False)
+        self._groups += 1
+        check_groups([[rank for rank in row if rank >= 0] for row in table.tolist()])
+        inside = self.rank in chosen
+        # The islands are divided by all of their ranks at once. Who is outside makes a group of its own, and drops it.
+        here = [self.local[rank] for rank in chosen if rank in self.local] if inside else [self.local[self.rank]]
+        pieces = [self._outer.group(here, timeout), self.island.group(here, timeout)]
+        if not inside:
+            return None
+        island, inner = pieces
+        assert island is not None and inner is not None
+        label = name_group(self._groups, chosen, self.label)
+        if len(here) == len(chosen):
+            island.label = label
+            return island
+        number = number_of(self.number, self._groups, chosen)
+        name = f"group {number}"
+        fabric = self.fabric.another(name, chosen)
+        return Islands(
+            self.world, [self.ranks[rank] for rank in chosen], island, inner, fabric, self.timeout, label, number
+        )
+
+    def shrink(self, timeout: float | None) -> Engine:
+        from .meeting import meet_again
+
+        if self._closed:
+            raise UsageError("shrink: this communicator is closed")
+        self._give_up(RankLost(f"rank {self.rank} shrinks {self.label}"))
+        return meet_again(self, self.timeout if timeout is None else timeout)
+
+    def close(self, compares: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join(None if self._error is None else 0.1)
+        self.letters.close()
+        for engine in (self.island, self._outer):
+            engine.close(False)
+        if self.label == "the world" or self.number == 0:
+            self.world.end()
+
+    def abort(self) -> None:
+        self._give_up(RankLost(f"rank {self.rank} has aborted {self.label}"))
+
+    def flight(self) -> dict[str, Any]:
+        standing = "left" if self._closed else "open" if self._error is None else "failed"
+        record = self.island.flight()
+        return {**record, "rank": self.rank, "size": self.size, "label": self.label, "standing": standing}
+
+
+def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        if not job.over.is_set():
+            job.engine.perform(job)
+        del job
+
+
+def _raise(error: BaseException | None) -> None:
+    if isinstance(error, AllfoldError):
+        raise type(error)(*error.args)
+    if error is not None:
+        raise error

@@ -1,0 +1,61 @@
+"""A call on its way: what was asked for, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...dtypes import Dtype
+from ...fabrics.fabric import Transfer
+from ..arrays import Flat
+from ..engine import Call
+
+if TYPE_CHECKING:
+    from .engine import Islands
+
+
+class Header(NamedTuple):
+    """What leaders tell each other about a call: to and from one other island."""
+
+    peer: int
+    receives: Transfer
+    came: Flat
+    sends: Transfer
+
+
+class Job:
+    """One call of one rank, its arrays taken."""
+
+    def __init__(
+        self,
+        engine: Islands,
+        call: Call,
+        arrays: tuple[Dtype, int, Flat | None, Flat | None],
+        number: int,
+        text: str,
+        digest: bytes,
+    ) -> None:
+        self.engine, self.call, self.number, self.text, self.digest = engine, call, number, text, digest
+        self.dtype, self.elements, self.input, self.output = arrays
+        self.header: Flat | None = None  # what this rank says about it
+        self.headers: list[Header] = []
+        self.error: BaseException | None = None
+        self.over = threading.Event()
+        self._tags = 0
+
+    def done(self) -> bool:
+        return self.over.is_set()
+
+    def end(self, error: BaseException | None) -> None:
+        if not self.over.is_set():
+            self.error = error
+            self.over.set()
+
+    def tag(self) -> int:
+        """A new tag, the same one on every rank that has asked as often.
+
+        No other call that can be under way now has it, and hardly ever the same call with another signature.
+        """
+        index, self._tags = self._tags, self._tags + 1
+        signature: int = int.from_bytes(self.digest[:2], "little") & 1023
+        return (self.number % 1023) << 21 | (index & 2047) << 10 | signature

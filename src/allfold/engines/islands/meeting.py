@@ -1,0 +1,120 @@
+"""How ranks on several hosts find their islands, and the fabric between them.
+
+Every rank puts up on the board where it runs. Ranks that say the same may share memory; that they can is tried, by
+mapping each other's memory. Where it fails, each of them is an island of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ... import _native
+from ...errors import AllfoldError, CollectiveTimeout, RankLost
+from ...fabrics.fabric import Board, Fabric
+from ...version import __version__
+from ...wording import name_ranks
+from ..engine import Engine
+from ..shared_memory.engine import SharedMemory
+from ..shared_memory.engine import meet as meet_inside
+from .engine import Islands
+from .world import World, host_name
+
+_TRY_SECONDS = 20.0  # for ranks that say they are on one host to map each other's memory
+
+Connect = Callable[[Board, str, float], Fabric]
+"""Makes a fabric of all ranks of a board, given what the ranks of one network have in common, and a timeout."""
+
+
+def here() -> dict[str, Any]:
+    """What ranks must have in common to share memory: a running system, network and user namespaces, and a user."""
+    facts: dict[str, Any] = {
+        "machine": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+        "network": os.readlink("/proc/self/ns/net"),
+        "users": os.readlink("/proc/self/ns/user"),
+        "user": os.geteuid(),
+    }
+    if name := os.environ.get("ALLFOLD_HOSTID"):
+        facts["named"] = name
+    return facts
+
+
+def meet(board: Board, connect: Connect, timeout: float, room: int | None = None) -> Engine:
+    """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
+    card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
+    cards = board.gather_all("place", card, timeout)
+    for rank, one in enumerate(cards):
+        if (one["allfold"], one["layout"]) != (cards[0]["allfold"], cards[0]["layout"]):
+            raise AllfoldError(
+                f"init: rank 0 on {cards[0]['host']} runs allfold {cards[0]['allfold']}, rank {rank} on {one['host']} "
+                f"{one['allfold']}; all ranks must run the same version"
+            )
+    candidates: dict[str, list[int]] = {}
+    for rank, one in enumerate(cards):
+        candidates.setdefault(json.dumps(one["place"], sort_keys=True), []).append(rank)
+    mine = next(ranks for ranks in candidates.values() if board.rank in ranks)
+    # The lowest rank of each island names a key that nobody can guess.
+    keys = board.gather_all("key", secrets.token_hex(16), timeout)
+    engine = _tried(mine, board.rank, keys[mine[0]], timeout, room)
+    came = board.gather_all("mapped", engine is not None, timeout)
+    islands = []
+    for ranks in candidates.values():
+        islands += [ranks] if all(came[rank] for rank in ranks) else [[rank] for rank in ranks]
+    if engine is None or ([board.rank] in islands and len(mine) > 1):
+        engine = meet_inside(0, 1, keys[board.rank], timeout, room)
+    if len(islands) == 1:
+        return engine
+    island = sorted(next(ranks for ranks in islands if board.rank in ranks))
+    fabric = connect(board, json.dumps([cards[board.rank]["place"][one] for one in ("machine", "network")]), timeout)
+    members = {rank: member.arena for rank, member in zip(island, engine.members, strict=True)}
+    hosts = [one["host"] for one in cards]
+
+    def again(board: Board, timeout: float) -> Engine:
+        return meet(board, connect, timeout, room)
+
+    world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again)
+    inner = engine.group(range(len(island)), timeout)
+    assert inner is not None
+    inner._parent = engine
+    ranks = list(range(board.size))
+    return Islands(world, ranks, engine, inner, fabric.another("calls", ranks), timeout, "the world", 0)
+
+
+def meet_again(engine: Islands, timeout: float) -> Engine:
+    """After an error: the engine of the ranks that are left. Every one of them calls it."""
+    world = engine.world
+    world.shrunk += 1
+    ranks = engine.ranks
+    name = f"shrink {engine.number} {world.shrunk}"
+    board = world.board.some(name, ranks) if len(ranks) < world.size else world.board.some(name, range(world.size))
+    board.put("here", b"1")
+    deadline = time.monotonic() + timeout
+    while True:
+        come = board.present("here")
+        lost = [ranks.index(rank) for rank in world.lost() if rank in ranks]
+        missing = [rank for rank in range(len(ranks)) if rank not in come and rank not in lost]
+        if not missing or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    if missing:
+        raise CollectiveTimeout(f"shrink: {name_ranks(missing)} did not come within {timeout:g} s ({engine.label})")
+    left = json.loads(board.decide("left", json.dumps(come).encode()))
+    if engine.rank not in left:
+        raise RankLost(f"shrink: the others went on without rank {engine.rank} ({engine.label})")
+    smaller = board.some("left " + " ".join(map(str, left)), left)
+    made = world.again(smaller, max(1.0, deadline - time.monotonic()))
+    made.label = f"what is left of {engine.label}: {name_ranks(left)}"
+    made.timeout = engine.timeout
+    return made
+
+
+def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:
+    try:
+        return meet_inside(list(ranks).index(rank), len(ranks), key, min(timeout, _TRY_SECONDS), room)
+    except (AllfoldError, OSError):
+        return None

@@ -1,0 +1,128 @@
+"""News between the ranks of all islands: letters, bad news, questions and heartbeats, each in a frame of fixed length.
+
+Every rank has a thread that takes in frames from anybody, whatever its other threads do. So a rank that computes still
+answers how many calls it has made, and hears at once that another rank is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from ...fabrics.fabric import Bytes, Disconnected, Fabric, Transfer
+
+FRAME_BYTES = 1024
+_HEAD = struct.Struct("!BBHQqqq")  # kind, detail, bytes of text, group, three numbers
+MOST_TEXT = FRAME_BYTES - _HEAD.size
+_FRAMES, _DATA = 1, 2**30  # tags: of frames, and of the first long letter
+
+
+class News(IntEnum):
+    BEAT, FAILED, LETTER, ASKED, ANSWER, LEFT = range(6)
+
+
+class Frame(NamedTuple):
+    news: News
+    group: int = 0
+    detail: int = 0
+    numbers: tuple[int, int, int] = (0, 0, 0)
+    text: bytes = b""
+
+    def pack(self) -> Bytes:
+        data = np.zeros(FRAME_BYTES, np.uint8)
+        head = _HEAD.pack(self.news, self.detail, len(self.text), self.group, *self.numbers)
+        data[: len(head) + len(self.text)] = np.frombuffer(head + self.text, np.uint8)
+        return data
+
+    @classmethod
+    def unpack(cls, data: Bytes) -> Frame:
+        news, detail, length, group, *numbers = _HEAD.unpack(data[: _HEAD.size].tobytes())
+        text = data[_HEAD.size : _HEAD.size + min(length, MOST_TEXT)].tobytes()
+        return cls(News(news), group, detail, (numbers[0], numbers[1], numbers[2]), text)
+
+
+class Post:
+    """One rank's end: `send` never waits; `handle(source, frame)` is called for every frame that comes."""
+
+    def __init__(self, fabric: Fabric, handle: Callable[[int, Frame], None]) -> None:
+        self.fabric = fabric
+        self._handle = handle
+        self._sent: deque[tuple[Transfer, Bytes]] = deque()  # kept until they are done: dropping them loses them
+        self._something = threading.Condition()
+        self._letters = [0] * fabric.size  # long letters, by destination
+        self._got = [0] * fabric.size
+        self.closed = False
+        threading.Thread(target=self._read, name="allfold post", daemon=True).start()
+        threading.Thread(target=self._keep, name="allfold post sent", daemon=True).start()
+
+    def send(self, peer: int, frame: Frame) -> None:
+        self._begin(peer, frame.pack(), _FRAMES)
+
+    def send_all(self, peers: Iterable[int], frame: Frame) -> None:
+        for peer in peers:
+            self.send(peer, frame)
+
+    def send_letter(self, peer: int, frame: Frame, data: Bytes) -> None:
+        """A frame, and the data beside it if they are too long for it. The data are the post's own from now on."""
+        if data.size <= MOST_TEXT:
+            self.send(peer, frame._replace(text=data.tobytes()))
+            return
+        with self._something:
+            number, self._letters[peer] = self._letters[peer], self._letters[peer] + 1
+            self.send(peer, frame._replace(detail=frame.detail | 128))
+            self._begin(peer, data, _DATA + number % _DATA)
+
+    def data_of(self, source: int, bytes: int) -> tuple[Transfer, Bytes]:
+        """The data of the next long letter from a rank, on their way; called in the order of the letters."""
+        number, self._got[source] = self._got[source], self._got[source] + 1
+        data = np.empty(bytes, np.uint8)
+        return self.fabric.receive(source, data, _DATA + number % _DATA), data
+
+    def pending(self) -> int:
+        return len(self._sent)
+
+    def drain(self, seconds: float) -> None:
+        """Wait until everything was sent, but not for long."""
+        deadline = time.monotonic() + seconds
+        while self._sent and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _begin(self, peer: int, data: Bytes, tag: int) -> None:
+        try:
+            transfer = self.fabric.send(peer, data, tag)
+        except Disconnected:  # whoever watches this rank will say so
+            return
+        with self._something:
+            self._sent.append((transfer, data))
+            self._something.notify()
+
+    def _read(self) -> None:
+        while True:
+            data = np.empty(FRAME_BYTES, np.uint8)
+            try:
+                source = self.fabric.receive_any(data, _FRAMES).wait()
+            except Disconnected:
+                if self.closed:
+                    return
+                time.sleep(0.05)  # somebody is gone; the others may still write
+                continue
+            self._handle(source, Frame.unpack(data))
+
+    def _keep(self) -> None:
+        while True:
+            with self._something:
+                while not self._sent:
+                    self._something.wait()
+                transfer = self._sent[0][0]
+            with contextlib.suppress(Disconnected):
+                transfer.wait()
+            with self._something:
+                self._sent.popleft()

@@ -1,0 +1,183 @@
+"""Messages of collectives between the ranks of a group, and the message programs that run on them.
+
+Inside an island a message goes through shared memory, to other islands by the fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import _native
+from ...division import chunk_bounds
+from ...dtypes import Dtype
+from ...fabrics.fabric import Bytes, Fabric, Transfer
+from ...ops import Op
+from ...programs.messages import Kind, Message, MessagePrograms, Place
+from ...programs.versions import INPUT, OUTPUT, WORK
+from ..arrays import Flat
+
+_OPS = {name: number for number, name in enumerate(_native.OPS)}
+
+
+class Inside:
+    """A message through shared memory."""
+
+    def __init__(self, channel: _native.Channel, operation: _native.Operation, peer: int, limit: float) -> None:
+        self._channel, self._operation, self._peer, self._limit = channel, operation, peer, limit
+
+    def wait(self) -> int:
+        self._channel.wait(self._operation, self._limit)
+        return self._peer
+
+
+class Links:
+    """To every rank of a group, whatever way."""
+
+    def __init__(self, fabric: Fabric, channel: _native.Channel, local: dict[int, int], limit: float) -> None:
+        self._fabric, self._channel, self._limit = fabric, channel, limit
+        self._local = local  # by rank of this island: its number there
+
+    def send(self, peer: int, data: Bytes, tag: int) -> Transfer:
+        if (number := self._local.get(peer)) is None:
+            return self._fabric.send(peer, data, tag)
+        operation = self._channel.start(True, data, number, tag, None)
+        return Inside(self._channel, operation, peer, self._limit)
+
+    def receive(self, peer: int, data: Bytes, tag: int) -> Transfer:
+        if (number := self._local.get(peer)) is None:
+            return self._fabric.receive(peer, data, tag)
+        operation = self._channel.start(False, data, number, tag, None)
+        return Inside(self._channel, operation, peer, self._limit)
+
+
+Folding = Callable[[Sequence[Flat], Flat, bool], None]
+
+
+def folding(op: Op | None, dtype: Dtype, ranks: int) -> Folding:
+    """A function that folds arrays into an array; it is told whether every rank's contribution is then in."""
+
+    def fold(sources: Sequence[Flat], destination: Flat, complete: bool) -> None:
+        if len(sources) == 1:
+            destination[...] = sources[0]
+        elif op is None or op.is_builtin:
+            number = 0 if op is None else _OPS[op.name]
+            _native.fold(number, dtype.name, sources, destination, ranks if complete and op and op.averages else 1)
+        else:
+            destination[...] = op.fold(sources, dtype)
+
+    return fold
+
+
+class Run:
+    """One rank's message program, on real arrays. `start` goes as far as it can without waiting, `finish` to the end."""
+
+    def __init__(
+        self,
+        made: MessagePrograms,
+        rank: int,
+        peers: Sequence[int],
+        links: Links,
+        tag: int,
+        input: Flat | None,
+        output: Flat | None,
+        elements: int,
+        dtype: Dtype,
+        fold: Folding,
+    ) -> None:
+        """`peers`: the ranks that the program calls 0, 1, 2 …"""
+        self._made, self._program, self._at = made, made.programs[rank], 0
+        self._peers, self._links, self._tag, self._fold = peers, links, tag, fold
+        self._itemsize, self._carrier = dtype.itemsize, dtype.carrier
+        schedule = made.schedule
+        self._bounds: list[int] = chunk_bounds(elements, schedule.chunks).tolist()
+        # An array may hold one slice only: its own rank's.
+        part = schedule.chunks // schedule.promise.slices(schedule.ranks)
+        own = self._bounds[rank * part] if schedule.promise.sliced else 0
+        self._arrays = {INPUT: (input, 0), OUTPUT: (output, 0)}
+        for space, array in ((INPUT, input), (OUTPUT, output)):
+            if array is not None and array.size < elements:
+                self._arrays[space] = (array, own)
+        longest = -(-elements // schedule.chunks)
+        self._slots = [np.empty(longest, dtype.carrier) for _ in range(made.work_slots[rank])]
+        self._arrived: dict[int, list[Flat]] = {}
+        self._receives: dict[int, Transfer] = {}
+        self._sends: dict[int, tuple[Transfer, Any]] = {}
+
+    def start(self) -> None:
+        while self._at < len(self._program) and self._program[self._at].kind not in (Kind.AWAIT, Kind.SENT):
+            self._do()
+
+    def finish(self) -> None:
+        while self._at < len(self._program):
+            self._do()
+
+    def _do(self) -> None:
+        one = self._program[self._at]
+        self._at += 1
+        if one.kind == Kind.FOLD:
+            sources = [self._view(place, one.length_of) for place in one.sources]
+            self._fold(sources, self._view(one.destination, one.length_of), one.complete)
+            return
+        number, message = one.message, self._made.messages[one.message]
+        if one.kind == Kind.POST:
+            data = self._room(number)
+            self._receives[number] = self._links.receive(self._peers[message.source], data, self._tag)
+        elif one.kind == Kind.AWAIT:
+            self._receives.pop(number).wait()
+        elif one.kind == Kind.SEND:
+            data = self._joined(message)
+            self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
+        else:
+            self._sends.pop(number)[0].wait()
+
+    def _length(self, chunk: int) -> int:
+        return self._bounds[chunk + 1] - self._bounds[chunk]
+
+    def _view(self, place: Place, length_of: int) -> Flat:
+        length = self._length(length_of)
+        if place.space == WORK:
+            return self._slots[place.at][:length]
+        if place.space in self._arrays:
+            array, shift = self._arrays[place.space]
+            assert array is not None
+            start = self._bounds[place.at] - shift
+            return array[start : start + length]
+        return self._arrived[place.at][place.part]
+
+    def _room(self, number: int) -> Bytes:
+        """Where a message is received: where it belongs, or in memory of its own."""
+        message = self._made.messages[number]
+        lengths = [self._length(chunk) for chunk in message.lengths]
+        if message.into and sum(lengths):
+            array, shift = self._arrays[OUTPUT]
+            assert array is not None
+            start = self._bounds[message.into[0].at] - shift
+            return _as_bytes(array[start : start + sum(lengths)])
+        # Nothing at all is one byte, so that there is something to wait for.
+        memory = np.empty(max(1, sum(lengths) * self._itemsize), np.uint8)
+        whole = memory[: sum(lengths) * self._itemsize].view(self._carrier)
+        ends = np.cumsum(lengths).tolist()
+        self._arrived[number] = [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        return memory
+
+    def _joined(self, message: Message) -> Bytes:
+        """What a message carries, as one piece of memory: as it lies, if its parts lie side by side."""
+        parts = [self._view(*part) for part in zip(message.places, message.lengths, strict=True)]
+        total = sum(part.size for part in parts)
+        if not total:
+            return np.zeros(1, np.uint8)
+        first, *others = message.places
+        array, shift = self._arrays.get(first.space, (None, 0))
+        side_by_side = all(place == (first.space, first.at + 1 + number, 0) for number, place in enumerate(others))
+        in_place = all(place.at == chunk for place, chunk in zip(message.places, message.lengths, strict=True))
+        if array is not None and side_by_side and in_place:
+            start = self._bounds[first.at] - shift
+            return _as_bytes(array[start : start + total])
+        return _as_bytes(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def _as_bytes(array: Flat) -> Bytes:
+    return array.view(np.uint8)

@@ -1,0 +1,194 @@
+"""What the ranks of a run know of each other's life, on all hosts: who is gone, who has left, who was heard when.
+
+Inside an island the kernel tells who is alive. The lowest rank that is alive there tells the other islands of deaths,
+and sends them a heartbeat every second. An island that is not heard for `HOST_SECONDS` is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...fabrics.fabric import Board, Fabric
+from ...wording import name_ranks
+from ..engine import Engine
+from .post import MOST_TEXT, Frame, News, Post
+
+if TYPE_CHECKING:
+    from .engine import Islands
+
+_LOOK_SECONDS, _BEAT_SECONDS = 0.2, 1.0
+_ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
+_MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
+
+
+def host_seconds() -> float:
+    text = os.environ.get("ALLFOLD_HOST_SECONDS", "10")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86400:
+        raise UsageError(f"ALLFOLD_HOST_SECONDS is {text!r}; expected seconds from 1 to 86400")
+    return seconds
+
+
+def host_name() -> str:
+    return os.environ.get("ALLFOLD_HOSTID") or socket.gethostname()
+
+
+class World:
+    """One rank's view of a run."""
+
+    def __init__(
+        self,
+        board: Board,
+        fabric: Fabric,
+        islands: Sequence[Sequence[int]],
+        hosts: Sequence[str],
+        is_alive: Callable[[int], bool],
+        again: Callable[[Board, float], Engine],
+    ) -> None:
+        """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks."""
+        self.rank, self.size = board.rank, board.size
+        self.board, self.fabric = board, fabric
+        self.islands, self.hosts = [list(island) for island in islands], list(hosts)
+        self.mine = next(island for island in self.islands if self.rank in island)
+        self.shrunk = 0
+        self._is_alive, self.again = is_alive, again
+        self._lock = threading.RLock()
+        self._lost: dict[int, str] = {}
+        self._left: set[int] = set()
+        self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
+        self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
+        self._seconds = host_seconds()
+        self._heard = {island[0]: time.monotonic() for island in self.islands}
+        self._island_of = {rank: island[0] for island in self.islands for rank in island}
+        self.post = Post(fabric, self._handle)
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="allfold watch", daemon=True).start()
+
+    def __str__(self) -> str:
+        return f"{len(self.islands)} islands"
+
+    def others(self, ranks: Iterable[int]) -> list[int]:
+        return [rank for rank in ranks if rank != self.rank and rank not in self._lost]
+
+    def where(self, rank: int) -> str:
+        return f"rank {rank} on {self.hosts[rank]}"
+
+    def add(self, engine: Islands) -> None:
+        with self._lock:
+            self._engines[engine.number] = engine
+            early = self._early.pop(engine.number, [])
+            for rank, text in self._lost.items():
+                if rank in engine.ranks:
+                    engine.fail(RankLost(text))
+        for source, frame in early:
+            self._handle(source, frame)
+
+    def gone(self, ranks: Iterable[int]) -> AllfoldError | None:
+        """The error of a call that needs these ranks, if one of them is lost or has left."""
+        for rank in ranks:
+            if rank in self._lost:
+                return RankLost(self._lost[rank])
+        left = [rank for rank in ranks if rank in self._left]
+        return RankLost(f"{name_ranks(left)} {'has' if len(left) == 1 else 'have'} left") if left else None
+
+    def lost(self) -> list[int]:
+        """The ranks that are known to be gone."""
+        with self._lock:
+            return sorted({*self._lost, *self._left})
+
+    def tell(self, ranks: Iterable[int], group: int, error: AllfoldError) -> None:
+        """Let the calls of a group fail on other ranks."""
+        kind = next(number for number, kind in enumerate(_ERRORS) if isinstance(error, kind))
+        self.post.send_all(self.others(ranks), Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error))))
+
+    def leave(self, group: int, ranks: Iterable[int]) -> None:
+        self.post.send_all(self.others(ranks), Frame(News.LEFT, group))
+
+    def end(self) -> None:
+        """This rank leaves the run."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self.leave(0, range(self.size))
+            self.post.drain(1.0)
+            self.post.closed = True
+
+    # ---
+
+    def _handle(self, source: int, frame: Frame) -> None:
+        self._heard[self._island_of[source]] = time.monotonic()
+        if frame.news == News.BEAT:
+            return
+        if frame.news == News.LEFT and frame.group == 0:
+            self._left.add(source)
+            for one in list(self._engines.values()):
+                if source in one.ranks:
+                    one.somebody_left()
+            return
+        if frame.news == News.FAILED and frame.numbers[0] >= 0:
+            self._lose([frame.numbers[0]], frame.text.decode())
+            return
+        with self._lock:
+            engine = self._engines.get(frame.group)
+            if engine is None:
+                if frame.news in (News.LETTER, News.FAILED):
+                    self._early.setdefault(frame.group, []).append((source, frame))
+                return
+        if frame.news == News.FAILED:
+            engine.fail(_ERRORS[frame.detail](frame.text.decode()))
+        elif frame.news == News.LETTER:
+            engine.letters.arrived(engine.ranks.index(source), frame)
+        elif frame.news == News.ASKED:
+            self.post.send(source, Frame(News.ANSWER, frame.group, 0, (engine.calls(), 0, 0)))
+        elif frame.news == News.ANSWER:
+            engine.answers[engine.ranks.index(source)] = frame.numbers[0]
+
+    def _lose(self, ranks: Sequence[int], text: str) -> list[int]:
+        """Note that ranks are gone; those that were not known to be."""
+        with self._lock:
+            fresh = [rank for rank in ranks if rank not in self._lost and rank not in self._left]
+            self._lost.update(dict.fromkeys(fresh, text))
+            engines = [engine for engine in self._engines.values() if set(fresh) & set(engine.ranks)]
+        for engine in engines:
+            engine.fail(RankLost(text))
+        return fresh
+
+    def _watch(self) -> None:
+        beaten = 0.0
+        while not self._ended.wait(_LOOK_SECONDS):
+            here = [rank for rank in self.mine if rank != self.rank and rank not in self._left]
+            dead = [rank for rank in here if rank not in self._lost and not self._is_alive(rank)]
+            alive = [rank for rank in self.mine if rank not in self._lost and rank not in dead]
+            is_first = alive[0] == self.rank
+            away = [rank for rank in range(self.size) if rank not in self.mine and rank not in self._left]
+            # A rank that has left says so before its process ends, but its word may take a moment.
+            if dead:
+                time.sleep(0.05)
+            for rank in self._lose(dead, f"{self.where(dead[0])} is lost: its process has ended") if dead else []:
+                if is_first:
+                    news = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(self._lost[rank]))
+                    self.post.send_all(self.others(away), news)
+            now = time.monotonic()
+            if is_first and now >= beaten + _BEAT_SECONDS and self.post.pending() < _MOST_WAITING:
+                beaten = now
+                self.post.send_all(self.others(away), Frame(News.BEAT))
+            for island in self.islands:
+                there = [rank for rank in island if rank not in self._lost and rank not in self._left]
+                if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
+                    continue
+                host = self.hosts[island[0]]
+                self._lose(there, f"{name_ranks(there)} on {host}: the host was not heard for {self._seconds:g} s")
+
+
+def _cut(text: str) -> bytes:
+    """As much of a sentence as fits into a frame."""
+    return text.encode()[:MOST_TEXT].decode(errors="ignore").encode()
