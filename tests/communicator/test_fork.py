@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import pytest
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
+from allfold.launch.threads import run_threads
 
 
 def in_child(work: Callable[[], object]) -> int:
@@ -249,3 +250,34 @@ def test_a_child_that_was_forked_while_programs_were_made_does_not_hang() -> Non
     assert all(
         status == 0 for statuses in af.spawn(forks_while_programs_are_made, 2, timeout=120) for status in statuses
     )
+
+
+def makes_programs_of_its_own_in_the_child(comm: Communicator) -> int:
+    """Fork while another thread makes programs and holds their lock; the child makes programs for ranks of its own."""
+    making, forked = threading.Event(), threading.Event()
+
+    def slow(ranks: int) -> Iterator[list[af.Move]]:
+        making.set()
+        forked.wait()
+        yield []
+
+    def child() -> None:
+        signal.alarm(30)  # a child that waits for the lock ends with this
+        assert run_threads(adds, 2) == [2.0, 2.0]
+
+    def adds(comm: Communicator) -> float:
+        array = np.ones(3)
+        comm.all_reduce(array, algorithm="ring")
+        return float(array[0])
+
+    thread = threading.Thread(target=lambda: comm.all_reduce(np.ones(3), algorithm=slow))
+    thread.start()
+    making.wait()
+    status = in_child(child)
+    forked.set()
+    thread.join()
+    return status
+
+
+def test_a_child_that_was_forked_while_programs_were_made_can_make_its_own() -> None:
+    assert af.spawn(makes_programs_of_its_own_in_the_child, 1, timeout=60) == [0]
