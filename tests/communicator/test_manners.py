@@ -332,3 +332,15 @@ def test_operations_that_differ_are_told_apart() -> None:
         )
     for message in af.spawn(different_operations, 2, args=("code",)):
         assert message.count("custom operation <lambda> (operation ") == 2
+
+
+def commutative_on_one_rank(comm: Communicator) -> str:
+    op = af.op(lambda a, b: a * b, commutative=comm.rank == 0)
+    with pytest.raises(af.MismatchError) as caught:
+        comm.all_reduce(np.full(3, 2.0), op=op, algorithm="direct")  # by name: else they would differ in that
+    return str(caught.value)
+
+
+def test_an_operation_that_is_commutative_on_some_ranks_only_is_told_apart() -> None:
+    for message in af.spawn(commutative_on_one_rank, 2):
+        assert message.count("custom operation <lambda> by direct (operation ") == 2
