@@ -243,6 +243,49 @@ def test_who_comes_after_another_gave_up_hears_just_that() -> None:
     assert message.startswith("all_reduce: rank 1 gave up: it had waited for too long")
 
 
+def test_who_comes_after_another_gave_up_hears_who_never_came() -> None:
+    def work(comm: Communicator) -> str:
+        if comm.rank == 2:
+            over.wait(PATIENCE)
+            return ""
+        if comm.rank == 1:
+            gave_up.wait(PATIENCE)
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), timeout=PATIENCE if comm.rank == 1 else 0.1)
+        (over if comm.rank == 1 else gave_up).set()
+        assert comm.flight()["standing"] == "late"
+        return said
+
+    gave_up, over = threading.Event(), threading.Event()
+    said = run_threads(work, 3)[1]
+    assert said == ("all_reduce: rank 2 did not come; rank 0 gave up: it had waited for too long (call 1 of the world)")
+
+
+def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
+    """Rank 0 is stuck in the first step of a ring, with a chunk of rank 2; rank 2 gives up; then rank 1 comes."""
+
+    def work(comm: Communicator) -> str:
+        def fold(one: Any, other: Any) -> Any:
+            if comm.rank == 0:
+                stuck.set()
+                over.wait(PATIENCE)
+            return one + other
+
+        if comm.rank == 1:
+            assert stuck.wait(PATIENCE) and gave_up.wait(PATIENCE)
+        op = allfold.op(fold, commutative=True)
+        patience = 1 if comm.rank == 2 else PATIENCE
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), op, algorithm="ring", timeout=patience)
+        if comm.rank:
+            (over if comm.rank == 1 else gave_up).set()
+        return said
+
+    stuck, gave_up, over = threading.Event(), threading.Event(), threading.Event()
+    said = run_threads(work, 3)[1]
+    assert said.startswith(
+        "all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited for too long"
+    )
+
+
 # From outside ---------------------------------------------------------------------------------------------------------
 
 PATIENT = """
