@@ -11,22 +11,16 @@
 #include <thread>
 #include <vector>
 
+#include "ranks.hpp"
 #include "shared/arena.hpp"
 #include "shared/errors.hpp"
 #include "shared/layout.hpp"
 #include "shared/wait.hpp"
 
 using namespace allfold;
+using namespace allfold::tests;
 
 namespace {
-
-std::atomic<int> failures{0};
-
-void expect(bool good, const char* what) {
-    if (good) return;
-    ++failures;
-    std::fprintf(stderr, "not so: %s\n", what);
-}
 
 void arena_gives_and_takes_back() {
     Arena arena(1 << 20);
@@ -43,12 +37,7 @@ void arena_gives_and_takes_back() {
     expect(arena.in_use() == 0, "everything was given back");
     expect(arena.allocate((1 << 20) - first) == first, "and is one piece again");
     expect(arena.holds(arena.at(0), 1 << 20) && !arena.holds(arena.at(0), (1 << 20) + 1), "holds knows the end");
-    try {
-        arena.allocate(1);
-        expect(false, "a full arena refuses");
-    } catch (const EngineError& error) {
-        expect(error.fault == Fault::memory, "a full arena refuses as memory does");
-    }
+    expect_fault(Fault::memory, "no room for 4096 bytes", [&] { arena.allocate(1); });
 }
 
 // Two threads pass a plain number back and forth, with the patience to spin, to yield, or to sleep at once. A lost
@@ -100,9 +89,7 @@ void all_meet(uint32_t ranks, int rounds) {
                     [] { return Clock::duration(std::chrono::seconds(1)); });
         }
     };
-    std::vector<std::thread> threads;
-    for (uint32_t rank = 0; rank < ranks; ++rank) threads.emplace_back(work, rank);
-    for (auto& thread : threads) thread.join();
+    run_ranks(ranks, work);
 }
 
 // One thread writes the records of call after call into the same place while others read: they always get one record,

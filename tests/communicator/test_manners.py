@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -17,193 +16,6 @@ import pytest
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
-from allfold.registry import Algorithm
-
-# Fork -----------------------------------------------------------------------------------------------------------------
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run a function in a forked child that exits normally; returns its exit status, negative for a signal."""
-    process = os.fork()
-    if process == 0:
-        try:
-            work()
-        except SystemExit as end:
-            raise SystemExit(end.code) from None
-        raise SystemExit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def busy(comm: Communicator) -> None:
-    """Start every thread that a communicator can have."""
-    comm.all_reduce(np.ones(3), async_op=True).wait()  # type: ignore[union-attr]
-    neighbour = (comm.rank + 1) % comm.size
-    pending = comm.irecv(np.empty(3), (comm.rank - 1) % comm.size)
-    comm.isend(np.ones(3), neighbour).wait()
-    pending.wait()
-
-
-def forks_and_goes_on(comm: Communicator) -> list[int | float]:
-    busy(comm)
-    shared = comm.empty(1000)
-    shared[:] = 1
-    group = comm.group(list(range(comm.size)))
-    assert group is not None
-    found: list[int | float] = [
-        in_child(lambda: None),
-        in_child(lambda: sys.exit(7)),
-        in_child(lambda: (gc.collect(), sys.exit(8))),
-    ]
-    comm.all_reduce(shared)  # a child that exited did not free its memory
-    group.all_reduce(shared)
-    return [*found, float(shared[5])]
-
-
-def test_a_forked_child_that_only_exits_does_so() -> None:
-    assert af.spawn(forks_and_goes_on, 2) == [[0, 7, 8, 4.0]] * 2
-
-
-def returns_in_the_child(comm: Communicator) -> str:
-    if os.fork() == 0:
-        return "the child's"  # returned through the same frames as the rank's own result
-    os.wait()
-    comm.barrier()
-    return "the rank's"
-
-
-def raises_in_the_child(comm: Communicator) -> str:
-    if os.fork() == 0:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-        raise ValueError("of the child")
-    status = os.waitstatus_to_exitcode(os.wait()[1])
-    comm.barrier()
-    return f"the child ended with {status}"
-
-
-def test_a_forked_child_does_not_speak_for_its_rank() -> None:
-    assert af.spawn(returns_in_the_child, 2) == ["the rank's"] * 2
-    assert af.spawn(raises_in_the_child, 2) == ["the child ended with 1"] * 2
-
-
-def uses_everything_in_the_child(comm: Communicator) -> list[str]:
-    busy(comm)
-    handle = comm.all_reduce(np.ones(10), async_op=True)
-    assert handle is not None
-    handle.wait()
-    reading, writing = os.pipe()
-    calls: list[Callable[[], Any]] = [
-        lambda: comm.all_reduce(np.ones(3)),
-        lambda: comm.all_reduce(np.ones(100_000), async_op=True),
-        lambda: comm.barrier(algorithm="direct"),
-        lambda: comm.send(np.ones(3), 0),
-        lambda: comm.recv(np.ones(3)),
-        lambda: comm.isend(np.ones(3), 0),
-        lambda: comm.irecv(np.ones(3)),
-        lambda: comm.empty(3),
-        lambda: comm.group([0, 1]),
-        lambda: comm.flight(),
-        lambda: comm.shrink(),
-        lambda: comm.abort(),
-    ]
-
-    def child() -> None:
-        for call in calls:
-            try:
-                call()
-                os.write(writing, b"nothing\n")
-            except af.UsageError as error:
-                os.write(writing, f"{error}\n".encode())
-        comm.close()  # does not affect the parent's
-        handle.wait()  # done long ago
-
-    status = in_child(child)
-    os.close(writing)
-    with open(reading) as said:
-        lines = said.read().splitlines()
-    comm.barrier()
-    return [str(status), *lines]
-
-
-def test_a_forked_child_that_uses_the_communicator_hears_why_not() -> None:
-    for status, *lines in af.spawn(uses_everything_in_the_child, 2):
-        assert status == "0" and len(lines) == 12
-        assert all("was forked off rank process" in line for line in lines), lines
-
-
-def forks_during_a_call(comm: Communicator) -> list[int]:
-    """Like DataLoader workers: other threads are in calls, hold locks and wait when the process forks."""
-    stop = threading.Event()
-    group = comm.group(list(range(comm.size)))
-    assert group is not None
-
-    def until_told() -> None:
-        more = np.ones(1)
-        while more[0]:
-            group.all_reduce(np.ones(20_000))
-            handle = group.all_reduce(np.ones(10), async_op=True)
-            assert handle is not None
-            handle.wait()
-            more[0] = not stop.is_set()
-            group.all_reduce(more, op="min")
-
-    thread = threading.Thread(target=until_told)
-    thread.start()
-    found = [in_child(lambda: gc.collect()) for _ in range(15)]
-    stop.set()
-    thread.join()
-    comm.barrier()
-    return found
-
-
-def test_forks_while_calls_are_under_way() -> None:
-    assert af.spawn(forks_during_a_call, 2, timeout=120) == [[0] * 15] * 2
-
-
-def reads_in_the_child(comm: Communicator) -> tuple[int, float]:
-    shared = comm.empty(5000)
-    shared[:] = comm.rank + 1
-
-    def child() -> None:
-        assert float(shared.sum()) == 5000 * (comm.rank + 1)
-        shared[0] = 99  # it is shared memory
-
-    return in_child(child), float(shared[0])
-
-
-def test_arrays_in_shared_memory_are_shared_with_children() -> None:
-    assert af.spawn(reads_in_the_child, 2) == [(0, 99.0)] * 2
-
-
-def test_the_memory_of_ranks_goes_with_them_though_a_child_lives_on() -> None:
-    """A daemon that a rank forked has none of its arenas open or mapped."""
-    script = """
-import os, sys, time
-import numpy as np, allfold as af
-comm = af.init()
-comm.all_reduce(np.ones(10))
-child = os.fork()
-if child == 0:
-    os.setsid()
-    os.close(0); os.close(1); os.close(2)
-    time.sleep(60)
-    os._exit(0)
-print(child, flush=True)
-"""
-    done = subprocess.run(
-        [sys.executable, "-m", "allfold", "run", "-n", "1", "--", sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    child = int(done.stdout)
-    try:
-        files = [os.readlink(f"/proc/{child}/fd/{number}") for number in os.listdir(f"/proc/{child}/fd")]
-        with open(f"/proc/{child}/maps") as maps:
-            assert not any("memfd:allfold" in line for line in [*files, *maps])
-    finally:
-        os.kill(child, signal.SIGKILL)
-
 
 # Calls inside calls ---------------------------------------------------------------------------------------------------
 
@@ -451,9 +263,6 @@ def test_arrays_may_be_dropped_while_they_are_used() -> None:
     assert af.spawn(drops_everything, 2) == [2.0, 2.0]
 
 
-# What strangers tried -------------------------------------------------------------------------------------------------
-
-
 def waits_twice(comm: Communicator) -> list[str]:
     def fails(left: Any, right: Any) -> Any:
         raise KeyError("mine")
@@ -505,56 +314,6 @@ def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(what: str, tmp_pat
         assert came.returncode == 0, came.stderr
 
 
-def leaves_an_operation_in_a_child(comm: Communicator, background: bool) -> tuple[int, float]:
-    children: list[int] = []
-
-    def forks(left: Any, right: Any) -> Any:
-        process = os.fork()
-        if process:
-            children.append(process)
-        return left + right
-
-    array = np.ones(3)
-    try:
-        handle = comm.all_reduce(array, op=af.op(forks, commutative=True), async_op=background)
-        if handle is not None:
-            handle.wait()
-    except af.UsageError as error:
-        os._exit(3 if "was forked off" in str(error) else 4)
-    return os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]), float(array[0])
-
-
-@pytest.mark.parametrize("background", [False, True])
-def test_a_child_that_is_forked_in_an_operation_cannot_go_on_with_the_call(background: bool) -> None:
-    assert af.spawn(leaves_an_operation_in_a_child, 2, args=(background,)) == [(1 if background else 3, 2.0)] * 2
-
-
-def forks_while_programs_are_made(comm: Communicator) -> list[int]:
-    def makes() -> None:
-        for name in ("ring", "swing", "recursive_doubling", "tree"):
-            comm.all_reduce(np.ones(5), algorithm=name)
-
-    def calls() -> None:
-        try:
-            comm.barrier(timeout=1)
-        except af.UsageError:
-            os._exit(0)
-
-    thread = threading.Thread(target=makes)
-    thread.start()
-    statuses = []
-    while thread.is_alive():
-        statuses.append(in_child(calls))
-    thread.join()
-    return statuses
-
-
-def test_a_child_that_was_forked_while_programs_were_made_does_not_hang() -> None:
-    assert all(
-        status == 0 for statuses in af.spawn(forks_while_programs_are_made, 2, timeout=120) for status in statuses
-    )
-
-
 def different_operations(comm: Communicator, which: str) -> str:
     if which == "code":
         op = af.op((lambda a, b: a * b) if comm.rank else (lambda a, b: a + b), commutative=True)
@@ -575,110 +334,13 @@ def test_operations_that_differ_are_told_apart() -> None:
         assert message.count("custom operation <lambda> (operation ") == 2
 
 
-def given_wrong_arguments(comm: Communicator) -> list[str]:
-    half, x = np.ones(4, np.float16), np.ones(4)
-    tries: list[Callable[[], Any]] = [
-        lambda: comm.all_reduce(half, dtype="bfloat16"),
-        lambda: comm.all_reduce(x, dtype="int64"),
-        lambda: comm.all_reduce(x, dtype=np.float64),  # type: ignore[arg-type]
-        lambda: comm.send(x, 0, dtype=3),  # type: ignore[arg-type]
-        lambda: comm.send(None, 0),
-        lambda: comm.all_reduce(x, op=None),  # type: ignore[arg-type]
-        lambda: comm.all_reduce(x, timeout=10**400),
-        lambda: comm.broadcast(x, root=10**30),
-        lambda: comm.broadcast(x, root=7),
-        lambda: comm.group([0, 1.5]),  # type: ignore[list-item]
-        lambda: comm.group("01"),  # type: ignore[arg-type]
-        lambda: comm.group([True]),
-        lambda: comm.empty(1.5),  # type: ignore[arg-type]
-        lambda: comm.empty((2**32, 2**32)),
-        lambda: comm.empty((2**63, 0)),
-        lambda: comm.empty([[2]]),  # type: ignore[list-item]
-        lambda: comm.scatter(x, x if comm.rank else None),
-        lambda: comm.all_reduce(np.lib.stride_tricks.as_strided(x, (4, 3), (8, 0))),
-        lambda: comm.all_reduce(x, algorithm=dict),  # type: ignore[arg-type]
-    ]
-    said = []
-    for one in tries:
-        with pytest.raises((af.UsageError, af.SharedMemoryError)) as caught:
-            one()
-        said.append(str(caught.value))
-    handle = comm.all_reduce(x, async_op=True)
-    for wrong in (-1, float("nan"), "x", 10**400):
-        with pytest.raises(af.UsageError):
-            handle.wait(wrong)  # type: ignore[union-attr,arg-type]
-    handle.wait()  # type: ignore[union-attr]
-    comm.broadcast(x, root=np.int64(1))  # nothing was lost
-    return said
-
-
-def test_wrong_arguments_get_a_sentence() -> None:
-    said = af.spawn(given_wrong_arguments, np.int64(2))[0]  # type: ignore[arg-type]
-    for message, part in zip(
-        said,
-        [
-            "the array is float16, not bfloat16",
-            "the array is float64, not int64",
-            "dtype is the name of a type",
-            "dtype is the name of a type, not 3",
-            "got NoneType",
-            "an operation is needed, not None",
-            "the timeout is more seconds than",
-            "root must be a rank, a whole number, not 1000000000000000000000000000000",
-            "root must be a rank from 0 to 1, not 7",
-            "expected different ranks from 0 to 1, not [0, 1.5]",
-            "expected different ranks from 0 to 1, not '01'",
-            "not [True]",
-            "not 1.5",
-            "more than a process has addresses for",
-            "more than a process has addresses for",
-            "not [[2]]",
-            "the root gives an array, and no other rank does",
-            "several elements in one place",
-            "dict cannot be called for all_reduce",
-        ],
-        strict=True,
-    ):
-        assert part in message
-
-
-def gives_up_early(comm: Communicator) -> str:
-    if comm.rank == 1:
-        with pytest.raises(af.CollectiveTimeout):
-            comm.all_reduce(np.ones(100_000), timeout=0.05)
-        time.sleep(3)  # alive, but finished with the communicator
-        return ""
-    time.sleep(1)
-    with pytest.raises(af.CollectiveTimeout) as caught:
-        comm.all_reduce(np.ones(100_000), timeout=20)
+def commutative_on_one_rank(comm: Communicator) -> str:
+    op = af.op(lambda a, b: a * b, commutative=comm.rank == 0)
+    with pytest.raises(af.MismatchError) as caught:
+        comm.all_reduce(np.full(3, 2.0), op=op, algorithm="direct")  # by name: else they would differ in that
     return str(caught.value)
 
 
-def test_who_comes_after_another_gave_up_hears_just_that() -> None:
-    message = af.spawn(gives_up_early, 2)[0]
-    assert message.startswith("all_reduce: rank 1 gave up: it had waited for too long")
-
-
-def test_an_algorithm_that_never_ends_is_stopped() -> None:
-    def endless(ranks: int) -> Any:
-        while True:
-            yield []
-
-    with pytest.raises(af.ScheduleError, match="does it come to an end"):
-        af.schedule("all_reduce", endless, 2)
-
-
-@pytest.mark.parametrize("chunks", ["2", lambda ranks: "x", True, lambda: 1, 1.5])
-def test_chunks_that_are_no_number_are_refused(chunks: Any) -> None:
-    with pytest.raises(af.UsageError, match="chunks"):
-        af.schedule("all_reduce", Algorithm("all_reduce", "mine", lambda ranks: [], chunks), 2)
-
-
-def shrinks_often(comm: Communicator) -> str:
-    for _ in range(3):
-        comm = comm.shrink()
-    return repr(comm)
-
-
-def test_the_label_does_not_grow_with_every_shrink() -> None:
-    assert af.spawn(shrinks_often, 2)[0] == "<Communicator rank 0 of 2, what is left of the world: ranks 0 and 1>"
+def test_an_operation_that_is_commutative_on_some_ranks_only_is_told_apart() -> None:
+    for message in af.spawn(commutative_on_one_rank, 2):
+        assert message.count("custom operation <lambda> by direct (operation ") == 2

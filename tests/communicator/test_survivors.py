@@ -144,6 +144,16 @@ def test_a_run_that_survives_ends_well_and_names_the_lost(tmp_path: Any) -> None
     assert subprocess.run(words, capture_output=True, timeout=PATIENCE, check=False).returncode == 5
 
 
+def shrinks_often(comm: Communicator) -> str:
+    for _ in range(3):
+        comm = comm.shrink()
+    return repr(comm)
+
+
+def test_the_label_does_not_grow_with_every_shrink() -> None:
+    assert allfold.spawn(shrinks_often, 2)[0] == "<Communicator rank 0 of 2, what is left of the world: ranks 0 and 1>"
+
+
 # Late and stuck -------------------------------------------------------------------------------------------------------
 
 
@@ -214,6 +224,66 @@ def test_who_is_late_says_where_it_is_also_after_the_first_communicator_was_drop
     words = [sys.executable, "-m", "allfold", "run", "-n", "2", str(script)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "it is at late.py:7 in <module>" in ended.stdout, ended
+
+
+def gives_up_early(comm: Communicator) -> str:
+    if comm.rank == 1:
+        with pytest.raises(CollectiveTimeout):
+            comm.all_reduce(np.ones(100_000), timeout=0.05)
+        time.sleep(3)  # alive, but finished with the communicator
+        return ""
+    time.sleep(1)
+    with pytest.raises(CollectiveTimeout) as caught:
+        comm.all_reduce(np.ones(100_000), timeout=20)
+    return str(caught.value)
+
+
+def test_who_comes_after_another_gave_up_hears_just_that() -> None:
+    message = allfold.spawn(gives_up_early, 2)[0]
+    assert message.startswith("all_reduce: rank 1 gave up: it had waited for too long")
+
+
+def test_who_comes_after_another_gave_up_hears_who_never_came() -> None:
+    def work(comm: Communicator) -> str:
+        if comm.rank == 2:
+            over.wait(PATIENCE)
+            return ""
+        if comm.rank == 1:
+            gave_up.wait(PATIENCE)
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), timeout=PATIENCE if comm.rank == 1 else 0.1)
+        (over if comm.rank == 1 else gave_up).set()
+        assert comm.flight()["standing"] == "late"
+        return said
+
+    gave_up, over = threading.Event(), threading.Event()
+    said = run_threads(work, 3)[1]
+    assert said == ("all_reduce: rank 2 did not come; rank 0 gave up: it had waited for too long (call 1 of the world)")
+
+
+def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
+    """Rank 0 is stuck in the first step of a ring, with a chunk of rank 2; rank 2 gives up; then rank 1 comes."""
+
+    def work(comm: Communicator) -> str:
+        def fold(one: Any, other: Any) -> Any:
+            if comm.rank == 0:
+                stuck.set()
+                over.wait(PATIENCE)
+            return one + other
+
+        if comm.rank == 1:
+            assert stuck.wait(PATIENCE) and gave_up.wait(PATIENCE)
+        op = allfold.op(fold, commutative=True)
+        patience = 1 if comm.rank == 2 else PATIENCE
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), op, algorithm="ring", timeout=patience)
+        if comm.rank:
+            (over if comm.rank == 1 else gave_up).set()
+        return said
+
+    stuck, gave_up, over = threading.Event(), threading.Event(), threading.Event()
+    said = run_threads(work, 3)[1]
+    assert said.startswith(
+        "all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited for too long"
+    )
 
 
 # From outside ---------------------------------------------------------------------------------------------------------

@@ -122,6 +122,10 @@ def different_lengths(comm: Communicator) -> None:
     comm.all_reduce(np.ones(3 + (comm.rank == 1)))
 
 
+def different_operations(comm: Communicator) -> None:
+    comm.all_reduce(np.ones(3), (lambda a, b: a * b) if comm.rank else (lambda a, b: a + b), algorithm="direct")
+
+
 def late(comm: Communicator) -> None:
     if comm.rank == 1:
         time.sleep(1.5)
@@ -164,6 +168,7 @@ def group_against_barrier(comm: Communicator) -> None:
     ("work", "kind", "says"),
     [
         (different_lengths, af.MismatchError, r"float64\[3\].*float64\[4\]"),
+        (different_operations, af.MismatchError, r"(custom operation <lambda> by direct \(operation [0-9a-f]{8}.*){2}"),
         (late, af.CollectiveTimeout, "rank 1 did not come within 0.2 s"),
         (left, af.RankLost, "rank 1 has left"),
         (left_a_call, af.RankLost, "rank 1 has left"),

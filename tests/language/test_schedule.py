@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import allfold as af
 from allfold import Schedule
 from allfold.collectives import COLLECTIVES
+from allfold.registry import Algorithm
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
@@ -160,3 +161,18 @@ def test_numpy_integers_are_integers() -> None:
     ranks = np.int64(4)
     schedule = af.schedule("all_reduce", lambda n: ([af.reduce(np.int32(0), r, (r + 1) % n)] for r in range(n)), ranks)
     assert schedule.moves == 4
+
+
+def test_an_algorithm_that_never_ends_is_stopped() -> None:
+    def endless(ranks: int) -> Any:
+        while True:
+            yield []
+
+    with pytest.raises(af.ScheduleError, match="does it come to an end"):
+        af.schedule("all_reduce", endless, 2)
+
+
+@pytest.mark.parametrize("chunks", ["2", lambda ranks: "x", True, lambda: 1, 1.5])
+def test_chunks_that_are_no_number_are_refused(chunks: Any) -> None:
+    with pytest.raises(af.UsageError, match="chunks"):
+        af.schedule("all_reduce", Algorithm("all_reduce", "mine", lambda ranks: [], chunks), 2)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from test_cli import assert_printed
 from written_formulas import value
@@ -17,6 +21,7 @@ from allfold import price
 from allfold.cli import main
 from allfold.cli.topo import means
 from allfold.collectives import COLLECTIVES
+from allfold.patterns import Pattern, copies
 from allfold.price import Topology, cost, find_topology, plan, sweep
 from allfold.price.cost.plan import MOST_COUNTED, duration
 from allfold.price.topology.this_machine import Cache, Card, Core, Gpu, Machine, Node
@@ -128,6 +133,56 @@ def test_an_algorithm_of_your_own_that_says_its_costs_is_planned_for_many_ranks(
     assert found.costs[0].time == found.costs[1].time and not found.left_out
     with pytest.raises(af.UsageError, match="steps must be a function of the number of ranks, not 3"):
         algorithm("all_reduce", "mine_that_says_it", steps=3)  # type: ignore[arg-type]
+
+
+def fails(*_: int) -> Any:
+    raise LookupError("lost the way")
+
+
+def fails_later(ranks: int) -> Iterator[Pattern]:
+    yield from find_algorithm("all_reduce", "ring").patterns(ranks)  # type: ignore[misc]
+    fails()
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentence"),
+    [
+        ({"steps": fails}, r"^mine: steps\(ranks=8\) raised LookupError: lost the way$"),
+        ({"port": fails}, r"^mine: port\(ranks=8\) raised LookupError: lost the way$"),
+        ({"patterns": fails}, r"^mine: patterns\(ranks=8\) raised LookupError: lost the way$"),
+        ({"patterns": fails_later}, r"^mine: patterns\(ranks=8\) raised LookupError: lost the way$"),
+        ({"patterns": lambda: []}, r"^mine: patterns\(ranks=8\) raised TypeError: .* takes 0 positional arguments"),
+        ({"patterns": lambda ranks: [3]}, r"^mine: patterns\(ranks=8\) gave 3; expected a Pattern or Everybody$"),
+        (
+            {"patterns": lambda ranks: [copies(np.arange(ranks), np.arange(ranks) + 1, 1.0)]},
+            r"^mine: patterns\(ranks=8\) names a rank that is not from 0 to 7$",
+        ),
+        ({"steps": lambda ranks: "x"}, r"^mine: steps\(ranks=8\) gave 'x'; expected a whole number from 0 up, or None"),
+        ({"steps": lambda ranks: 2.5}, r"^mine: steps\(ranks=8\) gave 2.5; expected a whole number from 0 up, or None"),
+        ({"port": lambda ranks: inf}, r"^mine: port\(ranks=8\) gave inf; expected a number from 0 up, or None"),
+    ],
+)
+def test_costs_of_your_own_that_fail_are_named(
+    declared: dict[str, Any], sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = replace(find_algorithm("all_reduce", "ring"), **{"name": "mine", "patterns": None, **declared})
+    monkeypatch.setitem(af.registry._registry["all_reduce"], "mine", mine)
+    with pytest.raises(af.UsageError, match=sentence) as caught:
+        price.closed_form("all_reduce", "mine", 8)
+    if "raised LookupError" in sentence:
+        assert isinstance(caught.value.__cause__, LookupError)
+    if "patterns" in declared:  # all that a plan asks for
+        with pytest.raises(af.UsageError, match=sentence):
+            plan("all_reduce", find_topology("one_host", 8), 8, 2**20)
+        said = call("plan", "--ranks", "8", "--size", "1M", "--topology", "one_host")
+        assert said == (2, "", f"allfold plan: {caught.value}\n")
+
+
+def test_patterns_of_your_own_that_fail_for_a_root_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = replace(find_algorithm("broadcast", "tree"), name="mine", patterns=fails)
+    monkeypatch.setitem(af.registry._registry["broadcast"], "mine", mine)
+    with pytest.raises(af.UsageError, match=r"^mine: patterns\(ranks=4, root=0\) raised LookupError: lost the way$"):
+        plan("broadcast", find_topology("one_host", 4), 4, 2**20)
 
 
 def test_durations_have_three_digits() -> None:

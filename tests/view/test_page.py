@@ -143,6 +143,15 @@ def test_the_sentence_says_of_a_link_what_the_list_says() -> None:
     assert f"bytes take {share:.0f} % of the time" in found["bottleneck"]["sentence"]
 
 
+@pytest.mark.parametrize(
+    ("collective", "name", "ranks", "others"),
+    [("broadcast", "tree", 2, "1 link"), ("all_reduce", "recursive_doubling", 4, "7 links")],
+)
+def test_the_sentence_counts_the_links_like_it(collective: str, name: str, ranks: int, others: str) -> None:
+    found = entry(af.schedule(collective, name, ranks), find_topology("hosts:ranks_per_host=1", ranks), 2**24)
+    assert f" and {others} like it limit it: their bytes" in found["bottleneck"]["sentence"]
+
+
 def test_where_no_bytes_go_no_link_is_the_busiest() -> None:
     sentence = priced(af.schedule("barrier", "dissemination", 5))["bottleneck"]["sentence"]
     assert "waiting" in sentence and "link" not in sentence

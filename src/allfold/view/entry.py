@@ -29,6 +29,7 @@ from ..registry import Algorithm, Steps, algorithm_of
 from ..registry import schedule as make
 from ..schedule import Schedule
 from ..verify import Proof, verify
+from ..wording import counted
 from .source import sites_of, source_of
 
 if TYPE_CHECKING:
@@ -271,7 +272,8 @@ def _bottleneck(priced: Any, links: list[dict[str, Any]], took: float) -> str:
         return f"Starting messages and waiting for them takes {share}{busiest}."
     if limit.kind == "reduction":
         return f"Combining takes {share}{busiest}."
-    alike = f" and {limit.alike - 1} links like it limit it: their" if limit.alike > 1 else " limits it: its"
+    others = counted(limit.alike - 1, "link")
+    alike = f" and {others} like it limit it: their" if limit.alike > 1 else " limits it: its"
     return f"{limit.name[0].upper()}{limit.name[1:]}{alike} bytes take {share}."
 
 

@@ -113,7 +113,7 @@ class _Came(NamedTuple):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        op = self.call.op.name if self.call.op is not None else None
+        op = self.call.op and (self.call.op.is_builtin, self.call.op.digest)
         return self.schedule.collective, self.dtype, self.elements, op, self.schedule.root, self.schedule.digest
 
     def __str__(self) -> str:
@@ -121,17 +121,26 @@ class _Came(NamedTuple):
         if self.schedule.promise.carries_data:
             facts.append(describe(self.dtype, (self.elements,)))
         if self.call.op is not None:
-            facts.append(self.call.op.name)
+            facts.append(self.call.op.name if self.call.op.is_builtin else f"custom operation {self.call.op.name}")
         if self.schedule.root is not None:
             facts.append(f"root {self.schedule.root}")
         return " ".join([*facts, f"by {self.schedule.algorithm}"])
+
+    @property
+    def digests(self) -> str:
+        """Distinguishes two operations, or two schedules, with the same name."""
+        operation = f"operation {self.call.op.digest & 0xFFFFFFFF:08x}, " if self.call.op is not None else ""
+        return f" ({operation}schedule {int.from_bytes(self.schedule.digest[:4], 'little'):08x})"
 
 
 def _perform(came: list[_Came]) -> None:
     first, *others = came
     for rank, other in enumerate(others, 1):
         if other.signature != first.signature:
-            raise MismatchError(f"{first.schedule.collective}: rank 0 came with {first}, rank {rank} with {other}")
+            here, there = str(first), str(other)
+            if here == there:
+                here, there = here + first.digests, there + other.digests
+            raise MismatchError(f"{first.schedule.collective}: rank 0 came with {here}, rank {rank} with {there}")
     promise = first.schedule.promise
     if not promise.carries_data:
         return

@@ -5,16 +5,20 @@ Tests check that the declared values equal the counted ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ...collectives import find_collective
-from ...errors import UsageError
-from ...patterns import Everybody, Patterns
-from ...registry import Algorithm, algorithms, find_algorithm
+from ...errors import AllfoldError, UsageError
+from ...patterns import Everybody, Pattern, Patterns
+from ...registry import Algorithm, Formula, algorithms, find_algorithm
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def closed_form(collective: str, algorithm: str, ranks: int) -> Form | None:
         return Form(0, 0, 0, 0, 0, 0)
     patterns = patterns_of(chosen, ranks)
     form = Form() if patterns is None else _count(patterns, ranks)
-    steps, port = (None if formula is None else formula(ranks) for formula in (chosen.steps, chosen.port))
+    steps, port = (_number(chosen, what, ranks) for what in ("steps", "port"))
     return replace(
         form,
         steps=form.steps if steps is None else int(steps),
@@ -56,8 +60,55 @@ def patterns_of(algorithm: Algorithm, ranks: int, root: int | None = None, **par
         return None
     if ranks == 1:
         return []
-    arguments = (ranks, root or 0) if find_collective(algorithm.collective).rooted else (ranks,)
-    return algorithm.patterns(*arguments, **parameters)
+    arguments = {"ranks": ranks} | ({"root": root or 0} if find_collective(algorithm.collective).rooted else {})
+    called = f"{algorithm.name}: patterns({', '.join(f'{name}={value}' for name, value in arguments.items())})"
+    with _named(called):
+        patterns = algorithm.patterns(*arguments.values(), **parameters)
+    return None if patterns is None else _checked(patterns, called, ranks)
+
+
+def _checked(patterns: Patterns, called: str, ranks: int) -> Patterns:
+    """The same patterns, one after the other: a generator may raise, or yield something else, at any of them."""
+    with _named(called):
+        for one in patterns:
+            if not isinstance(one, (Pattern, Everybody)):
+                raise UsageError(f"{called} gave {one!r:.60}; expected a Pattern or Everybody")
+            if isinstance(one, Pattern):
+                for side in (one.source, one.destination, one.local_rank):
+                    if len(side) and not 0 <= side.min() <= side.max() < ranks:
+                        raise UsageError(f"{called} names a rank that is not from 0 to {ranks - 1}")
+            yield one
+
+
+def _number(algorithm: Algorithm, what: str, ranks: int) -> int | Fraction | None:
+    formula: Formula | None = getattr(algorithm, what)
+    if formula is None:
+        return None
+    called = f"{algorithm.name}: {what}(ranks={ranks})"
+    with _named(called):
+        value = formula(ranks)
+    if value is None:
+        return None
+    wanted = "a whole number" if what == "steps" else "a number"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not 0 <= value < inf
+        or (what == "steps" and value % 1)
+    ):
+        raise UsageError(f"{called} gave {value!r:.60}; expected {wanted} from 0 up, or None where it is not known")
+    return value
+
+
+@contextmanager
+def _named(called: str) -> Iterator[None]:
+    """What a user's function raises becomes a sentence that says which one it was."""
+    try:
+        yield
+    except AllfoldError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{called} raised {type(error).__name__}: {error}") from error
 
 
 def _count(patterns: Patterns, ranks: int) -> Form:

@@ -1,0 +1,79 @@
+"""Wrong arguments get a sentence, and the communicator works afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+
+
+def given_wrong_arguments(comm: Communicator) -> list[str]:
+    half, x = np.ones(4, np.float16), np.ones(4)
+    tries: list[Callable[[], Any]] = [
+        lambda: comm.all_reduce(half, dtype="bfloat16"),
+        lambda: comm.all_reduce(x, dtype="int64"),
+        lambda: comm.all_reduce(x, dtype=np.float64),  # type: ignore[arg-type]
+        lambda: comm.send(x, 0, dtype=3),  # type: ignore[arg-type]
+        lambda: comm.send(None, 0),
+        lambda: comm.all_reduce(x, op=None),  # type: ignore[arg-type]
+        lambda: comm.all_reduce(x, timeout=10**400),
+        lambda: comm.broadcast(x, root=10**30),
+        lambda: comm.broadcast(x, root=7),
+        lambda: comm.group([0, 1.5]),  # type: ignore[list-item]
+        lambda: comm.group("01"),  # type: ignore[arg-type]
+        lambda: comm.group([True]),
+        lambda: comm.empty(1.5),  # type: ignore[arg-type]
+        lambda: comm.empty((2**32, 2**32)),
+        lambda: comm.empty((2**63, 0)),
+        lambda: comm.empty([[2]]),  # type: ignore[list-item]
+        lambda: comm.scatter(x, x if comm.rank else None),
+        lambda: comm.all_reduce(np.lib.stride_tricks.as_strided(x, (4, 3), (8, 0))),
+        lambda: comm.all_reduce(x, algorithm=dict),  # type: ignore[arg-type]
+    ]
+    said = []
+    for one in tries:
+        with pytest.raises((af.UsageError, af.SharedMemoryError)) as caught:
+            one()
+        said.append(str(caught.value))
+    handle = comm.all_reduce(x, async_op=True)
+    for wrong in (-1, float("nan"), "x", 10**400):
+        with pytest.raises(af.UsageError):
+            handle.wait(wrong)  # type: ignore[union-attr,arg-type]
+    handle.wait()  # type: ignore[union-attr]
+    comm.broadcast(x, root=np.int64(1))  # nothing was lost
+    return said
+
+
+def test_wrong_arguments_get_a_sentence() -> None:
+    said = af.spawn(given_wrong_arguments, np.int64(2))[0]  # type: ignore[arg-type]
+    for message, part in zip(
+        said,
+        [
+            "the array is float16, not bfloat16",
+            "the array is float64, not int64",
+            "dtype is the name of a type",
+            "dtype is the name of a type, not 3",
+            "got NoneType",
+            "an operation is needed, not None",
+            "the timeout is more seconds than",
+            "root must be a rank, a whole number, not 1000000000000000000000000000000",
+            "root must be a rank from 0 to 1, not 7",
+            "expected different ranks from 0 to 1, not [0, 1.5]",
+            "expected different ranks from 0 to 1, not '01'",
+            "not [True]",
+            "not 1.5",
+            "more than a process has addresses for",
+            "more than a process has addresses for",
+            "not [[2]]",
+            "the root gives an array, and no other rank does",
+            "several elements in one place",
+            "dict cannot be called for all_reduce",
+        ],
+        strict=True,
+    ):
+        assert part in message
