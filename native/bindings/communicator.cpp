@@ -6,7 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <exception>
+#include <thread>
 #include <unordered_map>
 
 #include "bindings/arrays.hpp"
@@ -591,6 +595,16 @@ void bind_communicator(nb::module_& module) {
             nb::gil_scoped_release release;
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
+    });
+    // For the end of a process whose other threads wait inside libraries that cannot be told to stop. When such a thread
+    // comes back, the interpreter (before 3.14) unwinds it, which those libraries answer with std::terminate. From now
+    // on such a thread stops there for good instead, and this one ends the process in peace.
+    module.def("park_other_threads", [] {
+        static const std::thread::id last = std::this_thread::get_id();
+        std::set_terminate([] {
+            while (std::this_thread::get_id() != last) pause();
+            std::abort();
+        });
     });
     module.def("check_program", [](nb::dict facts) { make_program(facts); });
     module.def("overlap", [](nb::handle one, nb::handle other) {

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import _native
 from ...collectives import COLLECTIVES
 from ...dtypes import describe
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
@@ -32,25 +33,27 @@ from ..engine import Call, Engine, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
-from .job import Header, Job
+from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
+from .job import Job
 from .letters import Letters
 from .post import Frame, News
 from .wire import Links
 from .world import World
 
-_HEADER_BYTES, _DIGEST_BYTES = 512, 16
-_HEADERS = 2**31 - 1  # the tag of what leaders compare
 _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _FOREVER = 1e7
 
-_worlds: weakref.WeakSet[World] = weakref.WeakSet()
+_worlds: set[World] = set()  # for good: a fabric must not be destroyed while threads wait in it
 
 
 @atexit.register
 def _end_all() -> None:
+    """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
     for world in list(_worlds):
         world.end()
+    if _worlds:
+        _native.park_other_threads()
 
 
 class Islands(Engine):
@@ -78,6 +81,8 @@ class Islands(Engine):
         self.islands = sorted(sorted(group) for group in groups if group)
         self.island_ranks = next(group for group in self.islands if self.rank in group)
         self.local = {rank: number for number, rank in enumerate(self.island_ranks)}
+        leaders = [group[0] for group in self.islands]
+        self.fronts = Fronts(fabric, [rank for rank in leaders if rank != self.rank]) if self.rank in leaders else None
         self.links = Links(fabric, inner.messages, self.local, _FOREVER)
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
@@ -121,7 +126,7 @@ class Islands(Engine):
         self.check_open(call.collective, range(self.size))
         with self._lock:
             self._calls += 1
-            digest = blake2b(repr((text, schedule, op, self._calls)).encode(), digest_size=_DIGEST_BYTES).digest()
+            digest = blake2b(repr((text, schedule, op, self._calls)).encode(), digest_size=DIGEST_BYTES).digest()
             job = Job(self, call, arrays, self._calls, text, digest)
             self._open.append(job)
             self._jobs.put(job)
@@ -180,12 +185,10 @@ class Islands(Engine):
     def perform(self, job: Job) -> None:
         """Make one call; called by the thread of the calls."""
         try:
-            self._agree(job)
-            if job.call.algorithm is None:
-                ways.perform(self, job)
-            else:
-                ways.follow(self, job, job.call.algorithm)
+            ways.perform(self, job)
             job.end(None)
+            if self.fronts is not None:
+                self.fronts.post()
         except Disconnected as error:
             job.end(self._explained(error))
         except AllfoldError as error:
@@ -201,43 +204,46 @@ class Islands(Engine):
             with self._lock:
                 self._open.remove(job)
 
-    def _agree(self, job: Job) -> None:
-        """Compare the call inside the island, and begin to compare it with the others."""
-        header = np.zeros(_HEADER_BYTES, np.uint8)
-        text = job.text.encode()[: _HEADER_BYTES - _DIGEST_BYTES]
-        header[: _DIGEST_BYTES + len(text)] = np.frombuffer(job.digest + text, np.uint8)
+    def agree(self, job: Job) -> None:
+        """Compare the call inside the island, and tell the other islands which one it is."""
         if len(self.local) > 1:
-            table = np.empty((len(self.local), _DIGEST_BYTES), np.uint8)
-            own = header[:_DIGEST_BYTES]
+            table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
+            own = np.frombuffer(job.digest, np.uint8)
             self.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
-            if (table != own).any():
-                texts = np.empty((len(self.local), _HEADER_BYTES), np.uint8)
-                self.island.run(Call("all_gather", header, texts, None, 0, None, _FOREVER, None), False)
-                self._disagree(job, dict(zip(self.island_ranks, texts, strict=True)))
-        if self.rank == self.island_ranks[0]:
-            for island in self.islands:
-                if island is not self.island_ranks:
-                    peer, came = island[0], np.empty(_HEADER_BYTES, np.uint8)
-                    receives = self.fabric.receive(peer, came, _HEADERS)
-                    job.headers.append(Header(peer, receives, came, self.fabric.send(peer, header, _HEADERS)))
-        job.header = header
+            self.check_digests(job, table)
+        if self.fronts is not None:
+            self.fronts.send(job.digest, job.text)
 
-    def compare(self, job: Job) -> None:
-        """Wait until the other islands' leaders have said which call they make; done by the leaders."""
-        for header in job.headers:
-            header.receives.wait()
-            if header.came[:_DIGEST_BYTES].tobytes() != job.digest:
-                self._disagree(job, {self.rank: job.header, header.peer: header.came})
-        for header in job.headers:
-            header.sends.wait()
+    def check_digests(self, job: Job, table: Any) -> None:
+        """Raise `MismatchError` unless all ranks of the island make the same call."""
+        if all(row.tobytes() == job.digest for row in table):
+            return
+        text = np.zeros(TEXT_BYTES, np.uint8)
+        said = job.text.encode()[:TEXT_BYTES]
+        text[: len(said)] = np.frombuffer(said, np.uint8)
+        texts = np.empty((len(self.local), TEXT_BYTES), np.uint8)
+        self.island.run(Call("all_gather", text, texts, None, 0, None, _FOREVER, None), False)
+        said_by = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
+        self._disagree(job, dict(zip(self.island_ranks, said_by, strict=True)))
 
-    def _disagree(self, job: Job, came: dict[int, Any]) -> None:
-        texts = {rank: bytes(one[_DIGEST_BYTES:]).rstrip(b"\0").decode() for rank, one in sorted(came.items())}
-        (first, text), *others = texts.items()
-        other = next(((rank, one) for rank, one in others if one != text), others[0])
-        what = f"rank {first} came with {text}, rank {other[0]} with {other[1]}"
-        if text == other[1]:
-            what = f"rank {first} and rank {other[0]} came with different algorithms, operations or numbers of calls: {text}"
+    def compare(self, job: Job) -> list[Front]:
+        """What the leaders of the other islands say, in the order of the islands; none where this rank is no leader."""
+        fronts = []
+        for peer in self.fronts.peers if self.fronts is not None else ():
+            assert self.fronts is not None
+            fronts.append(self.fronts.receive(peer))
+            if fronts[-1].digest != job.digest:
+                self._disagree(job, {self.rank: job.text, peer: fronts[-1].text})
+        return fronts
+
+    def _disagree(self, job: Job, texts: dict[int, str]) -> None:
+        (first, text), *others = sorted(texts.items())
+        rank, other = next(((rank, one) for rank, one in others if one != text), others[0])
+        what = f"rank {first} came with {text}, rank {rank} with {other}"
+        if text == other:
+            what = (
+                f"{name_ranks(sorted(texts))} came with different algorithms, operations or numbers of calls to {text}"
+            )
         raise MismatchError(f"{job.call.collective}: {what} (call {job.number} of {self.label})")
 
     # What goes wrong -------------------------------------------------------------------------------------------------

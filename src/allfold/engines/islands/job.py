@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...dtypes import Dtype
-from ...fabrics.fabric import Transfer
 from ..arrays import Flat
 from ..engine import Call
 
 if TYPE_CHECKING:
     from .engine import Islands
-
-
-class Header(NamedTuple):
-    """What leaders tell each other about a call: to and from one other island."""
-
-    peer: int
-    receives: Transfer
-    came: Flat
-    sends: Transfer
 
 
 class Job:
@@ -37,8 +27,6 @@ class Job:
     ) -> None:
         self.engine, self.call, self.number, self.text, self.digest = engine, call, number, text, digest
         self.dtype, self.elements, self.input, self.output = arrays
-        self.header: Flat | None = None  # what this rank says about it
-        self.headers: list[Header] = []
         self.error: BaseException | None = None
         self.over = threading.Event()
         self._tags = 0

@@ -1,0 +1,60 @@
+"""What the first ranks of the islands tell each other in every call: which call it is, and the data if they are few.
+
+A front has a fixed length, and the receive of the next one is always posted: whatever calls the ranks make, a front is
+met by a front, and a small call crosses in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...fabrics.fabric import Bytes, Fabric, Transfer
+
+DIGEST_BYTES = 16
+TEXT_BYTES = 496
+_HEAD_BYTES = DIGEST_BYTES + TEXT_BYTES
+MOST_DATA = 4096 - _HEAD_BYTES
+_TAG = 2**31 - 1
+
+
+class Front(NamedTuple):
+    digest: bytes
+    text: str
+    data: Bytes
+
+
+class Fronts:
+    """One leader's end."""
+
+    def __init__(self, fabric: Fabric, peers: Sequence[int]) -> None:
+        self._fabric, self.peers = fabric, list(peers)
+        self._posted: dict[int, tuple[Transfer, Bytes]] = {}
+        self._sent: list[tuple[Transfer, Bytes]] = []
+        self.post()
+
+    def post(self) -> None:
+        """Get ready for the next call."""
+        for peer in self.peers:
+            if peer not in self._posted:
+                room = np.empty(_HEAD_BYTES + MOST_DATA, np.uint8)
+                self._posted[peer] = self._fabric.receive(peer, room, _TAG), room
+
+    def send(self, digest: bytes, text: str, data: Bytes | None = None) -> None:
+        sent, self._sent = self._sent, []
+        for transfer, _ in sent:  # their own memory, so nobody had to wait for them before
+            transfer.wait()
+        front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
+        head = digest + text.encode()[:TEXT_BYTES]
+        front[: len(head)] = np.frombuffer(head, np.uint8)
+        if data is not None:
+            front[_HEAD_BYTES : _HEAD_BYTES + data.size] = data
+        self._sent = [(self._fabric.send(peer, front, _TAG), front) for peer in self.peers]
+
+    def receive(self, peer: int) -> Front:
+        transfer, room = self._posted.pop(peer)
+        transfer.wait()
+        text = room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
+        return Front(room[:DIGEST_BYTES].tobytes(), text, room[_HEAD_BYTES:])
