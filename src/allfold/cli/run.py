@@ -44,10 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.usage = (
-        "allfold run -n RANKS [--prefix] [--timeout SECONDS] [--survive] "
+        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] "
         "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
     )
     parser.add_argument("-n", "--ranks", type=int, required=True, metavar="RANKS", help="how many processes to start")
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="pretend so many hosts on this machine, or hosts with so many ranks each (--hosts 1,3): ranks share memory "
+        "inside a host only, and the fabric carries the rest",
+    )
     parser.add_argument(
         "--prefix",
         action=argparse.BooleanOptionalAction,
@@ -82,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
             prefix_output=arguments.prefix,
             timeout=arguments.timeout,
             survive=arguments.survive,
+            hosts=_hosts(arguments.hosts),
         )
     except UsageError as error:
         sys.stderr.write(f"allfold run: {error}\n")
@@ -90,6 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
         # Nobody reads our output any more; without this, the interpreter would report it again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
+
+
+def _hosts(text: str | None) -> int | list[int] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
+        raise UsageError(f"--hosts {text}: expected a number of hosts, or the number of ranks on each (1,3)")
+    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
 
 
 def _command(module: list[str] | None, command: list[str]) -> list[str]:

@@ -22,8 +22,9 @@ import numpy as np
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
 from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, UnfitArray
-from ..engines.table import meet
+from ..engines.table import meet, meet_across
 from ..errors import SharedMemoryError, UsageError
+from ..fabrics.fabric import Board
 from ..ops import Op, find_op
 from ..registry import AnyAlgorithm
 from .arrays import check_writable, contiguous, copied, overlap, put_back, whole_numbers
@@ -55,6 +56,12 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, ro
     """
     check_timeout("connect", timeout)
     return Communicator(meet(rank, size, key, timeout, room))
+
+
+def connect_across(board: Board, timeout: float = DEFAULT_TIMEOUT, room: int | None = None) -> Communicator:
+    """Meet the other ranks of a run that may span several hosts; the communicator of all of them."""
+    check_timeout("connect", timeout)
+    return Communicator(meet_across(board, timeout, room))
 
 
 class Communicator(PointToPoint):

@@ -10,6 +10,7 @@ from importlib import import_module
 
 from ..collectives import suggest
 from ..errors import UsageError
+from ..fabrics.fabric import Board
 from .engine import Engine
 
 ENGINES = {
@@ -27,6 +28,13 @@ def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None
     from .shared_memory.engine import meet
 
     return meet(rank, size, key, timeout, room)
+
+
+def meet_across(board: Board, timeout: float, room: int | None = None) -> Engine:
+    """The engine of a rank whose run may span several hosts, with all ranks that meet on the same board."""
+    from .islands.meeting import meet
+
+    return meet(board, timeout, room)
 
 
 def in_threads(name: str, ranks: int, timeout: float) -> list[Engine]:

@@ -63,6 +63,10 @@ class Board(ABC):
         """A board for some of the ranks, in this order; every one of them calls it with the same name."""
 
     @abstractmethod
+    def connect(self, host: str, timeout: float) -> Fabric:
+        """Connections between all ranks; every one of them calls it. `host`: what the ranks of one host have in common."""
+
+    @abstractmethod
     def decide(self, what: str, proposal: bytes) -> bytes:
         """The first proposal that any rank made under this name."""
 

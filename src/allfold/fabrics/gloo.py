@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..errors import AllfoldError
+from ..errors import AllfoldError, UsageError
 from .addresses import choose_address
 from .fabric import Board, Bytes, Disconnected, Fabric
 
@@ -43,6 +43,10 @@ class StoreBoard(Board):
     def some(self, name: str, ranks: Sequence[int]) -> StoreBoard:
         return StoreBoard(dist.PrefixStore(name, self.store), list(ranks).index(self.rank), len(ranks))
 
+    def connect(self, host: str, timeout: float) -> Gloo:
+        is_one_host = len(set(self.gather_all("host", host, timeout))) == 1
+        return Gloo(self, device_at("127.0.0.1" if is_one_host else choose_address(self, host, timeout)))
+
     def decide(self, what: str, proposal: bytes) -> bytes:
         decided: bytes = self.store.compare_set(what, "", proposal.decode("ascii"))
         return decided
@@ -52,6 +56,30 @@ class StoreBoard(Board):
 
     def put(self, what: str, own: bytes) -> None:
         self.store.set(f"{what}/{self.rank}", own)
+
+
+_boards = 0  # made by this process from its environment
+
+
+def board_from_environment(environ: Mapping[str, str], rank: int, size: int, timeout: float) -> StoreBoard:
+    """The board of a run: in the file that `allfold run` names, or at MASTER_ADDR and MASTER_PORT."""
+    global _boards
+    _boards += 1
+    if path := environ.get("ALLFOLD_STORE"):
+        store: dist.Store = dist.FileStore(path, size)
+    elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        try:
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=min(timeout, 1e6))))
+        except (RuntimeError, ValueError) as error:
+            place = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+            raise AllfoldError(f"init: rank {rank} of {size} found no store at {place}: {_first_line(error)}") from None
+    else:
+        raise UsageError(
+            "the ranks are on several hosts: to meet through gloo they need MASTER_ADDR and MASTER_PORT, which torchrun "
+            "sets; set them to an address of rank 0's host and a free port there, the same for all ranks"
+        )
+    generation = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return StoreBoard(dist.PrefixStore(f"allfold {generation} {_boards}", store), rank, size)
 
 
 class Gloo(Fabric):
@@ -108,14 +136,6 @@ class _Sending:
             return int(self._work._source_rank()) if self._peer is None else self._peer
         except RuntimeError as error:
             raise Disconnected(_first_line(error), self._peer) from None
-
-
-def connect(board: Board, host: str, timeout: float) -> Gloo:
-    """A fabric of all ranks of a board, which has a store. `host`: what the ranks of one network have in common."""
-    assert isinstance(board, StoreBoard)
-    if len(set(board.gather_all("network", host, timeout))) == 1:
-        return Gloo(board, device_at("127.0.0.1"))
-    return Gloo(board, device_at(choose_address(board, host, timeout)))
 
 
 def _tensor(data: Bytes) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Which rank is this process? What the launchers of one machine say in environment variables."""
+"""Which rank is this process? What the launchers say in environment variables."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class Place:
     size: int
     local_rank: int
     key: str
+    spread: bool = False
+    """The ranks may be on several hosts: they meet on a board."""
 
 
 def place_from_environment(environ: Mapping[str, str] = os.environ) -> Place:
@@ -55,44 +57,45 @@ def _from_allfold(environ: Mapping[str, str]) -> Place:
                 f"{theirs}={environ[theirs]!r} contradicts {ours}={environ[ours]!r}: a launcher started inside a rank of "
                 "`allfold run` must not inherit ALLFOLD_RANK, ALLFOLD_SIZE and ALLFOLD_KEY; unset them there"
             )
-    return Place(rank, size, local_rank=rank, key=_text(environ, "ALLFOLD_KEY", beside="ALLFOLD_RANK"))
+    spread = "ALLFOLD_HOSTID" in environ
+    local_rank = _local_rank(environ, "LOCAL_RANK", rank, size) if spread else rank
+    return Place(rank, size, local_rank, _text(environ, "ALLFOLD_KEY", beside="ALLFOLD_RANK"), spread)
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Place:
     rank, size = _rank_and_size(environ, "RANK", "WORLD_SIZE")
-    _require_one_machine(environ, "LOCAL_WORLD_SIZE", "WORLD_SIZE", size)
+    spread = _is_spread(environ, "LOCAL_WORLD_SIZE", "WORLD_SIZE", size)
     # A restarted or elastic run keeps address and port; these two tell its generations apart.
     generation = [
         f"{name}={environ[name]}" for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT") if name in environ
     ]
     key = " ".join(["torchrun", _meeting_point(environ) or _parent(), *generation])
-    return Place(rank, size, _local_rank(environ, "LOCAL_RANK", rank, size), key)
+    return Place(rank, size, _local_rank(environ, "LOCAL_RANK", rank, size), key, spread)
 
 
 def _from_open_mpi(environ: Mapping[str, str]) -> Place:
     rank, size = _rank_and_size(environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    _require_one_machine(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", size)
+    spread = _is_spread(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE", size)
     job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
     key = f"openmpi {job or _meeting_point(environ) or _parent('prterun', 'mpirun', 'orted', 'prted')}"
-    return Place(rank, size, _local_rank(environ, "OMPI_COMM_WORLD_LOCAL_RANK", rank, size), key)
+    return Place(rank, size, _local_rank(environ, "OMPI_COMM_WORLD_LOCAL_RANK", rank, size), key, spread)
 
 
 def _from_mpich(environ: Mapping[str, str]) -> Place:
     rank, size = _rank_and_size(environ, "PMI_RANK", "PMI_SIZE")
-    if "MPI_LOCALNRANKS" in environ:
-        _require_one_machine(environ, "MPI_LOCALNRANKS", "PMI_SIZE", size)
-    else:
-        _require_one_node(environ)  # `srun --mpi=pmi2` uses PMI, and names its nodes in variables of its own
+    # `srun --mpi=pmi2` uses PMI, and names its nodes in variables of its own.
+    known = "MPI_LOCALNRANKS" in environ
+    spread = _is_spread(environ, "MPI_LOCALNRANKS", "PMI_SIZE", size) if known else _has_nodes(environ)
     # PMI_FD and PMI_ID differ from rank to rank. What the ranks have in common is a job's name, the port of the process
     # manager, or the process that started them all.
     job = environ.get("PMI_JOBID") or environ.get("PMI_PORT")
     key = f"pmi {job or _parent('hydra_pmi_proxy', 'slurmstepd')}"
-    return Place(rank, size, _local_rank(environ, "MPI_LOCALRANKID", rank, size), key)
+    return Place(rank, size, _local_rank(environ, "MPI_LOCALRANKID", rank, size), key, spread)
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Place:
     rank, size = _rank_and_size(environ, "SLURM_PROCID", "SLURM_NTASKS")
-    _require_one_node(environ)
+    spread = _has_nodes(environ)
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
     if job is not None and step is None and size > 1:
         # A batch script itself runs as task 0 of all tasks: believing that, we would wait for ranks that nobody starts.
@@ -101,7 +104,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Place:
             "script and not to a job step; start the ranks with srun, or unset SLURM_PROCID to run alone"
         )
     key = f"slurm {job}.{step}" if job is not None else f"slurm {_meeting_point(environ) or _parent('slurmstepd')}"
-    return Place(rank, size, _local_rank(environ, "SLURM_LOCALID", rank, size), key)
+    return Place(rank, size, _local_rank(environ, "SLURM_LOCALID", rank, size), key, spread)
 
 
 def _rank_and_size(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
@@ -146,29 +149,23 @@ def _text(environ: Mapping[str, str], name: str, beside: str | None = None) -> s
     return value
 
 
-def _require_one_machine(environ: Mapping[str, str], local_name: str, size_name: str, size: int) -> None:
+def _is_spread(environ: Mapping[str, str], local_name: str, size_name: str, size: int) -> bool:
+    """Whether the ranks are on several hosts, according to how many of them are on this one."""
     if local_name not in environ:
-        return
+        return "ALLFOLD_HOSTID" in environ
     local_size = _number(environ, local_name)
     if not 1 <= local_size <= size:
         raise UsageError(f"{local_name}={environ[local_name]!r}: expected 1 to {size}, since {size_name} is {size}")
-    if local_size < size:
-        raise UsageError(
-            f"{local_name}={local_size} of {size_name}={size}: the ranks are spread over several machines, and this engine "
-            "runs on one machine; start all of them on one"
-        )
+    return local_size < size or "ALLFOLD_HOSTID" in environ
 
 
-def _require_one_node(environ: Mapping[str, str]) -> None:
+def _has_nodes(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm's ranks are on several hosts."""
     # The step's own count goes first: one step of a large allocation may well keep to one node.
     for name in ("SLURM_STEP_NUM_NODES", "SLURM_NNODES"):
         if name in environ:
-            if _number(environ, name) > 1:
-                raise UsageError(
-                    f"{name}={environ[name]!r}: the ranks are spread over several machines, and this engine runs on one "
-                    "machine; start them with `srun --nodes=1`"
-                )
-            return
+            return _number(environ, name) > 1
+    return "ALLFOLD_HOSTID" in environ
 
 
 def _meeting_point(environ: Mapping[str, str]) -> str | None:

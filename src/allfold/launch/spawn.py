@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -42,10 +43,17 @@ def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
 
     Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun.
     """
-    from allfold.communicator.communicator import connect
+    return _joined(place_from_environment(), timeout)
 
-    place = place_from_environment()
-    return connect(place.rank, place.size, place.key, timeout)
+
+def _joined(place: Place, timeout: float) -> Communicator:
+    from allfold.communicator.communicator import connect, connect_across
+
+    if not place.spread:
+        return connect(place.rank, place.size, place.key, timeout)
+    from allfold.fabrics.table import board_from_environment
+
+    return connect_across(board_from_environment(os.environ, place.rank, place.size, timeout), timeout)
 
 
 def spawn(
@@ -56,6 +64,7 @@ def spawn(
     timeout: float | None = None,
     prefix_output: bool = False,
     survive: bool = False,
+    hosts: int | Sequence[int] | None = None,
 ) -> list[Result]:
     """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
@@ -64,10 +73,11 @@ def spawn(
     RankFailed names it. `timeout` limits the whole run, in seconds; None means no limit. With `prefix_output` this
     process prints every line that a rank prints, with the rank in front of it. With `survive` a rank that raises or
     dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and RankFailed
-    is raised only if no rank finished.
+    is raised only if no rank finished. With `hosts` the ranks pretend to be on so many hosts, or on hosts with so many
+    ranks each: they share memory with their own host only, and reach the others by the fabric (docs/hosts.md).
     """
     return run_everywhere(
-        _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive
+        _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
     )
 
 
@@ -79,6 +89,7 @@ def start(
     timeout: float | None = None,
     prefix_output: bool = False,
     survive: bool = False,
+    hosts: int | Sequence[int] | None = None,
 ) -> Result:
     """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
 
@@ -94,16 +105,15 @@ def start(
         raise UsageError(f"start: expected a function that every rank calls, got {work!r}")
     place = launched_place()
     if place is None:
-        return spawn(work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive)[0]
+        options: dict[str, Any] = {"timeout": timeout, "prefix_output": prefix_output, "survive": survive}
+        return spawn(work, ranks, args=args, hosts=hosts, **options)[0]
     with _connected(place) as communicator:
         return work(communicator, *args)
 
 
 @contextlib.contextmanager
 def _connected(place: Place) -> Iterator[Communicator]:
-    from allfold.communicator.communicator import connect
-
-    communicator = connect(place.rank, place.size, place.key, DEFAULT_TIMEOUT)
+    communicator = _joined(place, DEFAULT_TIMEOUT)
     yield communicator
     # Not after an error: its report (under a launcher, the end of its process) must be on its way before the others
     # notice that this rank is gone.
@@ -119,16 +129,18 @@ def run_everywhere(
     timeout: float | None = None,
     prefix_output: bool = False,
     survive: bool = False,
+    hosts: int | Sequence[int] | None = None,
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
     _check_ranks(ranks)
     check_timeout("spawn", timeout)
     if not callable(work):
         raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
+    places = _pretended(ranks, hosts)
     descriptor = _private_file(_pickled(enter, work, args))
     try:
-        with Supervisor(prefix_output, survive) as supervisor:
-            for rank, environment in enumerate(_environments(ranks, prefix_output)):
+        with _store(places) as store, Supervisor(prefix_output, survive) as supervisor:
+            for rank, environment in enumerate(_environments(ranks, prefix_output, places, store)):
                 supervisor.start_work(rank, descriptor, environment)
             supervisor.watch(timeout)
     finally:
@@ -148,6 +160,7 @@ def launch(
     prefix_output: bool = False,
     timeout: float | None = None,
     survive: bool = False,
+    hosts: int | Sequence[int] | None = None,
 ) -> int:
     """Run a command once for every rank, and say on stderr which rank failed; the exit status of the run.
 
@@ -156,13 +169,18 @@ def launch(
     not end the others, and the run succeeds if one of them does.
     """
     _check_ranks(ranks)
+    places = _pretended(ranks, hosts)
     if not command:
         raise UsageError("launch: expected a command, the list is empty")
     if shutil.which(command[0]) is None:
         raise UsageError(f"launch: there is no command {command[0]!r} that can be run")
     try:
-        with _signals() as interrupts, Supervisor(prefix_output, survive) as supervisor:
-            for rank, environment in enumerate(_environments(ranks, prefix_output)):
+        with (
+            _signals() as interrupts,
+            _store(places) as store,
+            Supervisor(prefix_output, survive) as supervisor,
+        ):
+            for rank, environment in enumerate(_environments(ranks, prefix_output, places, store)):
                 supervisor.start_command(rank, command, environment)
             supervisor.watch(timeout, interrupts)
     except BrokenPipeError:  # the reader of our output has gone, as in `allfold run … | head`
@@ -190,7 +208,33 @@ def _check_ranks(ranks: int) -> None:
         raise UsageError(f"{ranks} ranks on one machine are too many; the most is {_native.MOST_RANKS}")
 
 
-def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:
+def _pretended(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
+    """How many ranks each host has that the ranks pretend to be on; nothing if they do not pretend."""
+    if hosts is None:
+        return []
+    counts = [hosts] if isinstance(hosts, (bool, int)) else list(hosts)
+    if not counts or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
+        raise UsageError(f"hosts: expected a number of hosts, or the number of ranks on each, not {hosts!r}")
+    if isinstance(hosts, int):
+        if hosts > ranks:
+            raise UsageError(f"hosts: {ranks} ranks are too few for {hosts} hosts")
+        return [len(range(host, ranks, hosts)) for host in range(hosts)]
+    if sum(counts) != ranks:
+        raise UsageError(f"hosts: {'+'.join(map(str, counts))} is {sum(counts)} ranks, and the run has {ranks}")
+    return counts
+
+
+@contextlib.contextmanager
+def _store(places: list[int]) -> Iterator[str]:
+    """A file in which the ranks on pretended hosts meet."""
+    if not places:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="allfold-") as folder:
+        yield os.path.join(folder, "store")
+
+
+def _environments(ranks: int, prefix_output: bool, places: list[int], store: str) -> Iterator[dict[str, str]]:
     inherited = dict(os.environ)
     for name in os.environ:
         # The variables of an outer torchrun would make torch look for the outer run's store.
@@ -202,7 +246,13 @@ def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:
         # Into a pipe Python writes in blocks, and a block arrives long after its lines were printed.
         inherited.setdefault("PYTHONUNBUFFERED", "1")
     key, port = secrets.token_hex(16), _free_port()
+    seats = [(host, seat, count) for host, count in enumerate(places) for seat in range(count)]
     for rank in range(ranks):
+        pretended = {}
+        if seats:
+            host, seat, count = seats[rank]
+            pretended = {"ALLFOLD_HOSTID": f"host{host}", "ALLFOLD_STORE": store}
+            pretended |= {"LOCAL_RANK": str(seat), "LOCAL_WORLD_SIZE": str(count)}
         yield inherited | {
             "ALLFOLD_RANK": str(rank),
             "ALLFOLD_SIZE": str(ranks),
@@ -214,6 +264,7 @@ def _environments(ranks: int, prefix_output: bool) -> Iterator[dict[str, str]]:
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            **pretended,
         }
 
 

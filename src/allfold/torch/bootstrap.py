@@ -1,23 +1,22 @@
 """How the ranks of a torch group meet: through torch's store, then through the engine's own rendezvous.
 
 Every rank writes into the store where it runs. Rank 0 reads all of that and writes a verdict: a key that nobody can
-guess, with which the ranks then meet, or the error message that says why they cannot.
+guess, with which ranks in one place meet; that they are in several; or the error message that says who is missing.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from ..communicator.communicator import Communicator, connect
-from ..errors import AllfoldError, CollectiveTimeout, UsageError
+from ..communicator.communicator import Communicator, connect, connect_across
+from ..engines.islands.meeting import here
+from ..errors import CollectiveTimeout, UsageError
+from ..fabrics.gloo import StoreBoard
 from ..wording import name_ranks
 from .backend import Group
 from .work import GroupTimeout
@@ -48,7 +47,7 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
     seconds = timeout.total_seconds()
     if size == 1:
         return connect(0, 1, secrets.token_hex(16), seconds, room)
-    store.set(_place_of(rank), json.dumps(_here()))
+    store.set(_place_of(rank), json.dumps(here()))
     if rank == 0:
         verdict = _judge(store, size, timeout)
         store.set(_VERDICT, json.dumps(verdict))
@@ -58,8 +57,11 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
             raise GroupTimeout(_missing(store, size, timeout))
         verdict = json.loads(store.get(_VERDICT))
     if "key" not in verdict:
-        raise (GroupTimeout if verdict["late"] else AllfoldError)(verdict["sentence"])
+        raise GroupTimeout(verdict["sentence"])
     try:
+        if not verdict["key"]:
+            board = StoreBoard(dist.PrefixStore("islands", store), rank, size)
+            return connect_across(board, seconds, room)
         return connect(rank, size, verdict["key"], seconds, room)
     except CollectiveTimeout as error:
         raise GroupTimeout.of(error) from None
@@ -67,41 +69,9 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
 
 def _judge(store: dist.Store, size: int, timeout: timedelta) -> dict[str, Any]:
     if not _came(store, [_place_of(rank) for rank in range(size)], timeout):
-        return {"late": True, "sentence": _missing(store, size, timeout)}
+        return {"sentence": _missing(store, size, timeout)}
     places = [json.loads(store.get(_place_of(rank))) for rank in range(size)]
-    if any(place != places[0] for place in places):
-        return {"late": False, "sentence": _apart(places)}
-    return {"key": secrets.token_hex(16)}
-
-
-def _here() -> dict[str, Any]:
-    """What ranks must have in common to share memory: a running system, a network namespace, and a user."""
-    return {
-        "machine": Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
-        "network": os.readlink("/proc/self/ns/net"),
-        "user": os.geteuid(),
-        "host": socket.gethostname(),
-    }
-
-
-def _apart(places: list[dict[str, Any]]) -> str:
-    for fact, what in (("machine", "machines"), ("network", "containers (network namespaces)"), ("user", "users")):
-        groups: dict[Any, list[int]] = {}
-        for rank, place in enumerate(places):
-            groups.setdefault(place[fact], []).append(rank)
-        if len(groups) > 1:
-            shown = "; ".join(
-                f"{name_ranks(ranks)} on {places[ranks[0]]['host']}" + (f" as user {value}" if fact == "user" else "")
-                for value, ranks in groups.items()
-            )
-            return (
-                f"init: the ranks are spread over {len(groups)} {what}: {shown}. allfold moves data through the shared "
-                "memory of one machine; use the backend gloo here, or start all ranks in one place"
-            )
-    return (
-        f"init: the ranks name their machine differently ({', '.join(sorted({place['host'] for place in places}))}); "
-        "use the backend gloo here, or start all ranks in one place"
-    )
+    return {"key": "" if any(place != places[0] for place in places) else secrets.token_hex(16)}
 
 
 def _missing(store: dist.Store, size: int, timeout: timedelta) -> str:

@@ -10,13 +10,13 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, RankLost
-from ...fabrics.fabric import Board, Fabric
+from ...fabrics.fabric import Board
 from ...version import __version__
 from ...wording import name_ranks
 from ..engine import Engine
@@ -26,9 +26,6 @@ from .engine import Islands
 from .world import World, host_name
 
 _TRY_SECONDS = 20.0  # for ranks that say they are on one host to map each other's memory
-
-Connect = Callable[[Board, str, float], Fabric]
-"""Makes a fabric of all ranks of a board, given what the ranks of one network have in common, and a timeout."""
 
 
 def here() -> dict[str, Any]:
@@ -44,7 +41,7 @@ def here() -> dict[str, Any]:
     return facts
 
 
-def meet(board: Board, connect: Connect, timeout: float, room: int | None = None) -> Engine:
+def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
     cards = board.gather_all("place", card, timeout)
@@ -70,12 +67,13 @@ def meet(board: Board, connect: Connect, timeout: float, room: int | None = None
     if len(islands) == 1:
         return engine
     island = sorted(next(ranks for ranks in islands if board.rank in ranks))
-    fabric = connect(board, json.dumps([cards[board.rank]["place"][one] for one in ("machine", "network")]), timeout)
+    place = cards[board.rank]["place"]
+    fabric = board.connect(f"{place['machine']} {place['network']}", timeout)
     members = {rank: member.arena for rank, member in zip(island, engine.members, strict=True)}
     hosts = [one["host"] for one in cards]
 
     def again(board: Board, timeout: float) -> Engine:
-        return meet(board, connect, timeout, room)
+        return meet(board, timeout, room)
 
     world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again)
     inner = engine.group(range(len(island)), timeout)
