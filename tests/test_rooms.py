@@ -34,6 +34,7 @@ ROOMS = [
     "fabrics",
     "engines.engine",
     "engines.arrays",
+    "engines.came",
     "engines.mailbox",
     "engines.reference",
     "engines.shared_memory",

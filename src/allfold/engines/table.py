@@ -16,6 +16,7 @@ from .engine import Engine
 ENGINES = {
     "shared_memory": ".shared_memory.engine",
     "reference": ".reference.engine",
+    "islands": ".islands.meeting",
 }
 """The module of each engine, by name. It has `in_threads(ranks, timeout)`: an engine per rank, for ranks as threads."""
 

@@ -21,14 +21,10 @@ from typing import Any
 import numpy as np
 
 from ... import _native
-from ...collectives import COLLECTIVES
-from ...dtypes import describe
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...fabrics.fabric import Disconnected, Fabric
-from ...proved import check_rank_order, schedule_of
-from ...registry import algorithm_of
 from ...wording import name_ranks
-from ..arrays import arrays_of
+from ..came import Came, difference
 from ..engine import Call, Engine, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
@@ -104,30 +100,12 @@ class Islands(Engine):
     # Calls -----------------------------------------------------------------------------------------------------------
 
     def run(self, call: Call, async_op: bool) -> Job | None:
-        promise = COLLECTIVES[call.collective]
-        arrays = arrays_of(call, self.size)
-        facts = [call.collective]
-        if promise.carries_data:
-            facts.append(describe(arrays[0], (arrays[1],)))
-        if call.op is not None:
-            facts.append(call.op.name)
-        if promise.rooted:
-            facts.append(f"root {call.root}")
-        schedule = b""
-        if call.algorithm is not None:
-            root = call.root if promise.rooted else None
-            schedule = schedule_of(call.collective, call.algorithm, self.size, root).digest
-            facts.append(f"by {algorithm_of(call.collective, call.algorithm).name}")
-            if call.op is not None:
-                check_rank_order(call.collective, call.algorithm, self.size, root, call.op)
-        text = " ".join(facts)
-        # A rank that passes no array to a gather knows its size all the same: every rank's input is as long.
-        op = 0 if call.op is None else call.op.digest
+        came = Came.with_call(call, self.size, call.algorithm)
         self.check_open(call.collective, range(self.size))
         with self._lock:
             self._calls += 1
-            digest = blake2b(repr((text, schedule, op, self._calls)).encode(), digest_size=DIGEST_BYTES).digest()
-            job = Job(self, call, arrays, self._calls, text, digest)
+            signature = repr((came.signature, self._calls)).encode()
+            job = Job(self, came, self._calls, blake2b(signature, digest_size=DIGEST_BYTES).digest())
             self._open.append(job)
             self._jobs.put(job)
         if self._error is not None:  # it failed meanwhile
@@ -239,12 +217,10 @@ class Islands(Engine):
     def _disagree(self, job: Job, texts: dict[int, str]) -> None:
         (first, text), *others = sorted(texts.items())
         rank, other = next(((rank, one) for rank, one in others if one != text), others[0])
-        what = f"rank {first} came with {text}, rank {rank} with {other}"
+        what = difference(first, text, rank, other)
         if text == other:
-            what = (
-                f"{name_ranks(sorted(texts))} came with different algorithms, operations or numbers of calls to {text}"
-            )
-        raise MismatchError(f"{job.call.collective}: {what} (call {job.number} of {self.label})")
+            what = f"{name_ranks(sorted(texts))} have made different numbers of calls before this one"
+        raise MismatchError(f"mismatched calls: {what} (call {job.number} of {self.label})")
 
     # What goes wrong -------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ...dtypes import Dtype
-from ..arrays import Flat
-from ..engine import Call
+from ..came import Came
 
 if TYPE_CHECKING:
     from .engine import Islands
@@ -16,17 +14,9 @@ if TYPE_CHECKING:
 class Job:
     """One call of one rank, its arrays taken."""
 
-    def __init__(
-        self,
-        engine: Islands,
-        call: Call,
-        arrays: tuple[Dtype, int, Flat | None, Flat | None],
-        number: int,
-        text: str,
-        digest: bytes,
-    ) -> None:
-        self.engine, self.call, self.number, self.text, self.digest = engine, call, number, text, digest
-        self.dtype, self.elements, self.input, self.output = arrays
+    def __init__(self, engine: Islands, came: Came, number: int, digest: bytes) -> None:
+        self.engine, self.number, self.digest, self.text = engine, number, digest, came.text
+        self.call, _, self.dtype, self.elements, self.input, self.output = came
         self.error: BaseException | None = None
         self.over = threading.Event()
         self._tags = 0

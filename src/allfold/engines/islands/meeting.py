@@ -11,16 +11,18 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ... import _native
-from ...errors import AllfoldError, CollectiveTimeout, RankLost
+from ...errors import AllfoldError, CollectiveTimeout, RankLost, UsageError
 from ...fabrics.fabric import Board
 from ...version import __version__
 from ...wording import name_ranks
 from ..engine import Engine
 from ..shared_memory.engine import SharedMemory
+from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
 from .engine import Islands
 from .world import World, host_name
@@ -76,11 +78,41 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         return meet(board, timeout, room)
 
     world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again)
-    inner = engine.group(range(len(island)), timeout)
+    return _of_world(world, engine, timeout)
+
+
+def in_threads(ranks: int, timeout: float) -> list[Engine]:
+    """Ranks as threads of one process, on two hosts that are pretended: the first half of them, and the second."""
+    from torch.distributed import HashStore
+
+    from ...fabrics.gloo import StoreBoard
+
+    store = HashStore()
+    middle = -(-ranks // 2)
+    islands = [part for part in (list(range(middle)), list(range(middle, ranks))) if part]
+    hosts = [f"host{number}" for number, island in enumerate(islands) for _ in island]
+    local = [engine for island in islands for engine in shared_in_threads(len(island), timeout)]
+
+    def again(board: Board, timeout: float) -> Engine:
+        raise UsageError("shrink: ranks that are threads cannot do that across hosts")
+
+    def make(rank: int) -> Engine:
+        engine = local[rank]
+        assert isinstance(engine, SharedMemory)
+        board = StoreBoard(store, rank, ranks)
+        fabric = board.connect("", timeout)
+        world = World(board, fabric, islands, hosts, lambda rank: True, again)
+        return _of_world(world, engine, timeout)
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return list(threads.map(make, range(ranks)))
+
+
+def _of_world(world: World, island: SharedMemory, timeout: float) -> Islands:
+    inner = island.group(range(island.size), timeout)
     assert inner is not None
-    inner._parent = engine
-    ranks = list(range(board.size))
-    return Islands(world, ranks, engine, inner, fabric.another("calls", ranks), timeout, "the world", 0)
+    ranks = list(range(world.size))
+    return Islands(world, ranks, island, inner, world.fabric.another("calls", ranks), timeout, "the world", 0)
 
 
 def meet_again(engine: Islands, timeout: float) -> Engine:

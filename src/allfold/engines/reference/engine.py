@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...collectives import COLLECTIVES
-from ...dtypes import Dtype, describe
 from ...errors import CollectiveTimeout, MismatchError, RankLost
-from ...proved import check_rank_order, schedule_of
-from ...schedule import Schedule
 from ...wording import name_ranks
-from ..arrays import Flat, arrays_of
+from ..came import Came, difference
 from ..engine import Call, Engine, check_groups, name_group
 from ..mailbox import wait
 from .meeting import Mailbox, Meeting
@@ -40,7 +37,9 @@ class Reference(Engine):
         self._meeting = meeting
 
     def run(self, call: Call, async_op: bool) -> Future[None] | None:
-        came = _Came.with_call(call, self.size)
+        # One that folds from rank 0 up, as `algorithm=None` does everywhere.
+        driver_or_direct = "driver" if COLLECTIVES[call.collective].rooted else "direct"
+        came = Came.with_call(call, self.size, call.algorithm or driver_or_direct)
         number, ticket = self._meeting.come(self.rank, came, _perform)
         if async_op:
             return ticket
@@ -90,57 +89,12 @@ class Reference(Engine):
         raise CollectiveTimeout(f"{name}: {missing} did not come within {limit:g} s ({call})")
 
 
-class _Came(NamedTuple):
-    """What one rank came with to a call."""
-
-    call: Call
-    schedule: Schedule
-    dtype: Dtype
-    elements: int
-    input: Flat | None
-    output: Flat | None
-
-    @classmethod
-    def with_call(cls, call: Call, ranks: int) -> _Came:
-        promise = COLLECTIVES[call.collective]
-        dtype, elements, input, output = arrays_of(call, ranks)
-        root = call.root if promise.rooted else None
-        # One that folds from rank 0 up, as `algorithm=None` does everywhere.
-        algorithm = call.algorithm or ("driver" if promise.rooted else "direct")
-        if call.op is not None:
-            check_rank_order(call.collective, algorithm, ranks, root, call.op)
-        return cls(call, schedule_of(call.collective, algorithm, ranks, root), dtype, elements, input, output)
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        op = self.call.op and (self.call.op.is_builtin, self.call.op.digest)
-        return self.schedule.collective, self.dtype, self.elements, op, self.schedule.root, self.schedule.digest
-
-    def __str__(self) -> str:
-        facts = [self.schedule.collective]
-        if self.schedule.promise.carries_data:
-            facts.append(describe(self.dtype, (self.elements,)))
-        if self.call.op is not None:
-            facts.append(self.call.op.name if self.call.op.is_builtin else f"custom operation {self.call.op.name}")
-        if self.schedule.root is not None:
-            facts.append(f"root {self.schedule.root}")
-        return " ".join([*facts, f"by {self.schedule.algorithm}"])
-
-    @property
-    def digests(self) -> str:
-        """Distinguishes two operations, or two schedules, with the same name."""
-        operation = f"operation {self.call.op.digest & 0xFFFFFFFF:08x}, " if self.call.op is not None else ""
-        return f" ({operation}schedule {int.from_bytes(self.schedule.digest[:4], 'little'):08x})"
-
-
-def _perform(came: list[_Came]) -> None:
+def _perform(came: list[Came]) -> None:
     first, *others = came
     for rank, other in enumerate(others, 1):
         if other.signature != first.signature:
-            here, there = str(first), str(other)
-            if here == there:
-                here, there = here + first.digests, there + other.digests
-            raise MismatchError(f"{first.schedule.collective}: rank 0 came with {here}, rank {rank} with {there}")
+            raise MismatchError(f"{first.call.collective}: {difference(0, first.text, rank, other.text)}")
+    assert first.schedule is not None
     promise = first.schedule.promise
     if not promise.carries_data:
         return
