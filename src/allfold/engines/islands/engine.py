@@ -176,24 +176,19 @@ class Islands(Engine):
             job.end(better)
         except BaseException as error:  # the user's operation raised
             text = f"rank {self.rank} failed in {job.call.collective}: {type(error).__name__}: {error}"
-            self._give_up(RankLost(text))
             job.end(error)
+            self._give_up(RankLost(text))
         finally:
             with self._lock:
                 self._open.remove(job)
 
     def agree(self, job: Job) -> None:
-        """Compare the call inside the island, and tell the other islands which one it is."""
-        if len(self.local) > 1:
-            table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
-            own = np.frombuffer(job.digest, np.uint8)
-            self.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
-            self.check_digests(job, table)
-        if self.fronts is not None:
-            self.fronts.send(job.digest, job.text)
-
-    def check_digests(self, job: Job, table: Any) -> None:
         """Raise `MismatchError` unless all ranks of the island make the same call."""
+        if len(self.local) == 1:
+            return
+        table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
+        own = np.frombuffer(job.digest, np.uint8)
+        self.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
         if all(row.tobytes() == job.digest for row in table):
             return
         text = np.zeros(TEXT_BYTES, np.uint8)

@@ -85,7 +85,7 @@ class Letters:
                 wanted.take(found)
             else:
                 self._wanted.append(wanted)
-        if peer is None and not result.done() and len(engine.local) > 1:
+        if peer is None and not result.done():
             threading.Thread(target=self._look_inside, args=(wanted, array, dtype), daemon=True).start()
         return result
 

@@ -18,7 +18,7 @@ from ...ops import OPS, Op
 from ...proved import message_programs_of
 from ..arrays import Flat
 from ..engine import Call
-from .fronts import DIGEST_BYTES, MOST_DATA
+from .fronts import MOST_DATA
 from .job import Job
 from .wire import Run, folding
 
@@ -33,9 +33,11 @@ _FOREVER = 1e7  # seconds: who waits for a call keeps its time
 
 def perform(engine: Islands, job: Job) -> None:
     """Run a call."""
+    engine.agree(job)
     if job.call.algorithm is None and job.call.collective == "all_reduce" and _is_small(engine, job):
         return _small_all_reduce(engine, job)
-    engine.agree(job)
+    if engine.fronts is not None:
+        engine.fronts.send(job.digest, job.text)
     if job.call.algorithm is not None:
         return follow(engine, job, job.call.algorithm)
     ways = {
@@ -87,23 +89,15 @@ def _is_small(engine: Islands, job: Job) -> bool:
 
 
 def _small_all_reduce(engine: Islands, job: Job) -> None:
-    """The same fold as `_by_leaders`, with the comparison of calls in the same messages as the data."""
+    """The same fold as `_by_leaders`, with the data in the fronts."""
     array = job.output
     assert array is not None
-    fold = folding(job.call.op, job.dtype, engine.size)
-    own = np.concatenate([np.frombuffer(job.digest, np.uint8), _bytes(array)])
-    table = own.reshape(1, -1)
-    if len(engine.local) > 1:
-        table = np.empty((len(engine.local), own.size), np.uint8)
-        engine.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
-        engine.check_digests(job, table[:, :DIGEST_BYTES])
+    _inside(engine, job, "reduce", None, array, job.call.op, 0)
     if engine.fronts is not None:
-        rows = np.ascontiguousarray(table[:, DIGEST_BYTES:]).view(array.dtype)
-        fold(list(rows), array, False)
         engine.fronts.send(job.digest, job.text, _bytes(array))
         parts = [front.data[: array.nbytes].view(array.dtype) for front in engine.compare(job)]
         parts.insert(engine.islands.index(engine.island_ranks), array)
-        fold(parts, array, True)
+        folding(job.call.op, job.dtype, engine.size)(parts, array, True)
     _inside(engine, job, "broadcast", None, array, None, 0)
 
 

@@ -1,0 +1,294 @@
+"""Ranks on several hosts, pretended on one machine: every collective and algorithm gives the bits of its schedule,
+messages and groups work across, and whatever goes wrong is named everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.engines.reference.replay import replay
+from allfold.errors import ScheduleError
+from allfold.registry import algorithms, schedule
+
+HOSTS = [(1, 3), (2, 2), (2, 1, 1)]
+LENGTHS = (0, 1, 7, 1000, 70_001)
+LONG = 600_001  # several segments
+
+
+def islands_of(hosts: Sequence[int]) -> list[list[int]]:
+    ends = np.cumsum(hosts).tolist()
+    return [list(range(end - count, end)) for end, count in zip(ends, hosts, strict=True)]
+
+
+def drawn(rank: int, length: int, dtype: str) -> Any:
+    random = np.random.default_rng(1000 * rank + length)
+    if np.dtype(dtype).kind in "fc":
+        return (random.standard_normal(length) * 3).astype(dtype)
+    return random.integers(-9, 9, length).astype(dtype)
+
+
+def two_levels(hosts: Sequence[int]) -> Any:
+    """What all reductions do by default, whatever their size: fold inside each host, then over the hosts."""
+    groups = islands_of(hosts)
+    return schedule("all_reduce", "hierarchical", sum(hosts), groups=groups, up="driver", across="naive", down="driver")
+
+
+def reductions(comm: Communicator, hosts: Sequence[int]) -> None:
+    whole = two_levels(hosts)
+    for dtype, ops in (("float32", ("sum", "avg", "max")), ("float16", ("sum", "avg")), ("int64", ("sum", "bxor"))):
+        for length in (*LENGTHS, LONG) if dtype == "float32" else LENGTHS[:4]:
+            for op in ops if length < LONG else ops[:2]:
+                inputs = [drawn(rank, length, dtype) for rank in range(comm.size)]
+                expected = replay(whole, inputs, op)[0]
+                array = inputs[comm.rank].copy()
+                comm.all_reduce(array, op)
+                assert array.tobytes() == expected.tobytes(), ("all_reduce", dtype, length, op)
+                for root in (0, comm.size - 1):
+                    array = inputs[comm.rank].copy()
+                    comm.reduce(array, root, op)
+                    assert comm.rank != root or array.tobytes() == expected.tobytes(), ("reduce", dtype, length, op)
+                inputs = [drawn(rank, length * comm.size, dtype) for rank in range(comm.size)]
+                part = np.empty(length, dtype)
+                comm.reduce_scatter(inputs[comm.rank], part, op)
+                mine = slice(comm.rank * length, (comm.rank + 1) * length)
+                assert part.tobytes() == replay(whole, inputs, op)[0][mine].tobytes(), ("scatter", dtype, length, op)
+
+
+def copies(comm: Communicator, hosts: Sequence[int]) -> None:
+    for dtype in ("float32", "complex128", "uint8"):
+        for length in (*LENGTHS, LONG) if dtype == "float32" else LENGTHS[:4]:
+            parts = [drawn(rank, length, dtype) for rank in range(comm.size)]
+            wholes = [drawn(rank, length * comm.size, dtype) for rank in range(comm.size)]
+            mine = slice(comm.rank * length, (comm.rank + 1) * length)
+            for root in (0, comm.size - 1):
+                array = parts[comm.rank].copy()
+                comm.broadcast(array, root)
+                assert array.tobytes() == parts[root].tobytes()
+                gathered = np.empty(length * comm.size, dtype) if comm.rank == root else None
+                comm.gather(parts[comm.rank], gathered, root)
+                assert gathered is None or gathered.tobytes() == np.concatenate(parts).tobytes()
+                array = np.empty(length, dtype)
+                comm.scatter(array, wholes[root] if comm.rank == root else None, root)
+                assert array.tobytes() == wholes[root][mine].tobytes()
+            gathered = np.empty(length * comm.size, dtype)
+            comm.all_gather(parts[comm.rank], gathered)
+            assert gathered.tobytes() == np.concatenate(parts).tobytes()
+            exchanged = np.empty(length * comm.size, dtype)
+            comm.all_to_all(wholes[comm.rank], exchanged)
+            assert exchanged.tobytes() == np.concatenate([whole[mine] for whole in wholes]).tobytes()
+            comm.barrier()
+
+
+def named_algorithms(comm: Communicator, hosts: Sequence[int]) -> None:
+    for collective in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"):
+        root = comm.size - 1 if collective in ("reduce", "broadcast") else None
+        for name in algorithms(collective):
+            try:
+                built = schedule(collective, name, comm.size, root)
+            except (af.UsageError, ScheduleError):
+                continue
+            for length in (1, 37, 5000):
+                sliced = collective == "reduce_scatter"
+                inputs = [drawn(rank, length * (comm.size if sliced else 1), "float32") for rank in range(comm.size)]
+                expected = replay(built, inputs, "sum")[comm.rank]
+                own = inputs[comm.rank].copy()
+                if collective == "all_reduce":
+                    comm.all_reduce(own, algorithm=name)
+                elif collective in ("reduce", "broadcast"):
+                    assert root is not None
+                    getattr(comm, collective)(own, root, algorithm=name)
+                else:
+                    output = np.empty(length * comm.size if collective == "all_gather" else length, np.float32)
+                    getattr(comm, collective)(own, output, algorithm=name)
+                    own = output
+                assert expected is None or own.tobytes() == expected.tobytes(), (collective, name, length)
+
+
+def own_generator(comm: Communicator, hosts: Sequence[int]) -> None:
+    def star(ranks: int) -> Any:
+        yield [af.reduce(0, rank, 0) for rank in range(1, ranks)]
+        yield [af.copy(0, 0, rank) for rank in range(1, ranks)]
+
+    array = np.full(5, comm.rank + 1.0)
+    comm.all_reduce(array, algorithm=star)
+    assert (array == 10).all()
+
+
+def messages(comm: Communicator, hosts: Sequence[int]) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for length in (0, 3, 300_000):
+        into = np.empty(length, np.int32)
+        pending = comm.irecv(into, left, tag=5)
+        comm.send(np.full(length, comm.rank, np.int32), right, tag=5)
+        assert pending.wait() == (left, 5, length) and (into == left).all()
+    # Order between two ranks with one tag is kept, whatever the lengths.
+    for length in (100_000, 1, 100_000, 2):
+        comm.send(np.full(length, float(length)), right, tag=1)
+    for length in (100_000, 1, 100_000, 2):
+        array = np.empty(length)
+        assert comm.recv(array, left, tag=1).elements == length and (array == length).all()
+    # From anybody: from the own host and from others.
+    if comm.rank:
+        comm.send(np.array([comm.rank]), 0, tag=comm.rank)
+    else:
+        came = np.empty(1, np.int64)
+        assert {comm.recv(came, tag=af.ANY_TAG).source for _ in range(comm.size - 1)} == set(range(1, comm.size))
+    comm.barrier()
+
+
+def groups(comm: Communicator, hosts: Sequence[int]) -> None:
+    across, inside = [comm.size - 1, 0], [2, 3]
+    for ranks in (across, inside):
+        group = comm.group(ranks)
+        assert (group is None) == (comm.rank not in ranks)
+        if group is not None:
+            array = np.full(3, comm.rank + 1.0)
+            group.all_reduce(array)
+            assert group.rank == ranks.index(comm.rank) and (array == sum(ranks) + 2).all()
+    handles = []
+    arrays = [np.full(length, float(comm.rank)) for length in (1, 1000, 200_000)]
+    for array in arrays:
+        handles.append(comm.all_reduce(array, async_op=True))
+    for handle in handles:
+        handle.wait()
+    assert all((array == 6).all() for array in arrays)
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize("work", [reductions, copies, named_algorithms, own_generator, messages, groups])
+def test_across_hosts(work: Callable[..., None], hosts: tuple[int, ...]) -> None:
+    af.spawn(work, sum(hosts), args=(hosts,), hosts=hosts, timeout=120)
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def said_by(comm: Communicator, work: Callable[[], Any]) -> tuple[str, str, float]:
+    began = time.monotonic()
+    try:
+        work()
+    except af.AllfoldError as error:
+        return type(error).__name__, str(error), time.monotonic() - began
+    return "", "", time.monotonic() - began
+
+
+def killed(comm: Communicator, victim: int) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said_by(comm, lambda: comm.all_reduce(np.ones(300_000)))
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_rank_that_dies_is_named_on_all_hosts(victim: int) -> None:
+    said = af.spawn(killed, 4, args=(victim,), hosts=2, survive=True, timeout=60)
+    for rank, one in enumerate(said):
+        if rank != victim:
+            kind, text, seconds = one
+            assert kind == "RankLost" and f"rank {victim} on host{victim // 2} is lost" in text and seconds < 2, said
+
+
+def different(comm: Communicator) -> tuple[str, str, float]:
+    return said_by(comm, lambda: comm.all_reduce(np.ones(300_000 if comm.rank == 3 else 3)))
+
+
+def test_calls_that_differ_are_named_on_all_hosts() -> None:
+    for kind, text, seconds in af.spawn(different, 4, hosts=2, timeout=60):
+        assert kind == "MismatchError" and "rank 3 with all_reduce float64[300000] sum" in text and seconds < 5, text
+
+
+def one_island_differs(comm: Communicator) -> tuple[str, str, float]:
+    return said_by(comm, comm.barrier if comm.rank < 2 else lambda: comm.all_reduce(np.ones(3)))
+
+
+def test_islands_that_differ_are_named_on_all_hosts() -> None:
+    for kind, text, _ in af.spawn(one_island_differs, 4, hosts=2, timeout=60):
+        assert kind == "MismatchError" and "rank 0 came with barrier" in text and "rank 2 with all_reduce" in text
+
+
+def late(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 3:
+        time.sleep(2)
+    return said_by(comm, lambda: comm.all_reduce(np.ones(3), timeout=0.5))
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    said = af.spawn(late, 4, hosts=2, timeout=60)
+    kinds = [kind for kind, _, _ in said]
+    assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
+    assert all("rank 3 did not come" in text for _, text, _ in said), said
+
+
+def aborts(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 2:
+        time.sleep(0.5)
+        comm.abort()
+    return said_by(comm, lambda: comm.all_reduce(np.ones(300_000)))
+
+
+def test_abort_frees_all_hosts() -> None:
+    for kind, text, seconds in af.spawn(aborts, 4, hosts=2, timeout=60):
+        assert kind == "RankLost" and "rank 2 has aborted the world" in text and seconds < 2
+
+
+def survives(comm: Communicator) -> tuple[float, str]:
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    kind, _, _ = said_by(comm, lambda: comm.all_reduce(np.ones(3)))
+    assert kind == "RankLost"
+    left = comm.shrink(timeout=20)
+    array = np.full(3, comm.rank + 1.0)
+    left.all_reduce(array)
+    return float(array[0]), repr(left)
+
+
+def test_shrink_goes_on_with_the_survivors_of_all_hosts() -> None:
+    said = af.spawn(survives, 4, hosts=2, survive=True, timeout=60)
+    assert [one and one[0] for one in said] == [8.0, None, 8.0, 8.0]
+    assert "rank 2 of 3" in said[3][1]
+
+
+def raises(comm: Communicator) -> tuple[str, str, float]:
+    def broken(left: Any, right: Any) -> Any:
+        raise KeyError("not mine")
+
+    try:
+        return said_by(comm, lambda: comm.all_reduce(np.ones(3), af.op(broken, commutative=True)))
+    except KeyError as error:
+        return "KeyError", str(error), 0.0
+
+
+def test_an_operation_that_raises_does_not_leave_the_others_waiting() -> None:
+    said = af.spawn(raises, 4, hosts=2, timeout=60)
+    assert "KeyError" in {kind for kind, _, _ in said} and {kind for kind, _, _ in said} <= {"KeyError", "RankLost"}, said
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "says"),
+    [
+        (4, 5, "4 ranks are too few for 5 hosts"),
+        (4, [1, 4], "1+4 is 5 ranks, and the run has 4"),
+        (4, 0, "expected a number of hosts"),
+        (4, [4, 0], "expected a number of hosts"),
+        (4, True, "expected a number of hosts"),
+    ],
+)
+def test_hosts_that_make_no_sense(ranks: int, hosts: Any, says: str) -> None:
+    with pytest.raises(af.UsageError) as caught:
+        af.spawn(barrier, ranks, hosts=hosts)
+    assert says in str(caught.value)
+
+
+def barrier(comm: Communicator) -> None:
+    comm.barrier()
