@@ -268,6 +268,7 @@ class Lab:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={**os.environ, MARK: f"{self.name}-lab"},
         )
         self._holders.append(holder)
         assert holder.stdout is not None and holder.stderr is not None
@@ -321,15 +322,13 @@ class Lab:
                 holder.communicate()
             # They die together with their host's first process, but not in the same moment.
             deadline = time.monotonic() + SETTLE_SECONDS
-            while (alive := _marked(self.name)) and time.monotonic() < deadline:
+            while _marked(f"{self.name}-") and time.monotonic() < deadline:
                 time.sleep(0.02)
             for namespace in self._namespaces:
                 subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
             if self._folder != Path():
                 shutil.rmtree(self._folder, ignore_errors=True)
-            left = [f"process {number} ({_command(number)})" for number in alive]
-            left += [f"the namespace {path.name}" for path in _NAMESPACES.glob(f"{self.name}-*")]
-            left += [f"the folder {self._folder}"] if self._folder != Path() and self._folder.exists() else []
+            left = remains(f"{self.name}-")
             self.members, self.runs, self._holders, self._namespaces = [], [], [], []
             return left
         finally:
@@ -345,7 +344,7 @@ class Lab:
             "TMPDIR": str(temporary),
             "OMP_NUM_THREADS": "1",
             "ALLFOLD_TUNING": "off",
-            MARK: self.name,
+            MARK: f"{self.name}-lab",
             f"{MARK}_REPORTS": str(run.folder),
         }
 
@@ -358,6 +357,13 @@ def sweep() -> None:
             subprocess.run(["ip", "netns", "delete", path.name], capture_output=True, check=False)
             for folder in Path(tempfile.gettempdir()).glob(f"allfold-{found[1]}-*"):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def remains(name: str) -> list[str]:
+    """What there is of laboratories whose names begin so, in words: processes, namespaces, folders."""
+    found = [f"process {number} ({_command(number)})" for number in _marked(name)]
+    found += [f"the namespace {path.name}" for path in _NAMESPACES.glob(f"{name}*")]
+    return found + [f"the folder {path}" for path in Path(tempfile.gettempdir()).glob(f"{name}*")]
 
 
 def bits_per_second(rate: str) -> float:
@@ -378,11 +384,11 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def _marked(name: str) -> list[int]:
-    """The processes that have this laboratory in their environment."""
-    mark, found = f"{MARK}={name}\0".encode(), []
+    """The processes that have a laboratory in their environment whose name begins so."""
+    mark, found = f"{MARK}={name}".encode(), []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark in (path / "environ").read_bytes():
+            if any(word.startswith(mark) for word in (path / "environ").read_bytes().split(b"\0")):
                 found.append(int(path.name))
     return found
 

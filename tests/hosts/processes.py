@@ -92,7 +92,7 @@ class Run:
         self.parts.append(_Part(label, process, output))
 
     def wait(self, timeout: float) -> Result:
-        """Their end; what still runs when the time is up is killed. The time counts from the start."""
+        """Their end; what still runs after that many seconds is killed."""
         timed_out = not self.until(lambda: all(part.process.poll() is not None for part in self.parts), timeout)
         seconds = time.monotonic() - self.began
         self.kill()
@@ -100,27 +100,24 @@ class Run:
         return Result(ended, self.reports(), seconds, timed_out)
 
     def until(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Whether something came to hold before the run was that many seconds old."""
+        """Whether something comes to hold within that many seconds."""
+        deadline = time.monotonic() + timeout
         while not holds():
-            if time.monotonic() > self.began + timeout:
+            if time.monotonic() > deadline:
                 return False
             time.sleep(LOOK_AGAIN)
         return True
 
-    def until_all_say(self, event: str, timeout: float) -> bool:
-        """Whether all ranks reported it in time, before any of the processes ended."""
-        ranks = self.size()
+    def until_ranks_say(self, event: str, ranks: Iterable[int], timeout: float) -> bool:
+        """Whether these ranks report it in time, before any of the processes ends with an error."""
+        ranks = list(ranks)
 
         def said() -> bool:
-            found = sum(any(line["event"] == event for line in lines) for lines in self.reports().values())
-            return found == ranks or any(part.process.poll() is not None for part in self.parts)
+            reports = self.reports()
+            return all(any(line["event"] == event for line in reports.get(rank, ())) for rank in ranks)
 
-        self.until(said, timeout)
-        return all(any(line["event"] == event for line in self.reports().get(rank, ())) for rank in range(ranks))
-
-    def size(self) -> int:
-        said = [line["size"] for lines in self.reports().values() for line in lines if line["event"] == "here"]
-        return int(said[0]) if said else len(self.parts)
+        self.until(lambda: said() or any(part.process.poll() for part in self.parts), timeout)
+        return said()
 
     def reports(self) -> dict[int, list[Line]]:
         found = {}
@@ -136,7 +133,12 @@ class Run:
         for process in processes_of(host):
             if _numbers_of(process)[-1:] == [here["process"]]:
                 os.kill(process, number)
-                return time.monotonic()
+                struck = time.monotonic()
+                # nsenter stops when what it has started is stopped, and has to be woken by itself.
+                if number != signal.SIGSTOP:
+                    for part in self.parts:
+                        part.process.send_signal(signal.SIGCONT)
+                return struck
         raise LookupError(f"rank {rank} is not there any more")
 
     def kill(self) -> None:
