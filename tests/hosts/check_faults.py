@@ -34,6 +34,7 @@ class Fault:
     strike: Strike
     about: Sequence[int] = (LAST,)  # whom the others hear of
     all_hear: bool = False  # also those whom it is about
+    names_host: bool = True
     within: float = SOON
     timeout: float = LONG
     rate: str = "1gbit"
@@ -62,6 +63,10 @@ def pull(silently: bool) -> Strike:
 def nothing(_: Lab, __: Run) -> float:
     """The ranks do it to themselves; the time is that of their last report."""
     return 0.0
+
+
+def _mismatch(work: str) -> Fault:
+    return Fault(work, nothing, all_hear=True, names_host=False)
 
 
 def heard(fault: Fault) -> Callable[[Setting], str]:
@@ -115,7 +120,7 @@ def _wrong(
         ranks = " or ".join(map(str, about))
         found.append(f"rank {rank} is not told of rank {ranks}: {end['error']}: {text}")
     is_by_name = any(host.name in end["text"] or host.addresses[0] in end["text"] for host in about.values())
-    if not is_by_name and not fault.work.startswith("another"):
+    if fault.names_host and not is_by_name:
         found.append(f"rank {rank} is not told of {next(iter(about.values())).name}: {end['error']}: {text}")
     if setting.backend == "allfold" and not end["ours"]:
         found.append(f"rank {rank}: {end['error']} is not one of allfold's errors: {text}")
@@ -180,9 +185,9 @@ def _never_comes(setting: Setting) -> str:
         arguments = [setting.backend, "absent", str(LAST), str(timeout), "1000"]
         with _torchrun(lab, setting, arguments) as running:
             result = running.wait(60.0)
-        began = max(line["time"] for line in _lines(result.reports, "here"))
+        began = max((line["time"] for line in _lines(result.reports, "meets")), default=0.0)
         hearing = [range(RANKS_PER_HOST[0]), range(RANKS_PER_HOST[0], LAST)]
-        fault = Fault("another number of ranks", nothing, within=timeout + 3 * SOON)
+        fault = Fault("absent", nothing, names_host=False, within=timeout + 2 * SOON)
         said = _some_hear(setting, fault, result, hearing, {LAST: lab.members[1]}, began)
         must_have_left_nothing(lab)
         return said
@@ -250,10 +255,10 @@ CHECKS = (
     ),
     Check("link down behind the switch", heard(Fault("small", pull(True), (), within=LINK, parts=True))),
     Check("SIGSTOP, with a timeout of 5 s", heard(Fault("small", stop, within=5.0 + SOON, timeout=5.0))),
-    Check("another count", heard(Fault("another count", nothing, all_hear=True))),
-    Check("another type", heard(Fault("another type", nothing, all_hear=True))),
-    Check("another operation", heard(Fault("another operation", nothing, all_hear=True))),
-    Check("another collective", heard(Fault("another collective", nothing, all_hear=True))),
+    Check("another count", heard(_mismatch("another count"))),
+    Check("another type", heard(_mismatch("another type"))),
+    Check("another operation", heard(_mismatch("another operation"))),
+    Check("another collective", heard(_mismatch("another collective"))),
     Check("a rank that never comes", _never_comes),
     Check("a link that is down for a second", goes_on("small", _brief_outage)),
     Check("a link that is down for a second, large all_reduces", goes_on("large", _brief_outage)),

@@ -23,6 +23,7 @@ def main(backend: str, timeout: str, *sections: str) -> int:
 
     warnings.simplefilter("ignore", FutureWarning)  # newer torch has other names for some functions
     torch.set_num_threads(1)
+    say("meets")
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=float(timeout)))
     except Exception as error:

@@ -29,6 +29,7 @@ def main(backend: str, work: str, victim: str, timeout: str, seconds: str) -> in
     if work == "absent" and rank_and_size()[0] == int(victim):
         time.sleep(3600)
     torch.set_num_threads(1)
+    say("meets")
     try:
         dist.init_process_group(backend, timeout=timedelta(seconds=float(timeout)))
         is_victim = dist.get_rank() == int(victim)
