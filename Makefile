@@ -3,6 +3,7 @@
 # make conformance: torch's own test suite for backends, on allfold and on gloo
 # make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and compared with independent oracles
 # make faults: a thousand trials with ranks that die, stop, disagree or run out of memory
+# make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
@@ -12,7 +13,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test sanitize bench-peers conformance faults fuzz soak gallery web test-web test-browser lint format clean
+.PHONY: setup demo test sanitize bench-peers conformance faults fuzz hosts soak gallery web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -42,6 +43,13 @@ conformance: setup $(VENV)/.torch
 # (docs/reliability.md)?
 faults: setup
 	$(VENV)/bin/python tests/reliability/faults.py
+
+BACKEND ?= allfold
+# Results, networks and faults between hosts that are sets of namespaces (tests/hosts/lab.py). Removes all of them.
+hosts:
+	@test "$$(id -u)" = 0 || { echo "make hosts needs root (network namespaces)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(VENV)/.torch
+	$(VENV)/bin/python tests/hosts/checks.py --backend $(BACKEND)
 
 SECONDS ?= 3600
 # Random schedules for SECONDS seconds, with new seeds every time (docs/proof.md). Stops at the first disagreement.
