@@ -1,7 +1,8 @@
-// The kernels on Python's arrays, for engines that are written in Python.
+// What engines that are written in Python need of this one: its kernels, and a look into foreign arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <vector>
 
 #include "bindings/arrays.hpp"
@@ -36,8 +37,22 @@ void fold_arrays(uint32_t op, nb::handle dtype, const std::vector<nb::object>& s
     find_fold(static_cast<Op>(op), kind)(from.data(), from.size(), &target.data, 1, target.elements, divisor, nullptr);
 }
 
+// The type of an array, and its memory as bytes. For what NumPy cannot look into: DLPack's capsules, other libraries.
+nb::tuple view(nb::handle object, bool writable, nb::handle dtype) {
+    std::optional<DType> as;
+    if (!dtype.is_none()) as = dtype_named(dtype);
+    auto* array = new Array(object, writable, as);
+    nb::capsule owner(array, [](void* pointer) noexcept { delete static_cast<Array*>(pointer); });
+    size_t bytes = array->elements * size_of(array->dtype);
+    auto seen = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(array->data, {bytes}, owner);
+    return nb::make_tuple(name_of(array->dtype), nb::cast(seen));
+}
+
 }  // namespace
 
-void bind_fold(nb::module_& module) { module.def("fold", &fold_arrays); }
+void bind_fold(nb::module_& module) {
+    module.def("fold", &fold_arrays);
+    module.def("view", &view, nb::arg("array"), nb::arg("writable"), nb::arg("dtype").none());
+}
 
 }  // namespace allfold

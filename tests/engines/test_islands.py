@@ -225,7 +225,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     said = af.spawn(late, 4, hosts=2, timeout=60)
     kinds = [kind for kind, _, _ in said]
     assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
-    assert all("rank 3 did not come" in text for _, text, _ in said), said
+    assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
 
 
 def aborts(comm: Communicator) -> tuple[str, str, float]:
@@ -271,7 +271,9 @@ def raises(comm: Communicator) -> tuple[str, str, float]:
 
 def test_an_operation_that_raises_does_not_leave_the_others_waiting() -> None:
     said = af.spawn(raises, 4, hosts=2, timeout=60)
-    assert "KeyError" in {kind for kind, _, _ in said} and {kind for kind, _, _ in said} <= {"KeyError", "RankLost"}, said
+    assert "KeyError" in {kind for kind, _, _ in said} and {kind for kind, _, _ in said} <= {"KeyError", "RankLost"}, (
+        said
+    )
 
 
 @pytest.mark.parametrize(

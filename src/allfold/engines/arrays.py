@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _native
 from ..collectives import COLLECTIVES, Collective
 from ..dtypes import Dtype, find_dtype
 from ..errors import UsageError
@@ -26,14 +27,17 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
             raise UnfitArray("the tensor is not contiguous")
         kind = find_dtype(named)
         seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
+    elif isinstance(array, np.ndarray):
+        seen = array
+        kind = find_dtype(seen.dtype)
     else:
         try:
-            seen = array if isinstance(array, np.ndarray) else np.asarray(memoryview(array))
-        except TypeError:
-            raise UsageError(
-                f"{what}: expected an array that speaks the buffer protocol, got {type(array).__name__}"
-            ) from None
-        kind = find_dtype(seen.dtype)
+            name, seen = _native.view(array, written, dtype)
+        except BufferError as error:
+            raise UnfitArray(str(error)) from None
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{what}: {error}") from None
+        return find_dtype(name), seen.view(find_dtype(name).carrier)
     if dtype is not None and (wanted := find_dtype(dtype)) != kind:
         if (wanted.name, kind.name) != ("bfloat16", "uint16"):
             raise UsageError(f"{what}: the array is {kind}, not {wanted}")

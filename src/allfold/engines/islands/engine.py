@@ -138,9 +138,9 @@ class Islands(Engine):
         missing, silent = self._ask(job.number)
         if job.over.is_set():
             return _raise(job.error)
-        what = f"{name_ranks(missing)} did not come" if missing else ""
+        what = f"{self.named(missing)} did not come" if missing else ""
         if silent:
-            what = " and ".join(filter(None, [what, f"{name_ranks(silent)} did not answer"]))
+            what = " and ".join(filter(None, [what, f"{self.named(silent)} did not answer"]))
         what = what or "every rank has come, but not all were done"
         self._give_up(
             RankLost(f"rank {self.rank} gave up {job.call.collective} after {limit:g} s: {what} ({call})"),
@@ -148,6 +148,13 @@ class Islands(Engine):
         )
         assert self._error is not None
         raise type(self._error)(str(self._error))
+
+    def named(self, ranks: Sequence[int]) -> str:
+        """Ranks of this group, each with its host."""
+        there: dict[str, list[int]] = {}
+        for rank in ranks:
+            there.setdefault(self.world.hosts[self.ranks[rank]], []).append(rank)
+        return ", ".join(f"{name_ranks(some)} on {host}" for host, some in there.items())
 
     def _ask(self, number: int) -> tuple[list[int], list[int]]:
         """Which ranks have not made a call yet, and which do not say."""
@@ -262,7 +269,7 @@ class Islands(Engine):
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
             return self._error
-        peer = "a rank" if error.peer is None else self.world.where(self.ranks[error.peer])
+        peer = "a rank" if error.peer is None else self.named([error.peer])
         lost = RankLost(f"{peer} cannot be reached any more: {error}")
         self._give_up(lost)
         return lost

@@ -68,7 +68,7 @@ class Letters:
         kind, data = taken(sends, array, peer, tag, dtype, engine.size)
         engine.check_open("send" if sends else "recv", () if peer is None else (peer,))
         if peer is not None and peer in engine.local:
-            operation = self._guarded(lambda: self._channel.start(sends, array, engine.local[peer], tag, dtype))
+            operation = self._guarded(lambda: self._channel.start(sends, data, engine.local[peer], tag, kind.name))
             return peer, operation
         result: Future[Received | None] = Future()
         if sends:
@@ -86,7 +86,7 @@ class Letters:
             else:
                 self._wanted.append(wanted)
         if peer is None and not result.done():
-            threading.Thread(target=self._look_inside, args=(wanted, array, dtype), daemon=True).start()
+            threading.Thread(target=self._look_inside, args=(wanted,), daemon=True).start()
         return result
 
     def done(self, operation: Any, /) -> bool:
@@ -160,7 +160,7 @@ class Letters:
                     first.take(message)
             queue.popleft()
 
-    def _look_inside(self, wanted: Wanted, array: Any, dtype: str | None) -> None:
+    def _look_inside(self, wanted: Wanted) -> None:
         """For a receive from anybody: look for messages in shared memory as well, until something has come."""
         pause, ranks = _SHORTEST_PAUSE, {number: rank for rank, number in self._engine.local.items()}
         while not wanted.result.done() and not self._closed:
@@ -168,7 +168,9 @@ class Letters:
                 with self._lock:
                     if any(one is wanted for one in self._wanted) and self._channel.probe(None, wanted.tag):
                         remove(self._wanted, wanted)
-                        number, tag, elements = self._channel.receive(array, None, wanted.tag, None, dtype)
+                        number, tag, elements = self._channel.receive(
+                            wanted.array, None, wanted.tag, None, wanted.dtype.name
+                        )
                         wanted.result.set_result((ranks[number], tag, elements))
             except AllfoldError as error:
                 _end(wanted.result, error)

@@ -23,13 +23,13 @@ from .post import MOST_TEXT, Frame, News, Post
 if TYPE_CHECKING:
     from .engine import Islands
 
-_LOOK_SECONDS, _BEAT_SECONDS = 0.2, 1.0
+_LOOK_SECONDS, _BEAT_SECONDS = 0.05, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
 _MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
 
 
 def host_seconds() -> float:
-    text = os.environ.get("ALLFOLD_HOST_SECONDS", "10")
+    text = os.environ.get("ALLFOLD_HOST_SECONDS", "8")
     try:
         seconds = float(text)
     except ValueError:
@@ -80,8 +80,12 @@ class World:
     def others(self, ranks: Iterable[int]) -> list[int]:
         return [rank for rank in ranks if rank != self.rank and rank not in self._lost]
 
-    def where(self, rank: int) -> str:
-        return f"rank {rank} on {self.hosts[rank]}"
+    def where(self, ranks: Sequence[int]) -> str:
+        """`rank 3 on host1`, `ranks 0 and 1 on host0, rank 3 on host1`."""
+        there: dict[str, list[int]] = {}
+        for rank in ranks:
+            there.setdefault(self.hosts[rank], []).append(rank)
+        return ", ".join(f"{name_ranks(some)} on {host}" for host, some in there.items())
 
     def add(self, engine: Islands) -> None:
         with self._lock:
@@ -99,7 +103,7 @@ class World:
             if rank in self._lost:
                 return RankLost(self._lost[rank])
         left = [rank for rank in ranks if rank in self._left]
-        return RankLost(f"{name_ranks(left)} {'has' if len(left) == 1 else 'have'} left") if left else None
+        return RankLost(f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left") if left else None
 
     def lost(self) -> list[int]:
         """The ranks that are known to be gone."""
@@ -173,8 +177,8 @@ class World:
             # A rank that has left says so before its process ends, but its word may take a moment.
             if dead:
                 time.sleep(0.05)
-            for rank in self._lose(dead, f"{self.where(dead[0])} is lost: its process has ended") if dead else []:
-                if is_first:
+            for rank in dead:
+                if self._lose([rank], f"{self.where([rank])} is lost: its process has ended") and is_first:
                     news = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(self._lost[rank]))
                     self.post.send_all(self.others(away), news)
             now = time.monotonic()
@@ -185,8 +189,7 @@ class World:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
                     continue
-                host = self.hosts[island[0]]
-                self._lose(there, f"{name_ranks(there)} on {host}: the host was not heard for {self._seconds:g} s")
+                self._lose(there, f"{self.where(there)}: the host was not heard for {self._seconds:g} s")
 
 
 def _cut(text: str) -> bytes:
