@@ -31,6 +31,7 @@ ROOMS = [
     "programs",
     "verify",
     "proved",
+    "fabrics",
     "engines.engine",
     "engines.arrays",
     "engines.reference",
