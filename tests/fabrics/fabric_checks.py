@@ -255,7 +255,7 @@ def main(kind: str, *words: str, more: list[Check] | None = None) -> None:
     known = {check.__name__: check for check in (*CHECKS, those_who_are_left_go_on, *(more or []))}
     for name in names:
         known[name](board, fabric)
-        print(passed(name, board.rank), flush=True)
+        print(f"{passed(name, board.rank)}\n", end="", flush=True)  # one write: lines of several ranks do not mix
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ from allfold.fabrics.mpi_store import Store
 try:
     Store()
 except ValueError as error:
-    print("refused:", error)
+    print(f"refused: {error}\\n", end="", flush=True)
 """
     printed, status = printed_by("-c", script)
     assert [printed.count("refused: MPI was initialised without MPI_THREAD_MULTIPLE"), status] == [RANKS, 0], printed

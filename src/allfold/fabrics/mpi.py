@@ -46,7 +46,7 @@ class MpiBoard(Board):
         return [rank for rank, value in enumerate(found) if value is not None]
 
     def put(self, what: str, own: bytes) -> None:
-        self.store.set(self._places(what)[self.rank], own)
+        self.store.put(self._places(what)[self.rank], own)
 
     def _places(self, what: str) -> list[str]:
         return [f"{self.name}{what}/{rank}" for rank in range(self.size)]
@@ -76,7 +76,7 @@ class Mpi(Fabric):
     def _connect(self) -> Any:
         board, base = self._board, self._board.store.base
         # MPI waits without end for ranks that do not come. So all have come before it is asked.
-        come = board.gather("mpi", b"lost" if self._has_lost(base) else b"", _CONNECTING)
+        come = board.gather("mpi", b"lost" if board.store.lost() else b"", _CONNECTING)
         if None in come:
             missing = ", ".join(str(rank) for rank, own in enumerate(come) if own is None)
             raise CollectiveTimeout(f"mpi: of {self.size} ranks these did not come within {_CONNECTING:g} s: {missing}")
@@ -86,19 +86,13 @@ class Mpi(Fabric):
         # Open MPI makes no group of a communicator that has lost a rank, but it makes communicators of groups.
         return self._mpi.Intracomm.Create_from_group(group, f"allfold {board.name}")
 
-    def _has_lost(self, comm: Any) -> bool:
-        try:
-            return bool(comm.Get_failed().size)
-        except (self._mpi.Exception, NotImplementedError, AttributeError):
-            return False  # an MPI that does not survive a rank's death
-
     def send(self, peer: int, data: Bytes, tag: int) -> Transfer:
         comm, tag = self._way(peer, tag)
-        return self._begin(comm.Isend, peer, data, tag)
+        return self._begin(comm.Isend, peer, data, tag, False)
 
     def receive(self, peer: int, data: Bytes, tag: int) -> Transfer:
         comm, tag = self._way(peer, tag)
-        return self._begin(comm.Irecv, peer, data, tag)
+        return self._begin(comm.Irecv, peer, data, tag, True)
 
     def receive_any(self, data: Bytes, tag: int) -> Transfer:
         if data.nbytes > SEGMENT:
@@ -107,11 +101,12 @@ class Mpi(Fabric):
                 "those of two senders would be mixed; receive it from a rank"
             )
         comm, tag = self._way(0, tag)
+        self._progress.require_open()
         try:
             request = comm.Irecv([data, self._mpi.BYTE], self._mpi.ANY_SOURCE, tag)
         except self._mpi.Exception as error:
             raise self._progress.failure(error, None) from None
-        return self._progress.add(Moving(self._progress, request, None, data.nbytes, comm.Ack_failed))
+        return self._progress.add(Moving(self._progress, request, None, data.nbytes, True, comm.Ack_failed))
 
     def another(self, name: str, ranks: Sequence[int]) -> Mpi:
         return Mpi(self._board.some(name, ranks))
@@ -126,20 +121,20 @@ class Mpi(Fabric):
             raise UsageError(f"rank {peer}: expected 0 to {self.size - 1}")
         return self._comms[which], within
 
-    def _begin(self, begin: Callable[..., Any], peer: int, data: Bytes, tag: int) -> Transfer:
-        progress, kind, count = self._progress, self._mpi.BYTE, data.nbytes
+    def _begin(self, begin: Callable[..., Any], peer: int, data: Bytes, tag: int, receives: bool) -> Transfer:
+        if data.nbytes > SEGMENT:
+            pieces = [data[at : at + SEGMENT] for at in range(0, data.nbytes, SEGMENT)]
+            return _Pieces([self._begin(begin, peer, piece, tag, receives) for piece in pieces])
+        progress = self._progress
         progress.require_open()
         try:
-            if count <= SEGMENT:
-                request = begin([data, kind], peer, tag)
-                # A short message has often left, or arrived, already. Nobody else knows this request yet.
-                return _Done(peer) if request.Test() else progress.add(Moving(progress, request, peer, count))
-            pieces = [data[at : at + SEGMENT] for at in range(0, count, SEGMENT)]
-            return _Pieces(
-                [progress.add(Moving(progress, begin([piece, kind], peer, tag), peer, len(piece))) for piece in pieces]
-            )
+            request = begin([data, self._mpi.BYTE], peer, tag)
+            # A short message has often left, or arrived, already. Nobody else knows this request yet.
+            if request.Test():
+                return _Done(peer)
         except self._mpi.Exception as error:
             raise progress.failure(error, peer) from None
+        return progress.add(Moving(progress, request, peer, data.nbytes, receives))
 
 
 class _Done:
@@ -157,7 +152,7 @@ class _Done:
 class _Pieces:
     """A message in several transfers."""
 
-    def __init__(self, pieces: list[Moving]) -> None:
+    def __init__(self, pieces: list[Transfer]) -> None:
         self._pieces = pieces
 
     def wait(self) -> int:

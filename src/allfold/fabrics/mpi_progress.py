@@ -40,7 +40,7 @@ _ENDED = "this process has ended its part in MPI"
 class Moving:
     """One transfer, until it is done."""
 
-    __slots__ = ("_progress", "acknowledge", "bell", "count", "done", "failure", "peer", "request", "then")
+    __slots__ = ("_progress", "acknowledge", "bell", "count", "done", "failure", "peer", "receives", "request", "then")
 
     def __init__(
         self,
@@ -48,11 +48,13 @@ class Moving:
         request: Any,
         peer: int | None,
         count: int,
+        receives: bool,
         acknowledge: Callable[[], object] | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
         """`request` keeps the memory alive. `acknowledge`: go on, although some rank that might send is gone."""
-        self.request, self.peer, self.count, self.acknowledge, self.then = request, peer, count, acknowledge, then
+        self.request, self.peer, self.count, self.receives = request, peer, count, receives
+        self.acknowledge, self.then = acknowledge, then
         self.done = False
         self.failure: Exception | None = None
         self.bell: threading.Event | None = None
@@ -83,6 +85,8 @@ class Progress:
         self.mpi = mpi
         self._open: dict[Moving, None] = {}
         self._chores: list[Callable[[], None]] = []
+        self._farewells: list[Callable[[], object]] = []
+        self._stays: list[Callable[[], object]] = []
         self._status = mpi.Status()
         # MPI does not allow two threads to test the same request.
         self._testing = threading.Lock()
@@ -113,6 +117,11 @@ class Progress:
         """Something short to do whenever somebody looks; it must not wait."""
         self._chores.append(chore)
         self._wake()
+
+    def add_farewell(self, leave: Callable[[], object], stay: Callable[[], object]) -> None:
+        """What to do before MPI ends: first every `leave`, then every `stay`, which may wait for other ranks to leave."""
+        self._farewells.append(leave)
+        self._stays.append(stay)
 
     def require_open(self) -> None:
         if self._closed:
@@ -160,9 +169,11 @@ class Progress:
 
     def close(self) -> None:
         """Before MPI ends: give up all that is open."""
+        if self._closed:
+            return
+        for farewell in (*self._farewells, *self._stays):
+            farewell()
         with self._more:
-            if self._closed:
-                return
             self._closed = True
             self._more.notify()
         self._thread.join()
@@ -243,9 +254,10 @@ class Progress:
 
     def _give_up(self, moving: Moving) -> None:
         request = moving.request
-        with contextlib.suppress(self.mpi.Exception):
-            request.Cancel()
-            request.Test()
+        if moving.receives:  # a send cannot be taken back, and MPICH crashes if one tries
+            with contextlib.suppress(self.mpi.Exception):
+                request.Cancel()
+                request.Test()
         if request:
             # It goes on until MPI has ended, and that is after Python has: its memory must outlive Python's objects.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))

@@ -42,10 +42,12 @@ class Store:
         self.rank, self.size = comm.rank, comm.size
         self.most_tag: int = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB)
         self._asked = itertools.count()
-        if self.rank == 0:
-            self.progress.add_chore(_Keeper(self.progress, self._comm).serve)
+        self._keeper = _Keeper(self.progress, self._comm) if self.rank == 0 else None
+        if self._keeper:
+            self.progress.add_chore(self._keeper.serve)
+        self.progress.add_farewell(self._leave, self._stay)
 
-    def set(self, name: str, value: bytes) -> None:
+    def put(self, name: str, value: bytes) -> None:
         self._ask(b"set", name.encode(), value)
 
     def decide(self, name: str, proposal: bytes) -> bytes:
@@ -56,6 +58,24 @@ class Store:
         """The values of these names once all have one, or when the time is up: None where there is none."""
         asked = [name.encode() for name in names]
         return self._ask(b"find", struct.pack("<d", timeout), *asked, patience=timeout + _PATIENCE)
+
+    def lost(self) -> set[int]:
+        """The ranks of which this one knows that they are gone."""
+        try:
+            gone = self.base.Get_failed()
+            return set(gone.Translate_ranks(list(range(gone.size)), self.base.Get_group()))
+        except (self.progress.mpi.Exception, NotImplementedError, AttributeError):
+            return set()  # an MPI that does not survive a rank's death
+
+    def _leave(self) -> None:
+        if not self._keeper:
+            with contextlib.suppress(AllfoldError):  # rank 0 is gone already
+                self._ask(b"leave")
+
+    def _stay(self) -> None:
+        """Nobody shall find rank 0 gone who still has a question."""
+        if keeper := self._keeper:
+            _poll(lambda: len(keeper.left | self.lost()) >= self.size - 1, _PATIENCE)
 
     def _duplicate(self, comm: Any) -> Any:
         own, request = comm.Idup()
@@ -97,6 +117,7 @@ class _Keeper:
         self._progress, self._comm = progress, comm
         self._values: dict[str, bytes] = {}
         self._waiting: list[_Waiting] = []
+        self.left: set[int] = set()
 
     def serve(self) -> None:
         """Take what has arrived, and answer what can be answered."""
@@ -119,6 +140,10 @@ class _Keeper:
             names = [word.decode() for word in words[1:]]
             self._waiting.append(_Waiting(rank, tag, names, time.monotonic() + struct.unpack("<d", words[0])[0]))
             return
+        if kind == b"leave":
+            self.left.add(rank)
+            self._reply(rank, tag, [])
+            return
         name, value = words[0].decode(), words[1]
         if kind == b"set":
             self._values[name] = value
@@ -130,7 +155,7 @@ class _Keeper:
 
 
 def _send(progress: Progress, comm: Any, rank: int, data: bytes, tag: int) -> Moving:
-    return progress.add(Moving(progress, comm.Isend([data, progress.mpi.BYTE], rank, tag), rank, len(data)))
+    return progress.add(Moving(progress, comm.Isend([data, progress.mpi.BYTE], rank, tag), rank, len(data), False))
 
 
 def _take(
@@ -143,7 +168,8 @@ def _take(
         return None
     source, data = status.Get_source(), bytearray(status.Get_count(progress.mpi.BYTE))
     done = None if then is None else lambda: then(source, data)
-    return data, progress.add(Moving(progress, message.Irecv([data, progress.mpi.BYTE]), source, len(data), then=done))
+    request = message.Irecv([data, progress.mpi.BYTE])
+    return data, progress.add(Moving(progress, request, source, len(data), True, then=done))
 
 
 def _poll(look: Callable[[], T], seconds: float) -> T | None:
