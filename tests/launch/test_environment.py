@@ -76,14 +76,10 @@ def test_another_run_has_another_key(environ: dict[str, str], changes: dict[str,
         (TORCHRUN | {"WORLD_SIZE": "0"}, ["WORLD_SIZE='0'", "at least one"]),
         (TORCHRUN | {"LOCAL_RANK": "4"}, ["LOCAL_RANK='4'", "0 to 3"]),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "5"}, ["LOCAL_WORLD_SIZE='5'", "1 to 4"]),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, ["LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4", "one machine"]),
         (TORCHRUN | {"MASTER_PORT": "70000"}, ["MASTER_PORT='70000'", "65535"]),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"}, ["MASTER_PORT is not set", "MASTER_ADDR='h'"]),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, ["OMPI_COMM_WORLD_LOCAL_SIZE=1", "one machine"]),
         ({"OMPI_COMM_WORLD_RANK": "0"}, ["OMPI_COMM_WORLD_SIZE is not set"]),
-        (MPICH | {"MPI_LOCALNRANKS": "1"}, ["MPI_LOCALNRANKS=1", "one machine"]),
         ({"PMI_RANK": "0", "PMI_SIZE": "x"}, ["PMI_SIZE='x'"]),
-        (SLURM | {"SLURM_NNODES": "2"}, ["SLURM_NNODES='2'", "one machine"]),
         ({"SLURM_PROCID": "0"}, ["SLURM_NTASKS is not set"]),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, ["SLURM_STEP_ID is not set", "srun"]),
     ],
@@ -93,3 +89,21 @@ def test_variables_that_make_no_sense_are_named(environ: Mapping[str, str], fact
         place_from_environment(environ)
     for fact in facts:
         assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "spread"),
+    [
+        (ALLFOLD, False),
+        (ALLFOLD | {"ALLFOLD_HOSTID": "one"}, True),
+        (TORCHRUN, False),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "2"}, True),
+        (TORCHRUN | {"ALLFOLD_HOSTID": "one"}, True),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, True),
+        (MPICH | {"MPI_LOCALNRANKS": "1"}, True),
+        (SLURM | {"SLURM_NNODES": "2"}, True),
+        (SLURM | {"SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "1"}, False),
+    ],
+)
+def test_ranks_on_several_hosts_are_known_as_such(environ: Mapping[str, str], spread: bool) -> None:
+    assert place_from_environment(environ).spread == spread
