@@ -5,8 +5,7 @@ same number of bytes: that is the caller's duty, since a fabric may not survive 
 go on by themselves; their memory belongs to them until `wait` returns. A send may end only after its receive was
 posted. Every transfer is waited for, or kept: a transfer that is dropped may lose its message.
 
-`wait` has no timeout: a fabric may not be able to give up a transfer. Whoever may have to give up waits in a thread of
-its own and leaves it behind. It releases the GIL.
+`wait` has no timeout, and releases the GIL. Whoever gives up calls `cut` in another thread: that ends all waits.
 """
 
 from __future__ import annotations
@@ -95,6 +94,13 @@ class Fabric(ABC):
     @abstractmethod
     def receive_any(self, data: Bytes, tag: int) -> Transfer:
         """From whoever sends first."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Give up all transfers of this fabric, from any thread: their waits raise `Disconnected`, and so do new ones.
+
+        Transfers of other ranks with this one may fail as well.
+        """
 
     @abstractmethod
     def another(self, name: str, ranks: Sequence[int]) -> Fabric:

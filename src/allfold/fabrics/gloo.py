@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from ..errors import AllfoldError, UsageError
 from .addresses import choose_address
-from .fabric import Board, Bytes, Disconnected, Fabric
+from .fabric import MOST_TAG, Board, Bytes, Disconnected, Fabric
 
 # A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
 # earlier, and leave gloo's behind.
@@ -119,6 +120,12 @@ class Gloo(Fabric):
             return _Sending(self._group.recv_anysource([_tensor(data)], tag), None)
         except RuntimeError as error:
             raise Disconnected(_first_line(error), None) from None
+
+    def cut(self) -> None:
+        # gloo can give up nothing, but a wait that times out closes all connections of its group, and so ends all waits.
+        peer = (self.rank + 1) % self.size
+        with contextlib.suppress(RuntimeError):
+            self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, MOST_TAG - 1).wait(timedelta(milliseconds=1))
 
     def another(self, name: str, ranks: Sequence[int]) -> Gloo:
         return Gloo(self._board.some(name, ranks), self._device)

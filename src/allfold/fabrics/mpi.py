@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
-from .fabric import MOST_TAG, Board, Bytes, Fabric, Transfer
+from .fabric import MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
 from .mpi_progress import Moving
 from .mpi_store import Store
 
@@ -78,7 +78,7 @@ class Mpi(Fabric):
 
     def __init__(self, board: MpiBoard) -> None:
         self.rank, self.size, self._board = board.rank, board.size, board
-        self._progress = board.store.progress
+        self._progress, self._is_cut = board.store.progress, False
         self._mpi = self._progress.mpi
         self._tags = min(board.store.most_tag, MOST_TAG) + 1
         try:
@@ -120,12 +120,16 @@ class Mpi(Fabric):
                 "those of two senders would be mixed; receive it from a rank"
             )
         comm, tag = self._way(0, tag)
-        self._progress.require_open()
+        self._require_open(None)
         try:
             request = comm.Irecv([data, self._mpi.BYTE], self._mpi.ANY_SOURCE, tag)
         except self._mpi.Exception as error:
             raise self._progress.failure(error, None) from None
-        return self._progress.add(Moving(self._progress, request, None, data.nbytes, True, comm.Ack_failed))
+        return self._added(Moving(self._progress, request, None, data.nbytes, True, comm.Ack_failed))
+
+    def cut(self) -> None:
+        self._is_cut = True
+        self._progress.cut(self)
 
     def another(self, name: str, ranks: Sequence[int]) -> Mpi:
         return Mpi(self._board.some(name, ranks))
@@ -145,7 +149,7 @@ class Mpi(Fabric):
             pieces = [data[at : at + SEGMENT] for at in range(0, data.nbytes, SEGMENT)]
             return _Pieces([self._begin(begin, peer, piece, tag, receives) for piece in pieces])
         progress = self._progress
-        progress.require_open()
+        self._require_open(peer)
         try:
             request = begin([data, self._mpi.BYTE], peer, tag)
             # A short message has often left, or arrived, already. Nobody else knows this request yet.
@@ -153,7 +157,19 @@ class Mpi(Fabric):
                 return _Done(peer)
         except self._mpi.Exception as error:
             raise progress.failure(error, peer) from None
-        return progress.add(Moving(progress, request, peer, data.nbytes, receives))
+        return self._added(Moving(progress, request, peer, data.nbytes, receives))
+
+    def _require_open(self, peer: int | None) -> None:
+        self._progress.require_open()
+        if self._is_cut:
+            raise Disconnected("it was given up", peer)
+
+    def _added(self, moving: Moving) -> Moving:
+        moving.of = self
+        self._progress.add(moving)
+        if self._is_cut:  # meanwhile
+            self._progress.cut(self)
+        return moving
 
 
 class _Done:

@@ -35,12 +35,25 @@ _LARGE = 1 << 16
 # Waking the thread is dear, so it sleeps only after this many pauses with nothing open.
 _LINGER = 50
 _ENDED = "this process has ended its part in MPI"
+_CUT = "it was given up"
 
 
 class Moving:
     """One transfer, until it is done."""
 
-    __slots__ = ("_progress", "acknowledge", "bell", "count", "done", "failure", "peer", "receives", "request", "then")
+    __slots__ = (
+        "_progress",
+        "acknowledge",
+        "bell",
+        "count",
+        "done",
+        "failure",
+        "of",
+        "peer",
+        "receives",
+        "request",
+        "then",
+    )
 
     def __init__(
         self,
@@ -55,6 +68,7 @@ class Moving:
         """`request` keeps the memory alive. `acknowledge`: go on, although some rank that might send is gone."""
         self.request, self.peer, self.count, self.receives = request, peer, count, receives
         self.acknowledge, self.then = acknowledge, then
+        self.of: object = None  # the fabric that it belongs to
         self.done = False
         self.failure: Exception | None = None
         self.bell: threading.Event | None = None
@@ -181,6 +195,12 @@ class Progress:
             for moving in list(self._open):
                 self._give_up(moving)
 
+    def cut(self, of: object) -> None:
+        """Give up all transfers of a fabric."""
+        with self._testing:
+            for moving in [one for one in self._open if one.of is of]:
+                self._give_up(moving, _CUT)
+
     def _wake(self) -> None:
         with self._more:
             self._more.notify()
@@ -252,7 +272,7 @@ class Progress:
         self._open.pop(moving, None)
         moving.end(failure)
 
-    def _give_up(self, moving: Moving) -> None:
+    def _give_up(self, moving: Moving, why: str = _ENDED) -> None:
         request = moving.request
         if moving.receives:  # a send cannot be taken back, and MPICH crashes if one tries
             with contextlib.suppress(self.mpi.Exception):
@@ -261,7 +281,7 @@ class Progress:
         if request:
             # It goes on until MPI has ended, and that is after Python has: its memory must outlive Python's objects.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(request))
-        self._end(moving, Disconnected(_ENDED, None))
+        self._end(moving, Disconnected(why, moving.peer))
 
 
 _making = threading.Lock()

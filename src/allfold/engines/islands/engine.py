@@ -1,7 +1,8 @@
 """The engine of ranks on several hosts: shared memory inside an island, the fabric's messages between islands.
 
-Calls are made by a thread of their own, one after the other, and the caller waits for it. So a call can be given up at
-any time, even if the fabric cannot give up a transfer: the thread is left behind, with the memory that it uses.
+Calls are made one after the other: by the thread that calls, or in the background by one of the engine's own. The
+thread that watches over the run ends a call whose time is up, that a signal interrupts, or that needs a rank that is
+gone: it cuts the fabric and aborts the island, which ends all waits.
 
 Before data are used, the ranks of an island compare the call that they make in shared memory, and the first rank of
 every island compares it with those of the others. Data travel with tags that depend on the call, so that the data of
@@ -13,6 +14,7 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -86,7 +88,7 @@ class Islands(Engine):
         self._error: AllfoldError | None = None
         self._closed = False
         self._failed = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._calls, self._groups = 0, 0
         self._open: list[Job] = []
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -102,17 +104,27 @@ class Islands(Engine):
     def run(self, call: Call, async_op: bool) -> Job | None:
         came = Came.with_call(call, self.size, call.algorithm)
         self.check_open(call.collective, range(self.size))
+        limit = self.timeout if call.timeout is None else call.timeout
         with self._lock:
             self._calls += 1
             signature = repr((came.signature, self._calls)).encode()
             job = Job(self, came, self._calls, blake2b(signature, digest_size=DIGEST_BYTES).digest())
+            here = not async_op and not self._open
+            if not async_op:
+                job.deadline, job.limit = time.monotonic() + limit, limit
             self._open.append(job)
-            self._jobs.put(job)
-        if self._error is not None:  # it failed meanwhile
-            job.end(self._error)
+            if not here:
+                self._jobs.put(job)
         if async_op:
+            if self._error is not None:  # it failed meanwhile
+                job.end(self._error)
             return job
-        self._finish(job, self.timeout if call.timeout is None else call.timeout)
+        if here:
+            with self.world.signals():
+                self.perform(job)
+        else:
+            job.over.wait()
+        _raise(job.error)
         return None
 
     def wait(self, ticket: Job, timeout: float | None) -> bool:
@@ -124,30 +136,32 @@ class Islands(Engine):
     def calls(self) -> int:
         return self._calls
 
-    def _finish(self, job: Job, limit: float) -> None:
-        try:
-            ended = job.over.wait(min(limit, threading.TIMEOUT_MAX))
-        except BaseException as error:
-            self._give_up(
-                RankLost(f"rank {self.rank} was interrupted in {job.call.collective}: {type(error).__name__}")
-            )
-            raise
-        if ended:
-            return _raise(job.error)
+    def look(self, now: float) -> None:
+        """End calls whose time is up; called by the thread that watches."""
+        for job in list(self._open):
+            if now > job.deadline and not job.over.is_set():
+                job.deadline = float("inf")
+                threading.Thread(target=self._time_out, args=(job,), daemon=True).start()
+
+    def interrupt(self) -> None:
+        """A signal wants to end the call that the main thread makes."""
+        if self._open:
+            self._give_up(RankLost(f"rank {self.rank} was interrupted in {self._open[0].call.collective}"))
+
+    def _time_out(self, job: Job) -> None:
+        name, limit = job.call.collective, job.limit
         call = f"call {job.number} of {self.label}"
         missing, silent = self._ask(job.number)
         if job.over.is_set():
-            return _raise(job.error)
+            return
         what = f"{self.named(missing)} did not come" if missing else ""
         if silent:
             what = " and ".join(filter(None, [what, f"{self.named(silent)} did not answer"]))
         what = what or "every rank has come, but not all were done"
         self._give_up(
-            RankLost(f"rank {self.rank} gave up {job.call.collective} after {limit:g} s: {what} ({call})"),
-            CollectiveTimeout(f"{job.call.collective}: {what} within {limit:g} s ({call})"),
+            RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {what} ({call})"),
+            CollectiveTimeout(f"{name}: {what} within {limit:g} s ({call})"),
         )
-        assert self._error is not None
-        raise type(self._error)(str(self._error))
 
     def named(self, ranks: Sequence[int]) -> str:
         """Ranks of this group, each with its host."""
@@ -168,8 +182,11 @@ class Islands(Engine):
     # Comparing -------------------------------------------------------------------------------------------------------
 
     def perform(self, job: Job) -> None:
-        """Make one call; called by the thread of the calls."""
+        """Make one call, when its turn has come."""
+        self._turn.acquire()
         try:
+            if self._error is not None:
+                raise type(self._error)(*self._error.args)
             ways.perform(self, job)
             job.end(None)
             if self.fronts is not None:
@@ -188,6 +205,7 @@ class Islands(Engine):
         finally:
             with self._lock:
                 self._open.remove(job)
+            self._turn.release()
 
     def agree(self, job: Job) -> None:
         """Raise `MismatchError` unless all ranks of the island make the same call."""
@@ -242,6 +260,7 @@ class Islands(Engine):
             self._error = error
             jobs = list(self._open)
         self._failed.set()
+        self.fabric.cut()
         for engine in (self.island, self._outer):
             engine.abort()
         for job in jobs:
@@ -268,7 +287,7 @@ class Islands(Engine):
 
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
-            return self._error
+            return type(self._error)(*self._error.args)
         peer = "a rank" if error.peer is None else self.named([error.peer])
         lost = RankLost(f"{peer} cannot be reached any more: {error}")
         self._give_up(lost)

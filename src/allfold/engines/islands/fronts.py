@@ -32,7 +32,8 @@ class Fronts:
     def __init__(self, fabric: Fabric, peers: Sequence[int]) -> None:
         self._fabric, self.peers = fabric, list(peers)
         self._posted: dict[int, tuple[Transfer, Bytes]] = {}
-        self._sent: list[tuple[Transfer, Bytes]] = []
+        self._sent: list[Transfer] = []
+        self._front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
         self.post()
 
     def post(self) -> None:
@@ -43,15 +44,13 @@ class Fronts:
                 self._posted[peer] = self._fabric.receive(peer, room, _TAG), room
 
     def send(self, digest: bytes, text: str, data: Bytes | None = None) -> None:
-        sent, self._sent = self._sent, []
-        for transfer, _ in sent:  # their own memory, so nobody had to wait for them before
+        for transfer in self._sent:  # of the last call: nobody had to wait for them until now
             transfer.wait()
-        front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
-        head = digest + text.encode()[:TEXT_BYTES]
-        front[: len(head)] = np.frombuffer(head, np.uint8)
+        head = (digest + text.encode()[:TEXT_BYTES]).ljust(_HEAD_BYTES, b"\0")
+        self._front[:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
         if data is not None:
-            front[_HEAD_BYTES : _HEAD_BYTES + data.size] = data
-        self._sent = [(self._fabric.send(peer, front, _TAG), front) for peer in self.peers]
+            self._front[_HEAD_BYTES : _HEAD_BYTES + data.size] = data
+        self._sent = [self._fabric.send(peer, self._front, _TAG) for peer in self.peers]
 
     def receive(self, peer: int) -> Front:
         transfer, room = self._posted.pop(peer)

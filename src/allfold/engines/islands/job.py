@@ -19,6 +19,7 @@ class Job:
         self.call, _, self.dtype, self.elements, self.input, self.output = came
         self.error: BaseException | None = None
         self.over = threading.Event()
+        self.deadline = self.limit = float("inf")
         self._tags = 0
 
     def done(self) -> bool:

@@ -6,12 +6,15 @@ and sends them a heartbeat every second. An island that is not heard for `HOST_S
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.05, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
+_MAIN = threading.main_thread().ident
 _MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
 
 
@@ -72,6 +76,7 @@ class World:
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
         self.post = Post(fabric, self._handle)
         self._ended = threading.Event()
+        self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         threading.Thread(target=self._watch, name="allfold watch", daemon=True).start()
 
     def __str__(self) -> str:
@@ -126,6 +131,18 @@ class World:
             self.post.drain(1.0)
             self.post.closed = True
 
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """While the main thread waits inside the fabric, Python cannot act on signals: Ctrl-C then ends the call."""
+        if threading.get_ident() != _MAIN or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        before = signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+
     # ---
 
     def _handle(self, source: int, frame: Frame) -> None:
@@ -168,7 +185,14 @@ class World:
 
     def _watch(self) -> None:
         beaten = 0.0
-        while not self._ended.wait(_LOOK_SECONDS):
+        while not self._ended.is_set():
+            if select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0] and signal.SIGINT in os.read(
+                self._bell[0], 4096
+            ):
+                for engine in list(self._engines.values()):
+                    engine.interrupt()
+            for engine in list(self._engines.values()):
+                engine.look(time.monotonic())
             here = [rank for rank in self.mine if rank != self.rank and rank not in self._left]
             dead = [rank for rank in here if rank not in self._lost and not self._is_alive(rank)]
             alive = [rank for rank in self.mine if rank not in self._lost and rank not in dead]
