@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -61,6 +62,8 @@ def find_dtype(wanted: object) -> Dtype:
     """The type by its name, or that of a NumPy or torch dtype, or of a Python or NumPy number class."""
     if isinstance(wanted, Dtype):
         return wanted
+    if isinstance(wanted, np.dtype):
+        return _from_numpy(wanted)
     # torch is not imported for this: its types are recognised by how they print.
     name = str(wanted).removeprefix("torch.") if str(wanted).startswith("torch.") else wanted
     if isinstance(name, str):
@@ -70,13 +73,12 @@ def find_dtype(wanted: object) -> Dtype:
             return _from_numpy(np.dtype(name))
         except TypeError:
             raise UsageError(f"unknown dtype {str(wanted)!r}; {suggest(name, DTYPES)}") from None
-    if isinstance(wanted, np.dtype):
-        return _from_numpy(wanted)
     if isinstance(wanted, type) and (wanted in (bool, int, float, complex) or issubclass(wanted, np.generic)):
         return _from_numpy(np.dtype(wanted))
     raise UsageError(f"a dtype is a name, a NumPy dtype or a torch dtype, not {wanted!r}; {suggest(wanted, DTYPES)}")
 
 
+@lru_cache(maxsize=256)
 def _from_numpy(dtype: np.dtype[Any]) -> Dtype:
     if dtype.name == "bfloat16":  # an extension of NumPy's types that some array libraries bring along
         return DTYPES["bfloat16"]

@@ -19,17 +19,15 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 
 def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:
     """An array's type, and its memory as a flat array; `dtype` is the element type where the array does not say it."""
-    named = str(getattr(array, "dtype", ""))
-    if named.startswith("torch."):  # NumPy has no bfloat16
+    if isinstance(array, np.ndarray):
+        seen, kind = array, find_dtype(array.dtype)
+    elif (named := str(getattr(array, "dtype", ""))).startswith("torch."):  # NumPy has no bfloat16
         named = named.removeprefix("torch.")
         detached = array.detach()
         if not detached.is_contiguous():
             raise UnfitArray("the tensor is not contiguous")
         kind = find_dtype(named)
         seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
-    elif isinstance(array, np.ndarray):
-        seen = array
-        kind = find_dtype(seen.dtype)
     else:
         try:
             name, seen = _native.view(array, written, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -49,14 +49,27 @@ class StoreBoard(Board):
         return Gloo(self, device_at("127.0.0.1" if is_one_host else choose_address(self, host, timeout)))
 
     def decide(self, what: str, proposal: bytes) -> bytes:
-        decided: bytes = self.store.compare_set(what, "", proposal.decode("ascii"))
+        with _store_errors():
+            decided: bytes = self.store.compare_set(what, "", proposal.decode("ascii"))
         return decided
 
     def present(self, what: str) -> list[int]:
-        return [rank for rank in range(self.size) if self.store.check([f"{what}/{rank}"])]
+        with _store_errors():
+            return [rank for rank in range(self.size) if self.store.check([f"{what}/{rank}"])]
 
     def put(self, what: str, own: bytes) -> None:
-        self.store.set(f"{what}/{self.rank}", own)
+        with _store_errors():
+            self.store.set(f"{what}/{self.rank}", own)
+
+
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise AllfoldError(
+            f"the store where the ranks meet cannot be reached: {_first_line(error)}; it may have ended with its keeper, rank 0"
+        ) from None
 
 
 _boards = 0  # made by this process from its environment

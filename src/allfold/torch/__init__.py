@@ -1,4 +1,4 @@
-"""allfold as a backend of torch.distributed: `init_process_group("allfold")`, on CPUs of one machine.
+"""allfold as a backend of torch.distributed: `init_process_group("allfold")`, on CPUs, on one host or several.
 
 Importing this registers the backend. torch imports it by itself if allfold is installed.
 """

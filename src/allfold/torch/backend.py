@@ -27,7 +27,7 @@ _SUM = dist.ReduceOp.SUM
 
 
 class Group(Member):
-    """A process group of ranks of this machine."""
+    """A process group."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)

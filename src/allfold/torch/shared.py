@@ -13,7 +13,7 @@ from ..errors import UsageError
 
 
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
-    """`torch.empty`, in memory that all ranks of this machine share.
+    """`torch.empty`, in memory that the ranks of this host share.
 
     An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or
     a communicator of allfold; None takes torch's default group. The memory is freed with the last view of it.

@@ -12,9 +12,9 @@ different calls never meet.
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -32,7 +32,7 @@ from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
 from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
-from .job import Job
+from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
 from .wire import Links
@@ -48,9 +48,10 @@ _worlds: set[World] = set()  # for good: a fabric must not be destroyed while th
 @atexit.register
 def _end_all() -> None:
     """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
-    for world in list(_worlds):
+    own = [world for world in _worlds if world.process == os.getpid()]  # not in a forked child
+    for world in own:
         world.end()
-    if _worlds:
+    if own:
         _native.park_other_threads()
 
 
@@ -81,6 +82,7 @@ class Islands(Engine):
         self.local = {rank: number for number, rank in enumerate(self.island_ranks)}
         leaders = [group[0] for group in self.islands]
         self.fronts = Fronts(fabric, [rank for rank in leaders if rank != self.rank]) if self.rank in leaders else None
+        self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.links = Links(fabric, inner.messages, self.local, _FOREVER)
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
@@ -90,7 +92,9 @@ class Islands(Engine):
         self._failed = threading.Event()
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._calls, self._groups = 0, 0
+        self._performs = 0  # the thread that makes a call
         self._open: list[Job] = []
+        self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._memory: dict[str, np.ndarray[Any, Any]] = {}
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name="allfold calls", daemon=True)
@@ -107,28 +111,37 @@ class Islands(Engine):
         limit = self.timeout if call.timeout is None else call.timeout
         with self._lock:
             self._calls += 1
-            signature = repr((came.signature, self._calls)).encode()
-            job = Job(self, came, self._calls, blake2b(signature, digest_size=DIGEST_BYTES).digest())
+            job = Job(self, came, self._calls, *self._known(came), limit)
             here = not async_op and not self._open
-            if not async_op:
-                job.deadline, job.limit = time.monotonic() + limit, limit
             self._open.append(job)
             if not here:
+                job.bell = threading.Event()
                 self._jobs.put(job)
         if async_op:
             if self._error is not None:  # it failed meanwhile
                 job.end(self._error)
             return job
         if here:
-            with self.world.signals():
-                self.perform(job)
-        else:
-            job.over.wait()
+            self.perform(job)
+        elif job.bell is not None:
+            job.bell.wait()
         _raise(job.error)
         return None
 
+    def _known(self, came: Came) -> tuple[str, bytes]:
+        """What a call is in words, and as a hash."""
+        signature = came.signature
+        known = self._signatures.get(signature)
+        if known is None:
+            if len(self._signatures) > 1000:
+                self._signatures.clear()
+            digest = blake2b(repr(signature).encode(), digest_size=DIGEST_BYTES - NUMBER_BYTES).digest()
+            known = self._signatures[signature] = came.text, digest
+        return known
+
     def wait(self, ticket: Job, timeout: float | None) -> bool:
-        if not ticket.over.wait(timeout):
+        assert ticket.bell is not None
+        if not ticket.bell.wait(timeout):
             return False
         _raise(ticket.error)
         return True
@@ -139,7 +152,7 @@ class Islands(Engine):
     def look(self, now: float) -> None:
         """End calls whose time is up; called by the thread that watches."""
         for job in list(self._open):
-            if now > job.deadline and not job.over.is_set():
+            if now > job.deadline and not job.done():
                 job.deadline = float("inf")
                 threading.Thread(target=self._time_out, args=(job,), daemon=True).start()
 
@@ -152,7 +165,7 @@ class Islands(Engine):
         name, limit = job.call.collective, job.limit
         call = f"call {job.number} of {self.label}"
         missing, silent = self._ask(job.number)
-        if job.over.is_set():
+        if job.done():
             return
         what = f"{self.named(missing)} did not come" if missing else ""
         if silent:
@@ -184,13 +197,12 @@ class Islands(Engine):
     def perform(self, job: Job) -> None:
         """Make one call, when its turn has come."""
         self._turn.acquire()
+        self._performs = threading.get_ident()
         try:
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
             ways.perform(self, job)
             job.end(None)
-            if self.fronts is not None:
-                self.fronts.post()
         except Disconnected as error:
             job.end(self._explained(error))
         except AllfoldError as error:
@@ -203,6 +215,7 @@ class Islands(Engine):
             job.end(error)
             self._give_up(RankLost(text))
         finally:
+            self._performs = 0
             with self._lock:
                 self._open.remove(job)
             self._turn.release()
@@ -245,11 +258,15 @@ class Islands(Engine):
     # What goes wrong -------------------------------------------------------------------------------------------------
 
     def check_open(self, name: str, needed: Iterable[int]) -> None:
+        if self.world.process != os.getpid():
+            raise UsageError(f"{name}: this process was forked from a rank, whose communicators are not its own")
         if self._closed:
             raise UsageError(f"{name}: this communicator is closed ({self.label})")
+        if self._performs == threading.get_ident():
+            raise UsageError(f"{name}: called inside an operation of a call of the same communicator ({self.label})")
         if self._error is not None:
             raise type(self._error)(str(self._error))
-        if (error := self.world.gone(self.ranks[rank] for rank in needed)) is not None:
+        if self.world.lost() and (error := self.world.gone([self.ranks[rank] for rank in needed])) is not None:
             raise type(error)(f"{name}: {error}")
 
     def fail(self, error: AllfoldError) -> None:
@@ -342,7 +359,7 @@ class Islands(Engine):
 
         if self._closed:
             raise UsageError("shrink: this communicator is closed")
-        self._give_up(RankLost(f"rank {self.rank} shrinks {self.label}"))
+        self._give_up(self._error or RankLost(f"rank {self.rank} shrinks {self.label}"))
         return meet_again(self, self.timeout if timeout is None else timeout)
 
     def close(self, compares: bool) -> None:
@@ -368,7 +385,7 @@ class Islands(Engine):
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
-        if not job.over.is_set():
+        if not job.done():
             job.engine.perform(job)
         del job
 

@@ -32,16 +32,17 @@ class Fronts:
     def __init__(self, fabric: Fabric, peers: Sequence[int]) -> None:
         self._fabric, self.peers = fabric, list(peers)
         self._posted: dict[int, tuple[Transfer, Bytes]] = {}
+        # Two for each peer: one is read while the next front may come into the other.
+        self._rooms = {peer: [np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8) for _ in range(2)] for peer in self.peers}
         self._sent: list[Transfer] = []
         self._front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
-        self.post()
-
-    def post(self) -> None:
-        """Get ready for the next call."""
         for peer in self.peers:
-            if peer not in self._posted:
-                room = np.empty(_HEAD_BYTES + MOST_DATA, np.uint8)
-                self._posted[peer] = self._fabric.receive(peer, room, _TAG), room
+            self._post(peer)
+
+    def _post(self, peer: int) -> None:
+        rooms = self._rooms[peer]
+        rooms.reverse()
+        self._posted[peer] = self._fabric.receive(peer, rooms[0], _TAG), rooms[0]
 
     def send(self, digest: bytes, text: str, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
@@ -53,7 +54,9 @@ class Fronts:
         self._sent = [self._fabric.send(peer, self._front, _TAG) for peer in self.peers]
 
     def receive(self, peer: int) -> Front:
-        transfer, room = self._posted.pop(peer)
+        """What a peer says of this call; valid until the next one."""
+        transfer, room = self._posted[peer]
         transfer.wait()
+        self._post(peer)
         text = room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
         return Front(room[:DIGEST_BYTES].tobytes(), text, room[_HEAD_BYTES:])

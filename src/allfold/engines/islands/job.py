@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from ..came import Came
@@ -10,25 +11,30 @@ from ..came import Came
 if TYPE_CHECKING:
     from .engine import Islands
 
+NUMBER_BYTES = 8
+
 
 class Job:
     """One call of one rank, its arrays taken."""
 
-    def __init__(self, engine: Islands, came: Came, number: int, digest: bytes) -> None:
-        self.engine, self.number, self.digest, self.text = engine, number, digest, came.text
+    def __init__(self, engine: Islands, came: Came, number: int, text: str, signature: bytes, limit: float) -> None:
+        self.engine, self.number, self.text, self.limit = engine, number, text, limit
+        self.digest = signature + number.to_bytes(NUMBER_BYTES, "little")
         self.call, _, self.dtype, self.elements, self.input, self.output = came
+        self.deadline = time.monotonic() + limit
         self.error: BaseException | None = None
-        self.over = threading.Event()
-        self.deadline = self.limit = float("inf")
+        self.bell: threading.Event | None = None  # of a call in the background
+        self._over = False
         self._tags = 0
 
     def done(self) -> bool:
-        return self.over.is_set()
+        return self._over
 
     def end(self, error: BaseException | None) -> None:
-        if not self.over.is_set():
-            self.error = error
-            self.over.set()
+        if not self._over:
+            self.error, self._over = error, True
+            if self.bell is not None:
+                self.bell.set()
 
     def tag(self) -> int:
         """A new tag, the same one on every rank that has asked as often.

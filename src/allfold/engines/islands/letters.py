@@ -51,8 +51,9 @@ class Letters:
     def receive(self, array: Any, source: int | None, tag: int, timeout: float | None, dtype: str | None) -> Received:
         local = self._engine.local.get(source, -1) if source is not None else -1
         if local >= 0:
-            _, tag, elements = self._guarded(lambda: self._channel.receive(array, local, tag, timeout, dtype))
             assert source is not None
+            receive = self._channel.receive
+            _, tag, elements = self._guarded(lambda: receive(array, local, tag, timeout, dtype), source, timeout)
             return source, tag, elements
         operation = self.start(False, array, source, tag, dtype)
         try:
@@ -96,7 +97,7 @@ class Letters:
         engine = self._engine
         if not isinstance(operation, Future):
             peer, inside = operation
-            came = self._guarded(lambda: self._channel.wait(inside, timeout))
+            came = self._guarded(lambda: self._channel.wait(inside, timeout), peer, timeout)
             return None if came is None else (peer, *came[1:])
         limit = engine.timeout if timeout is None else timeout
         if not wait(operation, limit):
@@ -177,12 +178,18 @@ class Letters:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _guarded(self, action: Callable[[], Any]) -> Any:
-        """What the island's messages raise after a loss elsewhere is told as that loss."""
+    def _guarded(self, action: Callable[[], Any], peer: int = 0, timeout: float | None = None) -> Any:
+        """What the island's messages raise is told in the numbers of this group; after a loss elsewhere, as that loss."""
+        engine = self._engine
         try:
             return action()
+        except CollectiveTimeout:
+            limit = engine.timeout if timeout is None else timeout
+            raise CollectiveTimeout(
+                f"a message between rank {engine.rank} and rank {peer} was not there within {limit:g} s ({engine.label})"
+            ) from None
         except AllfoldError as error:
-            raise self._engine.better(error) from None
+            raise engine.better(error) from None
 
 
 def _end(result: Future[Any], error: AllfoldError) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ... import _native
-from ...errors import AllfoldError, CollectiveTimeout, RankLost, UsageError
+from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...fabrics.fabric import Board
 from ...version import __version__
 from ...wording import name_ranks
-from ..engine import Engine
+from ..engine import Call, Engine
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
@@ -49,9 +49,9 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     cards = board.gather_all("place", card, timeout)
     for rank, one in enumerate(cards):
         if (one["allfold"], one["layout"]) != (cards[0]["allfold"], cards[0]["layout"]):
-            raise AllfoldError(
-                f"init: rank 0 on {cards[0]['host']} runs allfold {cards[0]['allfold']}, rank {rank} on {one['host']} "
-                f"{one['allfold']}; all ranks must run the same version"
+            raise MismatchError(
+                f"init: rank 0 on {cards[0]['host']} runs allfold {cards[0]['allfold']} (layout {cards[0]['layout']:x}), rank "
+                f"{rank} on {one['host']} {one['allfold']} (layout {one['layout']:x}); all ranks must run the same build"
             )
     candidates: dict[str, list[int]] = {}
     for rank, one in enumerate(cards):
@@ -67,6 +67,8 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     if engine is None or ([board.rank] in islands and len(mine) > 1):
         engine = meet_inside(0, 1, keys[board.rank], timeout, room)
     if len(islands) == 1:
+        # Nobody leaves while another rank still looks at the board: whoever keeps it may end first.
+        engine.run(Call("barrier", None, None, None, 0, None, timeout, None), False)
         return engine
     island = sorted(next(ranks for ranks in islands if board.rank in ranks))
     place = cards[board.rank]["place"]
@@ -145,6 +147,6 @@ def meet_again(engine: Islands, timeout: float) -> Engine:
 
 def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:
     try:
-        return meet_inside(list(ranks).index(rank), len(ranks), key, min(timeout, _TRY_SECONDS), room)
+        return meet_inside(list(ranks).index(rank), len(ranks), key, timeout, room, min(timeout, _TRY_SECONDS))
     except (AllfoldError, OSError):
         return None

@@ -60,8 +60,9 @@ class Post:
         self._letters = [0] * fabric.size  # long letters, by destination
         self._got = [0] * fabric.size
         self.closed = False
-        threading.Thread(target=self._read, name="allfold post", daemon=True).start()
-        threading.Thread(target=self._keep, name="allfold post sent", daemon=True).start()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._keep)]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, peer: int, frame: Frame) -> None:
         self._begin(peer, frame.pack(), _FRAMES)
@@ -89,11 +90,17 @@ class Post:
     def pending(self) -> int:
         return len(self._sent)
 
-    def drain(self, seconds: float) -> None:
-        """Wait until everything was sent, but not for long."""
+    def close(self, seconds: float) -> None:
+        """End, after waiting for a moment until everything was sent."""
         deadline = time.monotonic() + seconds
         while self._sent and time.monotonic() < deadline:
             time.sleep(0.001)
+        self.closed = True
+        with self._something:
+            self._something.notify()
+        self.fabric.cut()
+        for thread in self._threads:
+            thread.join(0.5)
 
     def _begin(self, peer: int, data: Bytes, tag: int) -> None:
         try:
@@ -114,12 +121,15 @@ class Post:
                     return
                 time.sleep(0.05)  # somebody is gone; the others may still write
                 continue
-            self._handle(source, Frame.unpack(data))
+            with contextlib.suppress(ValueError):  # news that this version does not know
+                self._handle(source, Frame.unpack(data))
 
     def _keep(self) -> None:
         while True:
             with self._something:
                 while not self._sent:
+                    if self.closed:
+                        return
                     self._something.wait()
                 transfer = self._sent[0][0]
             with contextlib.suppress(Disconnected):

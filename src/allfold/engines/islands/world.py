@@ -6,7 +6,6 @@ and sends them a heartbeat every second. An island that is not heard for `HOST_S
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -14,7 +13,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.05, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
-_MAIN = threading.main_thread().ident
 _MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
 
 
@@ -60,7 +58,7 @@ class World:
         again: Callable[[Board, float], Engine],
     ) -> None:
         """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks."""
-        self.rank, self.size = board.rank, board.size
+        self.rank, self.size, self.process = board.rank, board.size, os.getpid()
         self.board, self.fabric = board, fabric
         self.islands, self.hosts = [list(island) for island in islands], list(hosts)
         self.mine = next(island for island in self.islands if self.rank in island)
@@ -76,7 +74,13 @@ class World:
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
         self.post = Post(fabric, self._handle)
         self._ended = threading.Event()
+        # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
+        # unless it tells somebody else: an event loop has its own.
         self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if threading.current_thread() is threading.main_thread():
+            before = signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
+            if before != -1:
+                signal.set_wakeup_fd(before)
         threading.Thread(target=self._watch, name="allfold watch", daemon=True).start()
 
     def __str__(self) -> str:
@@ -112,8 +116,7 @@ class World:
 
     def lost(self) -> list[int]:
         """The ranks that are known to be gone."""
-        with self._lock:
-            return sorted({*self._lost, *self._left})
+        return sorted({*self._lost, *self._left}) if self._lost or self._left else []
 
     def tell(self, ranks: Iterable[int], group: int, error: AllfoldError) -> None:
         """Let the calls of a group fail on other ranks."""
@@ -128,20 +131,7 @@ class World:
         if not self._ended.is_set():
             self._ended.set()
             self.leave(0, range(self.size))
-            self.post.drain(1.0)
-            self.post.closed = True
-
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """While the main thread waits inside the fabric, Python cannot act on signals: Ctrl-C then ends the call."""
-        if threading.get_ident() != _MAIN or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield
-            return
-        before = signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+            self.post.close(1.0)
 
     # ---
 

@@ -73,13 +73,18 @@ def _end_all() -> None:
     _native.await_threads(_SECONDS_TO_COME_OUT)
 
 
-def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> SharedMemory:
-    """Meet the other ranks of this machine that use the same key. `room`: see `new_member`."""
+def meet(
+    rank: int, size: int, key: str, timeout: float, room: int | None = None, within: float | None = None
+) -> SharedMemory:
+    """Meet the other ranks of this machine that use the same key, `within` so many seconds or the timeout.
+
+    `room`: see `new_member`.
+    """
     own = new_member(size, room or ADDRESS_SPACE)
     # Rank 0 decides what was tuned: files may differ from rank to rank, choices must not.
     tuned = find_tuning().pack(size) if rank == 0 else b""
     payload = _MEETING.pack(*own[1:], own.arena.size) + tuned
-    others = exchange(rank, size, key, payload, [own.arena.descriptor], timeout)
+    others = exchange(rank, size, key, payload, [own.arena.descriptor], timeout if within is None else within)
     tuning = Tuning.unpack(others[0][0][_MEETING.size :])
     members = []
     for peer, (payload, descriptors) in enumerate(others):
