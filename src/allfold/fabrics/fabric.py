@@ -5,7 +5,8 @@ same number of bytes: that is the caller's duty, since a fabric may not survive 
 go on by themselves; their memory belongs to them until `wait` returns. A send may end only after its receive was
 posted. Every transfer is waited for, or kept: a transfer that is dropped may lose its message.
 
-`wait` has no timeout, and releases the GIL. Whoever gives up calls `cut` in another thread: that ends all waits.
+`wait` releases the GIL. Whoever gives up calls `cut` in another thread, which ends waits; it may leave the wait for a
+message that was cut off in the middle to the limit of that wait. After `cut`, or a limit, the fabric is of no use.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..wording import name_ranks
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 MOST_TAG = 2**31 - 1
+FOREVER = 1e7  # seconds
 
 
 class Disconnected(Exception):
@@ -34,8 +36,8 @@ class Disconnected(Exception):
 
 
 class Transfer(Protocol):
-    def wait(self) -> int:
-        """Wait until it is done; the rank it came from, or went to. Raises `Disconnected`."""
+    def wait(self, within: float = FOREVER) -> int:
+        """Wait until it is done; the rank it came from, or went to. Raises `Disconnected`, also after so many seconds."""
         ...
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import queue
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,12 +16,13 @@ import torch.distributed as dist
 
 from ..errors import AllfoldError, UsageError
 from .addresses import choose_address
-from .fabric import MOST_TAG, Board, Bytes, Disconnected, Fabric
+from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric
 
 # A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
 # earlier, and leave gloo's behind.
 _NEVER = timedelta(days=365)
 _CONNECTING = timedelta(seconds=120)
+_LONG = 1 << 16  # bytes
 
 
 class StoreBoard(Board):
@@ -104,6 +107,8 @@ class Gloo(Fabric):
     def __init__(self, board: StoreBoard, device: Any) -> None:
         self.rank, self.size = board.rank, board.size
         self._board, self._device = board, device
+        self.is_cut = False
+        self.waiting: set[threading.Event] = set()  # those who wait for long transfers
         options = dist.ProcessGroupGloo._Options()
         options._devices = [device]
         options._threads = 1
@@ -118,13 +123,13 @@ class Gloo(Fabric):
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:
-            return _Sending(self._group.send([_tensor(data)], peer, tag), peer)
+            return self._begun(self._group.send([_tensor(data)], peer, tag), peer, data)
         except RuntimeError as error:
             raise Disconnected(_first_line(error), peer) from None
 
     def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:
-            return _Sending(self._group.recv([_tensor(data)], peer, tag), peer)
+            return self._begun(self._group.recv([_tensor(data)], peer, tag), peer, data)
         except RuntimeError as error:
             raise Disconnected(_first_line(error), peer) from None
 
@@ -134,11 +139,17 @@ class Gloo(Fabric):
         except RuntimeError as error:
             raise Disconnected(_first_line(error), None) from None
 
+    def _begun(self, work: Any, peer: int, data: Bytes) -> _Sending:
+        return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
+
     def cut(self) -> None:
+        self.is_cut = True
         # gloo can give up nothing, but a wait that times out closes all connections of its group, and so ends all waits.
         peer = (self.rank + 1) % self.size
         with contextlib.suppress(RuntimeError):
             self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, MOST_TAG - 1).wait(timedelta(milliseconds=1))
+        for waiting in list(self.waiting):
+            waiting.set()
 
     def another(self, name: str, ranks: Sequence[int]) -> Gloo:
         return Gloo(self._board.some(name, ranks), self._device)
@@ -150,12 +161,59 @@ class _Sending:
     def __init__(self, work: Any, peer: int | None) -> None:
         self._work, self._peer = work, peer
 
-    def wait(self) -> int:
+    def wait(self, within: float = FOREVER) -> int:
         try:
-            self._work.wait()
+            self._work.wait(timedelta(seconds=within))
             return int(self._work._source_rank()) if self._peer is None else self._peer
         except RuntimeError as error:
             raise Disconnected(_first_line(error), self._peer) from None
+
+
+class _Long(_Sending):
+    """A long transfer. If it is cut off in the middle, gloo's wait never ends: so another thread waits, and is left."""
+
+    def __init__(self, work: Any, peer: int, fabric: Gloo) -> None:
+        super().__init__(work, peer)
+        self._fabric, self._over = fabric, threading.Event()
+        self._error: Disconnected | None = None
+
+    def wait(self, within: float = FOREVER) -> int:
+        self._fabric.waiting.add(self._over)
+        if not self._fabric.is_cut:
+            _elsewhere(self._wait)
+            self._over.wait(within)
+        self._fabric.waiting.discard(self._over)
+        if self._error is not None:
+            raise self._error
+        if self._work is not None:
+            raise Disconnected("it was given up", self._peer)
+        assert self._peer is not None
+        return self._peer
+
+    def _wait(self) -> None:
+        try:
+            super().wait()
+        except Disconnected as error:
+            self._error = error
+        self._work = None
+        self._over.set()
+
+
+_tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+_idle = threading.Semaphore(0)
+
+
+def _elsewhere(task: Callable[[], None]) -> None:
+    """Do something in another thread, one that is idle or a new one."""
+    if not _idle.acquire(blocking=False):
+        threading.Thread(target=_work_on_tasks, name="allfold gloo", daemon=True).start()
+    _tasks.put(task)
+
+
+def _work_on_tasks() -> None:
+    while True:
+        _tasks.get()()
+        _idle.release()
 
 
 def _tensor(data: Bytes) -> torch.Tensor:

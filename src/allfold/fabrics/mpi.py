@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
-from .fabric import MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
+from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
 from .mpi_progress import Moving
 from .mpi_store import Store
 
@@ -180,7 +180,7 @@ class _Done:
     def __init__(self, peer: int) -> None:
         self._peer = peer
 
-    def wait(self) -> int:
+    def wait(self, within: float = FOREVER) -> int:
         return self._peer
 
 
@@ -190,5 +190,5 @@ class _Pieces:
     def __init__(self, pieces: list[Transfer]) -> None:
         self._pieces = pieces
 
-    def wait(self) -> int:
-        return {piece.wait() for piece in self._pieces}.pop()
+    def wait(self, within: float = FOREVER) -> int:
+        return {piece.wait(within) for piece in self._pieces}.pop()

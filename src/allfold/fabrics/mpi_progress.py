@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from ..errors import UsageError
-from .fabric import Disconnected
+from .fabric import FOREVER, Disconnected
 
 # How long a thread tests its own transfer; a slow network may take longer for many bytes.
 _TESTING = 300e-6
@@ -74,9 +74,9 @@ class Moving:
         self.bell: threading.Event | None = None
         self._progress = progress
 
-    def wait(self) -> int:
-        if not self.done:
-            self._progress.finish(self)
+    def wait(self, within: float = FOREVER) -> int:
+        if not self.done and not self._progress.finish(self, within):
+            raise Disconnected(f"nothing within {within:g} s", self.peer)
         if self.failure is not None:
             raise self.failure
         assert self.peer is not None
@@ -148,15 +148,15 @@ class Progress:
         wrong = (mpi.ERR_TRUNCATE, mpi.ERR_RANK, mpi.ERR_TAG, mpi.ERR_COUNT, mpi.ERR_BUFFER)
         return UsageError(sentence) if error.Get_error_class() in wrong else Disconnected(sentence, peer)
 
-    def finish(self, moving: Moving) -> None:
-        """Wait until a transfer is done."""
+    def finish(self, moving: Moving, within: float) -> bool:
+        """Wait until a transfer is done, or the time is up; whether it is done."""
         rounds, until = 0, 0.0
         while True:
             with self._testing:
                 if not moving.done:
                     self._test(moving)
             if moving.done:
-                return
+                return True
             self._tested = now = perf_counter()
             if not rounds:
                 until = now + _TESTING + moving.count * _PER_BYTE
@@ -168,7 +168,7 @@ class Progress:
             os.sched_yield()
         with self._testing:
             if moving.done:
-                return
+                return True
             bell = moving.bell = moving.bell or threading.Event()
         large = moving.count >= _LARGE
         self._tested, self._happened = 0.0, now
@@ -176,7 +176,7 @@ class Progress:
             self._large += large
             self._more.notify()
         try:
-            bell.wait()
+            return bell.wait(within)
         finally:
             with self._more:
                 self._large -= large

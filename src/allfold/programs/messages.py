@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..collectives import NOTHING
+from ..division import longer_by
 from ..errors import ScheduleError
 from ..schedule import Schedule
 from ..symbolic import State, combined, rounded
@@ -361,8 +362,14 @@ class _Follower:
             cell = rank * start.width + chunk
             if start.datum[cell] != NOTHING:
                 self.holds[Place(space, chunk)] = int(start.datum[cell]), int(start.bits[cell])
+        ends = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
+        self.may_write = {Place(OUTPUT, chunk) for chunk in np.flatnonzero(ends | schedule.promise.in_place).tolist()}
+        self.may_write |= {Place(WORK, slot) for slot in range(made.work_slots[rank])}
+        self.part = schedule.chunks // schedule.promise.slices(schedule.ranks)
         self.leaving: dict[Place, int] = defaultdict(int)
         self.arriving: set[Place] = set()
+        self.receives: set[int] = set()  # begun, and not awaited yet
+        self.sends: set[int] = set()
 
     @property
     def done(self) -> bool:
@@ -391,21 +398,29 @@ class _Follower:
         message = self.made.messages[one.message]
         if one.kind == Kind.POST:
             posted.add(one.message)
-            for place in message.into:
-                self._free_to_write(place)
+            self.receives.add(one.message)
+            for place, length in zip(message.into, message.lengths, strict=bool(message.into)):
+                self._free_to_write(place, length)
                 self.arriving.add(place)
+            if any(place != (OUTPUT, message.lengths[0] + i, 0) for i, place in enumerate(message.into)):
+                raise self.wrong("receives into places that are not side by side")
         elif one.kind == Kind.SEND:
             begun[one.message] = [
                 self._read(place, length) for place, length in zip(message.places, message.lengths, strict=True)
             ]
+            self.sends.add(one.message)
             for place in message.places:
                 self.leaving[place] += 1
         elif one.kind == Kind.SENT:
+            if one.message not in self.sends:
+                raise self.wrong("waits for the end of what it does not send")
+            self.sends.remove(one.message)
             for place in message.places:
                 self.leaving[place] -= 1
         else:
-            if one.message not in posted:
+            if one.message not in self.receives:
                 raise self.wrong("awaits what it has not asked for")
+            self.receives.remove(one.message)
             parts = message.into or [Place(ARRIVED, one.message, part) for part in range(len(message.lengths))]
             for place, value in zip(parts, begun[one.message], strict=True):
                 self.arriving.discard(place)
@@ -420,14 +435,17 @@ class _Follower:
         return value
 
     def _write(self, place: Place, value: Value, length_of: int) -> None:
-        self._free_to_write(place)
+        self._free_to_write(place, length_of)
         if value[0] % self.made.schedule.chunks != length_of:
             raise self.wrong(f"writes chunk {value[0] % self.made.schedule.chunks} as if it were chunk {length_of}")
         self.holds[place] = value
 
-    def _free_to_write(self, place: Place) -> None:
-        if place.space == INPUT:
-            raise self.wrong("writes to the input")
+    def _free_to_write(self, place: Place, length_of: int) -> None:
+        if place not in self.may_write:
+            raise self.wrong(f"writes to {place}, which is not its own")
+        chunks = length_of % self.part, place.at % self.part
+        if place.space == OUTPUT and chunks[0] != chunks[1] and longer_by(*chunks, self.part) is not None:
+            raise self.wrong(f"writes chunk {length_of} to {place}, which can be shorter")
         if self.leaving[place] or place in self.arriving:
             raise self.wrong(f"writes to {place} while a message is in it")
 
@@ -447,7 +465,7 @@ class _Follower:
 
     def check_end(self, state: State) -> None:
         schedule = self.made.schedule
-        if any(self.leaving.values()) or self.arriving:
+        if self.sends or self.receives:
             raise self.wrong("ends while messages are on their way")
         wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[self.rank]
         for chunk in np.flatnonzero(wanted != NOTHING).tolist():

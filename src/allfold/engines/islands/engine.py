@@ -152,8 +152,8 @@ class Islands(Engine):
     def look(self, now: float) -> None:
         """End calls whose time is up; called by the thread that watches."""
         for job in list(self._open):
-            if now > job.deadline and not job.done():
-                job.deadline = float("inf")
+            if now > job.deadline and not job.done() and not job.is_late:
+                job.is_late = True
                 threading.Thread(target=self._time_out, args=(job,), daemon=True).start()
 
     def interrupt(self) -> None:
@@ -242,7 +242,7 @@ class Islands(Engine):
         fronts = []
         for peer in self.fronts.peers if self.fronts is not None else ():
             assert self.fronts is not None
-            fronts.append(self.fronts.receive(peer))
+            fronts.append(self.fronts.receive(peer, job.left()))
             if fronts[-1].digest != job.digest:
                 self._disagree(job, {self.rank: job.text, peer: fronts[-1].text})
         return fronts
@@ -300,7 +300,9 @@ class Islands(Engine):
         """The news that explains an error, if it comes soon; else the error."""
         if isinstance(error, (UsageError, MismatchError)):
             return error
-        return self._error if self._failed.wait(_GRACE_SECONDS) and self._error is not None else error
+        if not self._failed.wait(_GRACE_SECONDS):
+            return self.world.gone(self.ranks) or error
+        return self._error or error
 
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:

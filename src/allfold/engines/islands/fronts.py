@@ -44,19 +44,19 @@ class Fronts:
         rooms.reverse()
         self._posted[peer] = self._fabric.receive(peer, rooms[0], _TAG), rooms[0]
 
-    def send(self, digest: bytes, text: str, data: Bytes | None = None) -> None:
+    def send(self, digest: bytes, text: str, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
-            transfer.wait()
+            transfer.wait(within)
         head = (digest + text.encode()[:TEXT_BYTES]).ljust(_HEAD_BYTES, b"\0")
         self._front[:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
         if data is not None:
             self._front[_HEAD_BYTES : _HEAD_BYTES + data.size] = data
         self._sent = [self._fabric.send(peer, self._front, _TAG) for peer in self.peers]
 
-    def receive(self, peer: int) -> Front:
+    def receive(self, peer: int, within: float) -> Front:
         """What a peer says of this call; valid until the next one."""
         transfer, room = self._posted[peer]
-        transfer.wait()
+        transfer.wait(within)
         self._post(peer)
         text = room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
         return Front(room[:DIGEST_BYTES].tobytes(), text, room[_HEAD_BYTES:])

@@ -6,12 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ...fabrics.fabric import FOREVER
 from ..came import Came
 
 if TYPE_CHECKING:
     from .engine import Islands
 
 NUMBER_BYTES = 8
+_SPARE_SECONDS = 2.0
 
 
 class Job:
@@ -24,6 +26,7 @@ class Job:
         self.deadline = time.monotonic() + limit
         self.error: BaseException | None = None
         self.bell: threading.Event | None = None  # of a call in the background
+        self.is_late = False
         self._over = False
         self._tags = 0
 
@@ -35,6 +38,10 @@ class Job:
             self.error, self._over = error, True
             if self.bell is not None:
                 self.bell.set()
+
+    def left(self) -> float:
+        """How many seconds transfers may still take: more than the call, whose end the others are told of in words."""
+        return min(FOREVER, max(0.0, self.deadline - time.monotonic()) + _SPARE_SECONDS)
 
     def tag(self) -> int:
         """A new tag, the same one on every rank that has asked as often.

@@ -39,7 +39,7 @@ def perform(engine: Islands, job: Job) -> None:
     if job.call.algorithm is None and job.call.collective == "all_reduce" and _is_small(engine, job):
         return _small_all_reduce(engine, job)
     if engine.fronts is not None:
-        engine.fronts.send(job.digest, job.text)
+        engine.fronts.send(job.digest, job.text, job.left())
     if job.call.algorithm is not None:
         return follow(engine, job, job.call.algorithm)
     ways = {
@@ -63,7 +63,19 @@ def follow(engine: Islands, job: Job, algorithm: object) -> None:
     made = message_programs_of(call.collective, algorithm, engine.size, root)  # type: ignore[arg-type]
     fold = folding(call.op, job.dtype, engine.size)
     ranks = range(engine.size)
-    run = Run(made, engine.rank, ranks, engine.links, job.tag(), job.input, job.output, job.elements, job.dtype, fold)
+    run = Run(
+        made,
+        engine.rank,
+        ranks,
+        engine.links,
+        job.tag(),
+        job.input,
+        job.output,
+        job.elements,
+        job.dtype,
+        fold,
+        job.left,
+    )
     run.start()
     engine.compare(job)
     run.finish()
@@ -96,7 +108,7 @@ def _small_all_reduce(engine: Islands, job: Job) -> None:
     assert array is not None
     _inside(engine, job, "reduce", None, array, job.call.op, 0)
     if engine.fronts is not None:
-        engine.fronts.send(job.digest, job.text, _bytes(array))
+        engine.fronts.send(job.digest, job.text, job.left(), _bytes(array))
         parts = [front.data[: array.nbytes].view(array.dtype) for front in engine.compare(job)]
         parts.insert(engine.islands.index(engine.island_ranks), array)
         folding(job.call.op, job.dtype, engine.size)(parts, array, True)
@@ -116,7 +128,6 @@ def _all_reduce(engine: Islands, job: Job) -> None:
     segments = [array[start : min(start + segment, whole)] for start in range(0, whole, segment)]
     shares = [_Share(engine, job, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
     for number, share in enumerate(shares):
-        share.scatter()
         share.begin()
         if number == 0:
             engine.compare(job)
@@ -129,11 +140,14 @@ def _all_reduce(engine: Islands, job: Job) -> None:
 
 
 def _by_leaders(engine: Islands, job: Job, array: Flat, compares: bool = True) -> None:
-    _inside(engine, job, "reduce", None, array, job.call.op, 0)
     leaders = [island[0] for island in engine.islands]
+    run = None
     if engine.rank in leaders:
         made = message_programs_of("all_reduce", "naive" if len(leaders) <= 8 else "direct", len(leaders), None)
         run = _across(engine, job, made, leaders, None, array, array.size)
+        run.post()
+    _inside(engine, job, "reduce", None, array, job.call.op, 0)
+    if run is not None:
         run.start()
         if compares:
             engine.compare(job)
@@ -151,10 +165,6 @@ class _Share:
         self.own = engine.scratch(f"share {slot}", bytes).view(job.dtype.carrier) if size > 1 else part
         self.runs: list[Run] = []
 
-    def scatter(self) -> None:
-        if self.own is not self.part:
-            _inside(self.engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
-
     def begin(self) -> None:
         engine, groups = self.engine, self.engine.islands
         shares = lcm(*(len(group) for group in groups))
@@ -163,10 +173,14 @@ class _Share:
         length = self.own.size // mine
         tags = [self.job.tag() for _ in range(shares)]
         for number in range(mine):
-            share = engine.island_ranks.index(engine.rank) * mine + number
+            share = engine.local[engine.rank] * mine + number
             owners = [group[share * len(group) // shares] for group in groups]
             part = self.own[number * length : (number + 1) * length]
             self.runs.append(_across(engine, self.job, made, owners, None, part, length, tags[share]))
+        for run in self.runs:
+            run.post()
+        if self.own is not self.part:
+            _inside(engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
         for run in self.runs:
             run.start()
 
@@ -231,10 +245,10 @@ def _reduce_scatter(engine: Islands, job: Job) -> None:
             receives.append(engine.links.receive(_carrier(island, engine.islands, engine.rank), _bytes(part), tag))
     engine.compare(job)
     for receive in receives:
-        receive.wait()
+        receive.wait(job.left())
     folding(op, job.dtype, engine.size)(parts, output, True)
     for send, _ in sends:
-        send.wait()
+        send.wait(job.left())
 
 
 # Copies ---------------------------------------------------------------------------------------------------------------
@@ -287,7 +301,7 @@ def _all_gather(engine: Islands, job: Job) -> None:
     ]
     engine.compare(job)
     for receive in receives:
-        receive.wait()
+        receive.wait(job.left())
     if own is not None:
         slab = engine.scratch("slab", len(carried) * own.nbytes).view(source.dtype).reshape(len(carried), deep, block)
         _inside(engine, job, "all_gather", own.reshape(-1), slab.reshape(-1))
@@ -295,7 +309,7 @@ def _all_gather(engine: Islands, job: Job) -> None:
             for at, rank in enumerate(ranks):
                 rows[rank] = slab[number, at]
     for send in sends:
-        send.wait()
+        send.wait(job.left())
 
 
 # ---
@@ -332,7 +346,7 @@ def _across(
     tag = job.tag() if tag is None else tag
     fold = folding(job.call.op, job.dtype, engine.size)
     number = list(ranks).index(engine.rank)
-    return Run(made, number, ranks, engine.links, tag, input, output, elements, job.dtype, fold)  # type: ignore[arg-type]
+    return Run(made, number, ranks, engine.links, tag, input, output, elements, job.dtype, fold, job.left)  # type: ignore[arg-type]
 
 
 def _speakers(engine: Islands, root: int) -> list[int]:

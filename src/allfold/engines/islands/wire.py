@@ -13,7 +13,7 @@ import numpy as np
 from ... import _native
 from ...division import chunk_bounds
 from ...dtypes import Dtype
-from ...fabrics.fabric import Bytes, Fabric, Transfer
+from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ...ops import Op
 from ...programs.messages import Kind, Message, MessagePrograms, Place
 from ...programs.versions import INPUT, OUTPUT, WORK
@@ -28,8 +28,8 @@ class Inside:
     def __init__(self, channel: _native.Channel, operation: _native.Operation, peer: int, limit: float) -> None:
         self._channel, self._operation, self._peer, self._limit = channel, operation, peer, limit
 
-    def wait(self) -> int:
-        self._channel.wait(self._operation, self._limit)
+    def wait(self, within: float = FOREVER) -> int:
+        self._channel.wait(self._operation, min(within, self._limit))
         return self._peer
 
 
@@ -86,10 +86,12 @@ class Run:
         elements: int,
         dtype: Dtype,
         fold: Folding,
+        left: Callable[[], float],
     ) -> None:
-        """`peers`: the ranks that the program calls 0, 1, 2 …"""
+        """`peers`: the ranks that the program calls 0, 1, 2 …; `left`: how many seconds the call may still take."""
         self._made, self._program, self._at = made, made.programs[rank], 0
         self._peers, self._links, self._tag, self._fold = peers, links, tag, fold
+        self._left = left
         self._itemsize, self._carrier = dtype.itemsize, dtype.carrier
         schedule = made.schedule
         self._bounds: list[int] = chunk_bounds(elements, schedule.chunks).tolist()
@@ -105,6 +107,13 @@ class Run:
         self._arrived: dict[int, list[Flat]] = {}
         self._receives: dict[int, Transfer] = {}
         self._sends: dict[int, tuple[Transfer, Any]] = {}
+
+    def post(self) -> None:
+        """Begin the first receives, while the arrays are still in use: only those that go to memory of their own."""
+        while self._at < len(self._program) and self._program[self._at].kind == Kind.POST:
+            if self._made.messages[self._program[self._at].message].into:
+                break
+            self._do()
 
     def start(self) -> None:
         while self._at < len(self._program) and self._program[self._at].kind not in (Kind.AWAIT, Kind.SENT):
@@ -126,12 +135,12 @@ class Run:
             data = self._room(number)
             self._receives[number] = self._links.receive(self._peers[message.source], data, self._tag)
         elif one.kind == Kind.AWAIT:
-            self._receives.pop(number).wait()
+            self._receives.pop(number).wait(self._left())
         elif one.kind == Kind.SEND:
             data = self._joined(message)
             self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
         else:
-            self._sends.pop(number)[0].wait()
+            self._sends.pop(number)[0].wait(self._left())
 
     def _length(self, chunk: int) -> int:
         return self._bounds[chunk + 1] - self._bounds[chunk]

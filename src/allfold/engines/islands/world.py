@@ -25,7 +25,7 @@ from .post import MOST_TEXT, Frame, News, Post
 if TYPE_CHECKING:
     from .engine import Islands
 
-_LOOK_SECONDS, _BEAT_SECONDS = 0.05, 1.0
+_LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
 _MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
 
@@ -190,7 +190,7 @@ class World:
             away = [rank for rank in range(self.size) if rank not in self.mine and rank not in self._left]
             # A rank that has left says so before its process ends, but its word may take a moment.
             if dead:
-                time.sleep(0.05)
+                time.sleep(0.02)
             for rank in dead:
                 if self._lose([rank], f"{self.where([rank])} is lost: its process has ended") and is_first:
                     news = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(self._lost[rank]))

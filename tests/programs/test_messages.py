@@ -1,0 +1,106 @@
+"""Message programs: every algorithm's are sound, and what is not sound is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from allfold.collectives import COLLECTIVES
+from allfold.errors import ScheduleError, UsageError
+from allfold.programs.messages import Instruction, Kind, MessagePrograms, check_messages, lower
+from allfold.registry import algorithms, schedule
+from allfold.schedule import Schedule
+
+RANKS = (1, 2, 3, 4, 5, 8, 9)
+
+
+def schedules(ranks: tuple[int, ...]) -> Iterator[Schedule]:
+    for collective, promise in COLLECTIVES.items():
+        for name in algorithms(collective):
+            for count in ranks:
+                for root in {0, count - 1} if promise.rooted else {None}:
+                    try:
+                        yield schedule(collective, name, count, root)
+                    except UsageError:  # not for this number of ranks
+                        continue
+
+
+def test_every_algorithm_runs_as_messages() -> None:
+    proved = 0
+    for one in schedules(RANKS):
+        check_messages(lower(one))
+        proved += 1
+    assert proved > 300
+
+
+def test_what_one_rank_reads_of_another_in_a_step_is_one_message() -> None:
+    built = schedule("all_reduce", "halving_doubling", 8)
+    made = lower(built)
+    pairs = [(message.step, message.source, message.destination) for message in made.messages]
+    assert len(pairs) == len(set(pairs)) == 8 * built.steps
+
+
+def changed(made: MessagePrograms, draw: random.Random) -> tuple[str, MessagePrograms]:
+    """The same programs with one thing wrong."""
+    rank = draw.choice([rank for rank, program in enumerate(made.programs) if program])
+    program = list(made.programs[rank])
+    at = draw.randrange(len(program))
+    how = draw.choice(["left out", "twice", "early", "another chunk", "another order"])
+    one = program[at]
+    if how == "left out":
+        del program[at]
+    elif how == "twice":
+        program.insert(at, one)
+    elif how == "early":
+        waits = [i for i, other in enumerate(program) if other.kind in (Kind.AWAIT, Kind.SENT)]
+        if not waits:
+            return "", made
+        at = draw.choice(waits)
+        del program[at]
+    elif how == "another chunk" and one.kind == Kind.FOLD:
+        program[at] = one._replace(destination=one.destination._replace(at=one.destination.at + 1))
+    elif how == "another order" and one.kind == Kind.FOLD and len(one.sources) > 1:
+        program[at] = one._replace(sources=one.sources[::-1])
+    else:
+        return "", made
+    programs = list(made.programs)
+    programs[rank] = tuple(program)
+    return f"rank {rank}, instruction {at} ({one.kind.name}) {how}", MessagePrograms(
+        made.schedule, made.messages, tuple(programs), made.work_slots
+    )
+
+
+def is_harmless(one: Instruction) -> bool:
+    """A fold made twice gives the same, if it does not read what it writes."""
+    return one.kind == Kind.FOLD and one.destination not in one.sources
+
+
+def test_programs_with_something_wrong_are_refused() -> None:
+    draw = random.Random(16)
+    built = [one for one in schedules((2, 3, 4, 5)) if one.ranks > 1]
+    refused = 0
+    for _ in range(1500):
+        made = lower(draw.choice(built))
+        what, wrong = changed(made, draw)
+        if not what:
+            continue
+        if "twice" in what and is_harmless(made.programs[int(what.split()[1][:-1])][int(what.split()[3])]):
+            continue
+        with pytest.raises(ScheduleError):
+            check_messages(wrong)
+            pytest.fail(f"{made.schedule.collective} {made.schedule.title}: {what} was accepted")
+        refused += 1
+    assert refused > 500
+
+
+def test_ranks_that_wait_for_each_other_are_named() -> None:
+    made = lower(schedule("all_gather", "direct", 2))
+    # Both wait for the other's message before they send their own.
+    programs = tuple(
+        tuple(sorted(program, key=lambda one: (Kind.POST, Kind.AWAIT).index(one.kind) if one.kind in (0, 2) else 9))
+        for program in made.programs
+    )
+    with pytest.raises(ScheduleError, match=r"waits forever: message [01] from rank [01]"):
+        check_messages(MessagePrograms(made.schedule, made.messages, programs, made.work_slots))
