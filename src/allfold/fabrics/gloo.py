@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -99,6 +101,18 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
     return StoreBoard(dist.PrefixStore(f"allfold {generation} {_boards}", store), rank, size)
 
 
+_all: weakref.WeakSet[Gloo] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A forked child has the process groups, but not their threads, which destroying them would wait for: it does not."""
+    for one in list(_all):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._group))
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class Gloo(Fabric):
     """A process group of gloo's own, used for nothing but messages."""
 
@@ -120,6 +134,7 @@ class Gloo(Fabric):
                 f"gloo could not connect rank {self.rank} with the other {self.size - 1}: {error}"
             ) from None
         self._group._set_default_timeout(_NEVER)
+        _all.add(self)
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:
@@ -233,6 +248,6 @@ def device_at(address: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    """What gloo says, without the place in its source and the stack."""
-    line = str(error).strip().split("\n")[0]
+    """What gloo says, without the place in its source, advice and the stack."""
+    line = str(error).strip().split("\n")[0].partition(". This is typically")[0]
     return line.partition("] ")[2] or line if line.startswith("[/") else line

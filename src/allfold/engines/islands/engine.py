@@ -87,6 +87,7 @@ class Islands(Engine):
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
         self.answers: dict[int, int] = {}
+        self.left_after: dict[int, int] = {}  # by rank of the world: how many calls it had made when it left
         self._error: AllfoldError | None = None
         self._closed = False
         self._failed = threading.Event()
@@ -266,8 +267,12 @@ class Islands(Engine):
             raise UsageError(f"{name}: called inside an operation of a call of the same communicator ({self.label})")
         if self._error is not None:
             raise type(self._error)(str(self._error))
-        if self.world.lost() and (error := self.world.gone([self.ranks[rank] for rank in needed])) is not None:
-            raise type(error)(f"{name}: {error}")
+        if self.world.lost():
+            # A rank that has left may have made this call before.
+            ranks = [self.ranks[rank] for rank in needed]
+            error = self.world.gone([rank for rank in ranks if self.left_after.get(rank, 0) <= self._calls])
+            if error is not None:
+                raise type(error)(f"{name}: {error}")
 
     def fail(self, error: AllfoldError) -> None:
         """End all calls of this rank with an error; the first error stays."""
@@ -284,16 +289,17 @@ class Islands(Engine):
             job.end(error)
         self.letters.fail(error)
 
-    def somebody_left(self) -> None:
-        """A rank has left the run: what needs it cannot end."""
+    def somebody_left(self, who: int) -> None:
+        """A rank has left the run: calls that it has not made cannot end."""
         self.letters.fail_what_cannot_come(lambda rank: self.world.gone([self.ranks[rank]]))
-        if self._open and (error := self.world.gone(self.ranks)) is not None:
-            timer = threading.Timer(_GRACE_SECONDS, self._fail_if_open, (self._calls, error))
+        done = self.left_after.get(who, 0)
+        if any(job.number > done for job in list(self._open)):
+            timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.world.gone([who])))
             timer.daemon = True
             timer.start()
 
-    def _fail_if_open(self, calls: int, error: AllfoldError) -> None:
-        if any(job.number <= calls for job in list(self._open)):
+    def _fail_after(self, calls: int, error: AllfoldError) -> None:
+        if any(job.number > calls for job in list(self._open)):
             self._give_up(error)
 
     def better(self, error: AllfoldError) -> AllfoldError:
@@ -373,8 +379,9 @@ class Islands(Engine):
         self.letters.close()
         for engine in (self.island, self._outer):
             engine.close(False)
-        if self.label == "the world" or self.number == 0:
+        if self.number == 0:
             self.world.end()
+            _worlds.discard(self.world)
 
     def abort(self) -> None:
         self._give_up(RankLost(f"rank {self.rank} has aborted {self.label}"))

@@ -81,7 +81,8 @@ class World:
             before = signal.set_wakeup_fd(self._bell[1], warn_on_full_buffer=False)
             if before != -1:
                 signal.set_wakeup_fd(before)
-        threading.Thread(target=self._watch, name="allfold watch", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="allfold watch", daemon=True)
+        self._thread.start()
 
     def __str__(self) -> str:
         return f"{len(self.islands)} islands"
@@ -123,15 +124,25 @@ class World:
         kind = next(number for number, kind in enumerate(_ERRORS) if isinstance(error, kind))
         self.post.send_all(self.others(ranks), Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error))))
 
-    def leave(self, group: int, ranks: Iterable[int]) -> None:
-        self.post.send_all(self.others(ranks), Frame(News.LEFT, group))
+    def leave(self, engine: Islands) -> None:
+        """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
+        news = Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0))
+        self.post.send_all(self.others(engine.ranks), news)
 
     def end(self) -> None:
         """This rank leaves the run."""
         if not self._ended.is_set():
             self._ended.set()
-            self.leave(0, range(self.size))
+            for engine in sorted(self._engines.values(), key=lambda one: one.number == 0):  # the world last
+                self.leave(engine)
             self.post.close(1.0)
+            if threading.current_thread() is threading.main_thread():
+                told = signal.set_wakeup_fd(-1)
+                if told != self._bell[1]:
+                    signal.set_wakeup_fd(told)
+                self._thread.join(1.0)
+                for descriptor in self._bell:
+                    os.close(descriptor)
 
     # ---
 
@@ -139,11 +150,15 @@ class World:
         self._heard[self._island_of[source]] = time.monotonic()
         if frame.news == News.BEAT:
             return
-        if frame.news == News.LEFT and frame.group == 0:
-            self._left.add(source)
-            for one in list(self._engines.values()):
-                if source in one.ranks:
-                    one.somebody_left()
+        if frame.news == News.LEFT:
+            if (left := self._engines.get(frame.group)) is not None:
+                left.left_after[source] = frame.numbers[0]
+            if frame.group == 0:
+                self._left.add(source)
+                self.post.send(source, Frame(News.BEAT))
+                for one in list(self._engines.values()):
+                    if source in one.ranks:
+                        one.somebody_left(source)
             return
         if frame.news == News.FAILED and frame.numbers[0] >= 0:
             self._lose([frame.numbers[0]], frame.text.decode())
@@ -192,9 +207,10 @@ class World:
             if dead:
                 time.sleep(0.02)
             for rank in dead:
-                if self._lose([rank], f"{self.where([rank])} is lost: its process has ended") and is_first:
-                    news = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(self._lost[rank]))
-                    self.post.send_all(self.others(away), news)
+                text = f"{self.where([rank])} is lost: its process has ended"
+                if is_first and rank not in self._left:  # the others first: this rank may end when it hears of it
+                    self.post.send_all(self.others(away), Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text)))
+                self._lose([rank], text)
             now = time.monotonic()
             if is_first and now >= beaten + _BEAT_SECONDS and self.post.pending() < _MOST_WAITING:
                 beaten = now
