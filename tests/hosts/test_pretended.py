@@ -162,10 +162,14 @@ def groups(comm: Communicator, hosts: Sequence[int]) -> None:
     assert all((array == 6).all() for array in arrays)
 
 
+def everything(comm: Communicator, hosts: Sequence[int]) -> None:
+    for work in (reductions, copies, named_algorithms, own_generator, messages, groups):
+        work(comm, hosts)
+
+
 @pytest.mark.parametrize("hosts", HOSTS)
-@pytest.mark.parametrize("work", [reductions, copies, named_algorithms, own_generator, messages, groups])
-def test_across_hosts(work: Callable[..., None], hosts: tuple[int, ...]) -> None:
-    af.spawn(work, sum(hosts), args=(hosts,), hosts=hosts, timeout=120)
+def test_across_hosts(hosts: tuple[int, ...]) -> None:
+    af.spawn(everything, sum(hosts), args=(hosts,), hosts=hosts, timeout=200)
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
