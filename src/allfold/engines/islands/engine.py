@@ -42,16 +42,16 @@ _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that exp
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _FOREVER = 1e7
 
-_worlds: set[World] = set()  # for good: a fabric must not be destroyed while threads wait in it
+_worlds: set[World] = set()  # those that this process has not left
+_processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
 
 
 @atexit.register
 def _end_all() -> None:
     """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
-    own = [world for world in _worlds if world.process == os.getpid()]  # not in a forked child
-    for world in own:
-        world.end()
-    if own:
+    if os.getpid() in _processes:
+        for world in list(_worlds):
+            world.end()
         _native.park_other_threads()
 
 
@@ -102,6 +102,7 @@ class Islands(Engine):
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
         _worlds.add(world)
+        _processes.add(os.getpid())
         world.add(self)
 
     # Calls -----------------------------------------------------------------------------------------------------------
