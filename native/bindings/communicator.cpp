@@ -596,9 +596,9 @@ void bind_communicator(nb::module_& module) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     });
-    // For the end of a process whose other threads wait inside libraries that cannot be told to stop. When such a thread
-    // comes back, the interpreter (before 3.14) unwinds it, which those libraries answer with std::terminate. From now
-    // on such a thread stops there for good instead, and this one ends the process in peace.
+    // For the end of a process whose other threads wait inside libraries that cannot be told to stop. When such a
+    // thread comes back, the interpreter (before 3.14) unwinds it, which those libraries answer with std::terminate.
+    // From now on such a thread stops there for good instead, and this one ends the process in peace.
     module.def("park_other_threads", [] {
         static const std::thread::id last = std::this_thread::get_id();
         std::set_terminate([] {
