@@ -17,7 +17,6 @@ from torch_ranks import full, run_ranks
 
 import allfold.torch
 from allfold.errors import AllfoldError
-from allfold.torch import bootstrap as meeting
 from allfold.torch.work import GroupTimeout
 
 # Life of a group ------------------------------------------------------------------------------------------------------
@@ -39,13 +38,17 @@ def test_ranks_that_do_not_come_are_named() -> None:
     assert run_ranks(come_alone, 2, 4, init=False) == ["init: ranks 2 and 3 of 4 did not come within 1 s"] * 2
 
 
-def test_ranks_on_different_machines_are_named() -> None:
-    here = {"machine": "a", "network": "net:[1]", "user": 0, "host": "left"}
-    for fact, what in (("machine", "2 machines"), ("network", "2 containers"), ("user", "2 users")):
-        there = here | {fact: "b", "host": "right"}
-        sentence = meeting._apart([here, there, here])
-        assert what in sentence and "ranks 0 and 2 on left" in sentence and "rank 1 on right" in sentence
-        assert "gloo" in sentence
+def come_from_two_hosts(rank: int, store: str, size: int) -> float:
+    os.environ["ALLFOLD_HOSTID"] = f"host{rank % 2}"
+    dist.init_process_group("allfold", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    tensor = torch.full((3,), rank + 1.0)
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return float(tensor[0])
+
+
+def test_ranks_on_different_hosts_work_together() -> None:
+    assert run_ranks(come_from_two_hosts, 3, 3, init=False) == [6.0] * 3
 
 
 def open_and_close(rank: int) -> tuple[int, int, int]:
