@@ -293,6 +293,12 @@ def test_show_programs(call: Call) -> None:
     assert status == 0 and all(f"rank {rank}\n  0: " in out for rank in range(3))
 
 
+def test_show_messages(call: Call) -> None:
+    status, out, _ = call("show", "ring", "--ranks", "3", "--messages")
+    assert status == 0 and out.count("\nrank ") == 3
+    assert "send 0 to 1: out[2]" in out and "out[1] ← out[1] ⊕ message[2.0]" in out
+
+
 def test_show_takes_parameters(call: Call) -> None:
     words = ("--ranks", "5", "--with", "groups=[[0,1,2],[3,4]]", "--with", "across=tree", "--json")
     out = call("show", "hierarchical", *words)[1]

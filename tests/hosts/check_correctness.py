@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
+import launchers
 from checking import RANKS, Check, Failed, Setting, must_have_left_nothing, outputs
 from lab import SETTLE_SECONDS, Lab, remains, sweep
 from processes import Result
@@ -52,19 +53,12 @@ def judged(result: Result, sections: Sequence[str], backend: str) -> str:
     return f"{len(result.reports)} ranks; cases: {cases}" + (f"; {refused} refused" if refused else "")
 
 
-def _everything(ranks: Sequence[int], sections: Sequence[str], rendezvous: str = "static") -> Check:
+def _everything(ranks: Sequence[int], sections: Sequence[str], rendezvous: launchers.Rendezvous = "static") -> Check:
     def run(setting: Setting) -> str:
         with Lab(hosts=len(ranks)) as lab:
             arguments = [setting.backend, str(GROUP_SECONDS), *sections]
-            assert rendezvous in ("static", "c10d")
-            result = lab.torchrun(
-                RANKS / "correct.py",
-                ranks,
-                env=setting.environment(),
-                timeout=150.0,
-                arguments=arguments,
-                rendezvous="c10d" if rendezvous == "c10d" else "static",
-            )
+            launcher = launchers.torchrun(rendezvous)
+            result = lab.run(launcher, RANKS / "correct.py", ranks, setting.environment(), 150.0, arguments)
             seen = judged(result, sections, setting.backend)
             must_have_left_nothing(lab)
             return seen
@@ -77,7 +71,7 @@ def _communicator(setting: Setting) -> str:
     if setting.backend != "allfold":
         return "only allfold has it"
     with Lab(hosts=2) as lab:
-        result = lab.torchrun(RANKS / "communicator.py", [2, 1], timeout=90.0)
+        result = lab.run(launchers.torchrun(), RANKS / "communicator.py", [2, 1], timeout=90.0)
         seen = judged(result, ["communicator"], "allfold")
         must_have_left_nothing(lab)
         return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+import launchers
 from check_correctness import judged
 from checking import INTERFACE, RANKS, Check, Failed, Setting, must_have_left_nothing, one_line, outputs
 from lab import Lab
@@ -20,7 +21,7 @@ def _finds(name: str, made: Callable[[], Lab], environment: Mapping[str, str] | 
     def run(setting: Setting) -> str:
         with made() as lab:
             arguments = [setting.backend, str(GROUP_SECONDS), *SECTIONS]
-            result = lab.ranks(RANKS / "correct.py", [2, 1], environment, RUN_SECONDS, arguments)
+            result = lab.run(launchers.ranks, RANKS / "correct.py", [2, 1], environment, RUN_SECONDS, arguments)
             seen = judged(result, SECTIONS, setting.backend)
             if over:
                 sent = {f"eth{number}": lab.sent(0, f"eth{number}") for number in range(lab.interfaces)}
@@ -39,7 +40,9 @@ def _refuses(name: str, interface: str) -> Check:
     def run(setting: Setting) -> str:
         with Lab(decoy=True) as lab:
             arguments = [setting.backend, str(GROUP_SECONDS), "groups"]
-            result = lab.ranks(RANKS / "correct.py", [1, 1], {INTERFACE: interface}, RUN_SECONDS, arguments)
+            result = lab.run(
+                launchers.ranks, RANKS / "correct.py", [1, 1], {INTERFACE: interface}, RUN_SECONDS, arguments
+            )
             complaints, texts = [], []
             for rank, lines in result.reports.items():
                 said = next((line for line in lines if line["event"] == "refused"), None)

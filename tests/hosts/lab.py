@@ -1,7 +1,7 @@
 """Several hosts on one machine, for tests and measurements. Needs root.
 
     with Lab(hosts=2, rate="1gbit") as lab:
-        result = lab.torchrun("script.py", ranks_per_host=[2, 1])
+        result = lab.run(launchers.torchrun(), "script.py", ranks_per_host=[2, 1])
 
 A host is a set of namespaces: its own network, name, processes, /dev/shm and boot id, kept alive by its first process.
 Whatever runs on it dies with that process. Hosts are plugged into a switch, a bridge in a namespace of its own, by one
@@ -31,7 +31,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
-import launchers
 from launchers import Job, Launcher
 from processes import Host, Result, Run, inside, kill_all, processes_of, untouched
 
@@ -120,42 +119,17 @@ class Lab:
 
     # Starting ---------------------------------------------------------------------------------------------------------
 
-    def torchrun(
+    def run(
         self,
-        script: str | Path,
-        ranks_per_host: Sequence[int],
-        env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        arguments: Sequence[str] = (),
-        rendezvous: Literal["static", "c10d"] = "static",
-    ) -> Result:
-        """One torchrun per host, with as many ranks as said for each. Ends with them, or kills all when time is up."""
-        with self.start(launchers.torchrun(rendezvous), script, ranks_per_host, env, arguments) as run:
-            return run.wait(timeout)
-
-    def ranks(
-        self,
+        launcher: Launcher,
         script: str | Path,
         ranks_per_host: Sequence[int],
         env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
         arguments: Sequence[str] = (),
     ) -> Result:
-        """The same without torchrun: the ranks by themselves, in the environment that it would make."""
-        with self.start(launchers.ranks, script, ranks_per_host, env, arguments) as run:
-            return run.wait(timeout)
-
-    def mpirun(
-        self,
-        script: str | Path,
-        ranks_per_host: Sequence[int],
-        env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
-        arguments: Sequence[str] = (),
-        options: Sequence[str] = (),
-    ) -> Result:
-        """The same with Open MPI's mpirun."""
-        with self.start(launchers.mpirun(options), script, ranks_per_host, env, arguments) as run:
+        """A run with as many ranks as said for each host. Ends with them, or kills all when time is up."""
+        with self.start(launcher, script, ranks_per_host, env, arguments) as run:
             return run.wait(timeout)
 
     @contextlib.contextmanager
@@ -220,7 +194,7 @@ class Lab:
         found = []
         for host in self.members:
             found += [f"{host.name} still runs process {number} ({_command(number)})" for number in processes_of(host)]
-            shared = Path(f"/proc/{host.process}/root/dev/shm")
+            shared = Path("/proc", str(host.process), "root", "dev", "shm")  # as it sees it
             found += [f"{host.name} has /dev/shm/{entry.name}" for entry in shared.iterdir()]
         return found
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 from processes import Host, inside
 
+Rendezvous = Literal["static", "c10d"]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -38,7 +40,7 @@ class Start:
 Launcher = Callable[[Job], Iterator[Start]]
 
 
-def torchrun(rendezvous: Literal["static", "c10d"] = "static") -> Launcher:
+def torchrun(rendezvous: Rendezvous = "static") -> Launcher:
     return partial(_torchrun, rendezvous)
 
 

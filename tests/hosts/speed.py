@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import launchers
 from checking import INTERFACE, RANKS
 from lab import Lab, bits_per_second, missing
 from processes import Result
@@ -93,11 +94,19 @@ def measure(shape: Shape, sizes: Sequence[int], backends: Sequence[str], rounds:
         spread = [shape.ranks] * shape.hosts
         environment = {INTERFACE: "eth0"}  # gloo does not find out by itself
         runs = [
-            lab.ranks(RANKS / "timing.py", spread, environment, RUN_SECONDS, [",".join(backends), every, str(rounds)])
+            lab.run(
+                launchers.ranks,
+                RANKS / "timing.py",
+                spread,
+                environment,
+                RUN_SECONDS,
+                [",".join(backends), every, str(rounds)],
+            )
         ]
         if mpi:
             given = [every, str(rounds)]
-            runs.append(lab.mpirun(RANKS / "timing_mpi.py", spread, None, RUN_SECONDS, given, OPEN_MPI))
+            launcher = launchers.mpirun(OPEN_MPI)
+            runs.append(lab.run(launcher, RANKS / "timing_mpi.py", spread, None, RUN_SECONDS, given))
     rows: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
     failures = []
     for run in runs:

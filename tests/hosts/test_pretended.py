@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -135,6 +137,17 @@ def messages(comm: Communicator, hosts: Sequence[int]) -> None:
     for length in (100_000, 1, 100_000, 2):
         array = np.empty(length)
         assert comm.recv(array, left, tag=1).elements == length and (array == length).all()
+    # Long messages in two groups at once do not meet.
+    everybody = list(range(comm.size))
+    pair = [comm.group(everybody), comm.group(everybody[::-1])]
+    sizes = (50_000, 70_000)
+    for group, length in zip(pair, sizes, strict=True):
+        assert group is not None
+        group.send(np.full(length, float(length)), (group.rank + 2) % group.size)
+    for group, length in reversed(list(zip(pair, sizes, strict=True))):
+        assert group is not None
+        array = np.empty(length)
+        assert group.recv(array, (group.rank - 2) % group.size).elements == length and (array == length).all()
     # From anybody: from the own host and from others.
     if comm.rank:
         comm.send(np.array([comm.rank]), 0, tag=comm.rank)
@@ -278,6 +291,81 @@ def test_an_operation_that_raises_does_not_leave_the_others_waiting() -> None:
     assert "KeyError" in {kind for kind, _, _ in said} and {kind for kind, _, _ in said} <= {"KeyError", "RankLost"}, (
         said
     )
+
+
+def manners(comm: Communicator) -> list[str]:
+    said = []
+    # A forked child may not use the communicator, and ends like any process.
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.barrier()
+        except af.UsageError as error:
+            sys.exit(7 if "was forked from a rank" in str(error) else 1)
+        sys.exit(1)
+    said.append(f"the child exits with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+
+    def nested(left: Any, right: Any) -> Any:
+        try:
+            comm.barrier()
+        except af.UsageError as error:
+            said.append(str(error))
+        return left + right
+
+    array = np.ones(3)
+    comm.all_reduce(array, af.op(nested, commutative=True))
+    assert (array == 4).all()
+    # A handler of one's own decides what a signal means; the call goes on.
+    before = signal.signal(signal.SIGINT, lambda *_: said.append("heard"))
+    if comm.rank == 0:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+    else:
+        time.sleep(1)
+    comm.barrier()
+    signal.signal(signal.SIGINT, before)
+    return said
+
+
+def test_bad_manners_across_hosts() -> None:
+    for rank, said in enumerate(af.spawn(manners, 4, hosts=2, timeout=60)):
+        assert said[0] == "the child exits with 7"
+        assert all(
+            "inside an operation of a call of the same communicator" in one for one in said[1:] if one != "heard"
+        )
+        assert ("heard" in said) == (rank == 0)
+
+
+def interrupted(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        if comm.rank == 3:
+            time.sleep(2)
+        return said_by(comm, lambda: comm.all_reduce(np.ones(3)))
+    except KeyboardInterrupt:
+        return "KeyboardInterrupt", "", 0.0
+
+
+def test_an_interrupt_ends_the_call_on_all_hosts() -> None:
+    said = af.spawn(interrupted, 4, hosts=2, timeout=60)
+    assert said[0][0] == "KeyboardInterrupt"
+    assert all(kind == "RankLost" and "rank 0" in text and seconds < 2 for kind, text, seconds in said[1:]), said
+
+
+def in_the_background(comm: Communicator) -> tuple[str, str, float]:
+    if comm.rank == 1:
+        time.sleep(2)
+        return said_by(comm, lambda: comm.all_reduce(np.ones(3)))
+    handle = comm.all_reduce(np.ones(3), async_op=True, timeout=0.5)
+    assert handle is not None
+    return said_by(comm, handle.wait)
+
+
+def test_a_call_in_the_background_has_a_timeout_too() -> None:
+    for kind, text, seconds in af.spawn(in_the_background, 4, hosts=2, timeout=60):
+        assert kind in ("CollectiveTimeout", "RankLost") and "rank 1 on host0 did not come" in text and seconds < 2
 
 
 @pytest.mark.parametrize(

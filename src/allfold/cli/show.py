@@ -15,6 +15,7 @@ from ..bench.sizes import parse_size
 from ..errors import ScheduleError, UsageError
 from ..files import write_whole
 from ..programs.compile import compile
+from ..programs.messages import MessagePrograms, check_messages, lower
 from ..schedule import Schedule
 from ..verify import verify
 from ..view.entry import schedule_up_to_error
@@ -67,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--moves-only", action="store_true", help="show only the moves")
     parser.add_argument(
         "--programs", action="store_true", help="the program that each rank runs, compiled from the moves"
+    )
+    parser.add_argument(
+        "--messages", action="store_true", help="the program that each rank runs where ranks share no memory (--hosts)"
     )
     parser.add_argument("--full", action="store_true", help="show everything, however long it is")
     parser.add_argument("--animate", action="store_true", help="play it in the terminal")
@@ -149,8 +153,8 @@ def _make(choice: Choice, ranks: int, arguments: argparse.Namespace) -> _Shown:
 def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(schedule.to_json())
-    elif arguments.programs:
-        write_lines(_programs(schedule), arguments.color)
+    elif arguments.programs or arguments.messages:
+        write_lines(_programs(schedule, arguments.messages), arguments.color)
     elif arguments.animate and sys.stdout.isatty():
         play(schedule, width(), 1 / arguments.speed, arguments.color)
     else:
@@ -158,9 +162,11 @@ def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
         write_lines(drawing(schedule, width(), arguments.full), arguments.color)
 
 
-def _programs(schedule: Schedule) -> Iterator[Text]:
+def _programs(schedule: Schedule, messages: bool) -> Iterator[Text]:
     verify(schedule)  # only a correct schedule has programs
-    programs = compile(schedule)
+    programs = lower(schedule) if messages else compile(schedule)
+    if isinstance(programs, MessagePrograms):
+        check_messages(programs)
     yield Text(title(schedule), style="bold")
     for rank in range(schedule.ranks):
         yield Text()

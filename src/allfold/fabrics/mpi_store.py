@@ -65,7 +65,7 @@ class Store:
             gone = self.base.Get_failed()
             return set(gone.Translate_ranks(list(range(gone.size)), self.base.Get_group()))
         except (self.progress.mpi.Exception, NotImplementedError, AttributeError):
-            return set()  # an MPI that does not survive a rank's death
+            return set()  # mpi4py raises these where an MPI cannot say, since it does not survive a rank's death
 
     def _leave(self) -> None:
         if not self._keeper:
@@ -126,6 +126,7 @@ class _Keeper:
             while _take(self._progress, self._comm, mpi.ANY_SOURCE, _QUESTIONS, self._answer):
                 pass
         except mpi.Exception:  # some rank is gone; the others are answered all the same
+            # mpi4py raises NotImplementedError where an MPI has no such call: then the job ends with the rank anyway.
             with contextlib.suppress(mpi.Exception, NotImplementedError):
                 self._comm.Ack_failed()
         for one in self._waiting[:]:

@@ -77,7 +77,7 @@ class MessagePrograms:
 
     def describe(self, rank: int) -> str:
         """One rank's program, one line per instruction."""
-        spaces = ("in", "out", "work", "message ")
+        spaces = ("in", "out", "work", "message")
 
         def name(place: Place) -> str:
             part = f".{place.part}" if place.space == ARRIVED else ""

@@ -15,6 +15,7 @@ import atexit
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -24,7 +25,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...fabrics.fabric import Disconnected, Fabric
+from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...wording import name_ranks
 from ..came import Came, difference
 from ..engine import Call, Engine, check_groups, name_group
@@ -40,7 +41,6 @@ from .world import World
 
 _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
-_FOREVER = 1e7
 
 _worlds: set[World] = set()  # those that this process has not left
 _processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
@@ -83,7 +83,7 @@ class Islands(Engine):
         leaders = [group[0] for group in self.islands]
         self.fronts = Fronts(fabric, [rank for rank in leaders if rank != self.rank]) if self.rank in leaders else None
         self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
-        self.links = Links(fabric, inner.messages, self.local, _FOREVER)
+        self.links = Links(fabric, inner.messages, self.local, FOREVER)
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
         self.answers: dict[int, int] = {}
@@ -169,28 +169,23 @@ class Islands(Engine):
         missing, silent = self._ask(job.number)
         if job.done():
             return
-        what = f"{self.named(missing)} did not come" if missing else ""
+        what = f"{self.world.where(missing, self.ranks)} did not come" if missing else ""
         if silent:
-            what = " and ".join(filter(None, [what, f"{self.named(silent)} did not answer"]))
+            what = " and ".join(filter(None, [what, f"{self.world.where(silent, self.ranks)} did not answer"]))
         what = what or "every rank has come, but not all were done"
         self._give_up(
             RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {what} ({call})"),
             CollectiveTimeout(f"{name}: {what} within {limit:g} s ({call})"),
         )
 
-    def named(self, ranks: Sequence[int]) -> str:
-        """Ranks of this group, each with its host."""
-        there: dict[str, list[int]] = {}
-        for rank in ranks:
-            there.setdefault(self.world.hosts[self.ranks[rank]], []).append(rank)
-        return ", ".join(f"{name_ranks(some)} on {host}" for host, some in there.items())
-
     def _ask(self, number: int) -> tuple[list[int], list[int]]:
         """Which ranks have not made a call yet, and which do not say."""
         self.answers.clear()
         others = [rank for rank in range(self.size) if rank != self.rank]
         self.world.post.send_all((self.ranks[rank] for rank in others), Frame(News.ASKED, self.number))
-        self._failed.wait(_ANSWER_SECONDS) if len(self.answers) < len(others) else None
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while len(self.answers) < len(others) and time.monotonic() < deadline and not self._failed.wait(0.01):
+            pass
         missing = [rank for rank in others if self.answers.get(rank, number) < number]
         return missing, [rank for rank in others if rank not in self.answers]
 
@@ -228,14 +223,14 @@ class Islands(Engine):
             return
         table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
         own = np.frombuffer(job.digest, np.uint8)
-        self.island.run(Call("all_gather", own, table, None, 0, None, _FOREVER, None), False)
+        self.island.run(Call("all_gather", own, table, None, 0, None, FOREVER, None), False)
         if all(row.tobytes() == job.digest for row in table):
             return
         text = np.zeros(TEXT_BYTES, np.uint8)
         said = job.text.encode()[:TEXT_BYTES]
         text[: len(said)] = np.frombuffer(said, np.uint8)
         texts = np.empty((len(self.local), TEXT_BYTES), np.uint8)
-        self.island.run(Call("all_gather", text, texts, None, 0, None, _FOREVER, None), False)
+        self.island.run(Call("all_gather", text, texts, None, 0, None, FOREVER, None), False)
         said_by = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
         self._disagree(job, dict(zip(self.island_ranks, said_by, strict=True)))
 
@@ -314,7 +309,7 @@ class Islands(Engine):
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
             return type(self._error)(*self._error.args)
-        peer = "a rank" if error.peer is None else self.named([error.peer])
+        peer = "a rank" if error.peer is None else self.world.where([error.peer], self.ranks)
         lost = RankLost(f"{peer} cannot be reached any more: {error}")
         self._give_up(lost)
         return lost

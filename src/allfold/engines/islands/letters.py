@@ -140,11 +140,11 @@ class Letters:
         queue = self._long[source]
         while queue:
             frame = queue[0]
-            tag, elements, _ = frame.numbers
+            tag, elements, number = frame.numbers
             dtype = _DTYPES[frame.detail & 127]
             post = self._engine.world.post
             if frame.detail & 128:
-                transfer, data = post.data_of(self._engine.ranks[source], elements * dtype.itemsize)
+                transfer, data = post.data_of(self._engine.ranks[source], number, elements * dtype.itemsize)
                 try:
                     transfer.wait()
                 except Disconnected:  # the rank is gone; the watch says so
@@ -168,12 +168,16 @@ class Letters:
             try:
                 with self._lock:
                     if any(one is wanted for one in self._wanted) and self._channel.probe(None, wanted.tag):
-                        remove(self._wanted, wanted)
                         number, tag, elements = self._channel.receive(
-                            wanted.array, None, wanted.tag, None, wanted.dtype.name
+                            wanted.array, None, wanted.tag, 0.0, wanted.dtype.name
                         )
+                        remove(self._wanted, wanted)
                         wanted.result.set_result((ranks[number], tag, elements))
+            except CollectiveTimeout:
+                continue  # another receive has taken it meanwhile
             except AllfoldError as error:
+                with self._lock:
+                    remove(self._wanted, wanted)
                 _end(wanted.result, error)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

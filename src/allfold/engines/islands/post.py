@@ -58,7 +58,6 @@ class Post:
         self._sent: deque[tuple[Transfer, Bytes]] = deque()  # kept until they are done: dropping them loses them
         self._something = threading.Condition()
         self._letters = [0] * fabric.size  # long letters, by destination
-        self._got = [0] * fabric.size
         self.closed = False
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._keep)]
         for thread in self._threads:
@@ -78,12 +77,12 @@ class Post:
             return
         with self._something:
             number, self._letters[peer] = self._letters[peer], self._letters[peer] + 1
-            self.send(peer, frame._replace(detail=frame.detail | 128))
+            tag, elements, _ = frame.numbers
+            self.send(peer, frame._replace(detail=frame.detail | 128, numbers=(tag, elements, number)))
             self._begin(peer, data, _DATA + number % _DATA)
 
-    def data_of(self, source: int, bytes: int) -> tuple[Transfer, Bytes]:
-        """The data of the next long letter from a rank, on their way; called in the order of the letters."""
-        number, self._got[source] = self._got[source], self._got[source] + 1
+    def data_of(self, source: int, number: int, bytes: int) -> tuple[Transfer, Bytes]:
+        """The data of a rank's long letter of that number, on their way."""
         data = np.empty(bytes, np.uint8)
         return self.fabric.receive(source, data, _DATA + number % _DATA), data
 

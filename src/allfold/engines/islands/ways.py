@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...collectives import COLLECTIVES
+from ...fabrics.fabric import FOREVER
 from ...ops import OPS, Op
+from ...programs.messages import MessagePrograms
 from ...proved import message_programs_of
+from ...registry import AnyAlgorithm
 from ..arrays import Flat
 from ..engine import Call
 from .fronts import MOST_DATA
@@ -30,7 +34,6 @@ LEADERS_UP_TO = 1 << 20
 _SEGMENT_BYTES = 16 << 20
 _BROADCAST_BYTES = 4 << 20
 _DEPTH = 2  # segments on the wire at once
-_FOREVER = 1e7  # seconds: who waits for a call keeps its time
 
 
 def perform(engine: Islands, job: Job) -> None:
@@ -56,26 +59,11 @@ def perform(engine: Islands, job: Job) -> None:
     ways[job.call.collective](engine, job)
 
 
-def follow(engine: Islands, job: Job, algorithm: object) -> None:
+def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
     """Run a call by the schedule of an algorithm, as messages between all ranks."""
-    call = job.call
-    root = call.root if call.collective in ("reduce", "broadcast", "gather", "scatter") else None
-    made = message_programs_of(call.collective, algorithm, engine.size, root)  # type: ignore[arg-type]
-    fold = folding(call.op, job.dtype, engine.size)
-    ranks = range(engine.size)
-    run = Run(
-        made,
-        engine.rank,
-        ranks,
-        engine.links,
-        job.tag(),
-        job.input,
-        job.output,
-        job.elements,
-        job.dtype,
-        fold,
-        job.left,
-    )
+    promise = COLLECTIVES[job.call.collective]
+    made = message_programs_of(promise.name, algorithm, engine.size, job.call.root if promise.rooted else None)
+    run = _across(engine, job, made, range(engine.size), job.input, job.output, job.elements)
     run.start()
     engine.compare(job)
     run.finish()
@@ -324,29 +312,32 @@ def _inside(
     op: Op | None = None,
     root: int = 0,
 ) -> None:
-    """A collective of this island. An average divides later, where the last contribution comes in."""
+    """A collective of this island. An average divides later, where the last contribution comes in.
+
+    It has no limit of its own: whoever watches over the call ends it.
+    """
     if len(engine.island_ranks) == 1:
         return
     op = OPS["sum"] if op is not None and op.averages else op
     dtype = None if output is None else job.dtype.name
-    engine.island.run(Call(collective, input, output, op, root, None, _FOREVER, dtype), False)
+    engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
 
 
 def _across(
     engine: Islands,
     job: Job,
-    made: object,
+    made: MessagePrograms,
     ranks: Sequence[int],
     input: Flat | None,
     output: Flat | None,
     elements: int,
     tag: int | None = None,
 ) -> Run:
-    """A message program of some of the ranks, one per island."""
+    """A message program of some of the ranks."""
     tag = job.tag() if tag is None else tag
     fold = folding(job.call.op, job.dtype, engine.size)
     number = list(ranks).index(engine.rank)
-    return Run(made, number, ranks, engine.links, tag, input, output, elements, job.dtype, fold, job.left)  # type: ignore[arg-type]
+    return Run(made, number, ranks, engine.links, tag, input, output, elements, job.dtype, fold, job.left)
 
 
 def _speakers(engine: Islands, root: int) -> list[int]:

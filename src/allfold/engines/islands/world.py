@@ -1,7 +1,7 @@
 """What the ranks of a run know of each other's life, on all hosts: who is gone, who has left, who was heard when.
 
 Inside an island the kernel tells who is alive. The lowest rank that is alive there tells the other islands of deaths,
-and sends them a heartbeat every second. An island that is not heard for `HOST_SECONDS` is gone.
+and sends them a heartbeat every second. An island that is not heard for `ALLFOLD_HOST_SECONDS` is gone.
 """
 
 from __future__ import annotations
@@ -84,17 +84,14 @@ class World:
         self._thread = threading.Thread(target=self._watch, name="allfold watch", daemon=True)
         self._thread.start()
 
-    def __str__(self) -> str:
-        return f"{len(self.islands)} islands"
-
     def others(self, ranks: Iterable[int]) -> list[int]:
         return [rank for rank in ranks if rank != self.rank and rank not in self._lost]
 
-    def where(self, ranks: Sequence[int]) -> str:
-        """`rank 3 on host1`, `ranks 0 and 1 on host0, rank 3 on host1`."""
+    def where(self, ranks: Iterable[int], group: Sequence[int] | None = None) -> str:
+        """`rank 3 on host1`, `ranks 0 and 1 on host0, rank 3 on host1`; the ranks by their numbers in a group, if given."""
         there: dict[str, list[int]] = {}
         for rank in ranks:
-            there.setdefault(self.hosts[rank], []).append(rank)
+            there.setdefault(self.hosts[rank if group is None else group[rank]], []).append(rank)
         return ", ".join(f"{name_ranks(some)} on {host}" for host, some in there.items())
 
     def add(self, engine: Islands) -> None:
@@ -107,7 +104,7 @@ class World:
         for source, frame in early:
             self._handle(source, frame)
 
-    def gone(self, ranks: Iterable[int]) -> AllfoldError | None:
+    def gone(self, ranks: Sequence[int]) -> AllfoldError | None:
         """The error of a call that needs these ranks, if one of them is lost or has left."""
         for rank in ranks:
             if rank in self._lost:
@@ -191,9 +188,10 @@ class World:
     def _watch(self) -> None:
         beaten = 0.0
         while not self._ended.is_set():
-            if select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0] and signal.SIGINT in os.read(
-                self._bell[0], 4096
-            ):
+            rung = select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0]
+            signals = os.read(self._bell[0], 4096) if rung else b""
+            # A handler of the user's own may have something else in mind than an end.
+            if signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 for engine in list(self._engines.values()):
                     engine.interrupt()
             for engine in list(self._engines.values()):
