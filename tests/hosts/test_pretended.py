@@ -132,8 +132,7 @@ def messages(comm: Communicator, hosts: Sequence[int]) -> None:
         comm.send(np.full(length, comm.rank, np.int32), right, tag=5)
         assert pending.wait() == (left, 5, length) and (into == left).all()
     # Order between two ranks with one tag is kept, whatever the lengths.
-    for length in (100_000, 1, 100_000, 2):
-        comm.send(np.full(length, float(length)), right, tag=1)
+    going = [comm.isend(np.full(length, float(length)), right, tag=1) for length in (100_000, 1, 100_000, 2)]
     for length in (100_000, 1, 100_000, 2):
         array = np.empty(length)
         assert comm.recv(array, left, tag=1).elements == length and (array == length).all()
@@ -143,11 +142,13 @@ def messages(comm: Communicator, hosts: Sequence[int]) -> None:
     sizes = (50_000, 70_000)
     for group, length in zip(pair, sizes, strict=True):
         assert group is not None
-        group.send(np.full(length, float(length)), (group.rank + 2) % group.size)
+        going.append(group.isend(np.full(length, float(length)), (group.rank + 2) % group.size))
     for group, length in reversed(list(zip(pair, sizes, strict=True))):
         assert group is not None
         array = np.empty(length)
         assert group.recv(array, (group.rank - 2) % group.size).elements == length and (array == length).all()
+    for sent in going:
+        sent.wait()
     # From anybody: from the own host and from others.
     if comm.rank:
         comm.send(np.array([comm.rank]), 0, tag=comm.rank)
