@@ -44,7 +44,7 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
         raise UsageError(f"{what}: the array for the result is read-only")
     if not seen.flags.c_contiguous:
         raise UnfitArray("the array is not contiguous")
-    return kind, seen.reshape(-1).view(kind.carrier)
+    return kind, seen if seen.ndim == 1 and seen.dtype == kind.carrier else seen.reshape(-1).view(kind.carrier)
 
 
 def arrays_of(call: Call, ranks: int) -> tuple[Dtype, int, Flat | None, Flat | None]:

@@ -27,6 +27,7 @@ from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...wording import name_ranks
+from ..arrays import Flat
 from ..came import Came, difference
 from ..engine import Call, Engine, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
@@ -36,11 +37,12 @@ from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
-from .wire import Links
+from .wire import Links, Memory
 from .world import World
 
 _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
+_EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
 _worlds: set[World] = set()  # those that this process has not left
 _processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
@@ -97,7 +99,9 @@ class Islands(Engine):
         self._open: list[Job] = []
         self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._memory: dict[str, np.ndarray[Any, Any]] = {}
+        self.memory = Memory()
+        self._scratch: dict[str, Flat] = {}
+        self._frames: dict[int, tuple[Flat, Flat | None]] = {}
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name="allfold calls", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
@@ -199,6 +203,8 @@ class Islands(Engine):
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
             ways.perform(self, job)
+            if self.fronts is not None:
+                self.fronts.expect()
             job.end(None)
         except Disconnected as error:
             job.end(self._explained(error))
@@ -217,20 +223,34 @@ class Islands(Engine):
                 self._open.remove(job)
             self._turn.release()
 
+    def inside(self, job: Job, call: Call) -> None:
+        """The first collectives of a call inside the island, in which its ranks may differ."""
+        try:
+            self.island.run(call, False)
+        except MismatchError as error:
+            self.differ(job, error)
+
     def agree(self, job: Job) -> None:
         """Raise `MismatchError` unless all ranks of the island make the same call."""
         if len(self.local) == 1:
             return
         table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
         own = np.frombuffer(job.digest, np.uint8)
-        self.island.run(Call("all_gather", own, table, None, 0, None, FOREVER, None), False)
-        if all(row.tobytes() == job.digest for row in table):
-            return
+        self.inside(job, Call("all_gather", own, table, None, 0, None, FOREVER, None))
+        if any(row.tobytes() != job.digest for row in table):
+            self.differ(job)
+
+    def differ(self, job: Job, error: MismatchError | None = None) -> None:
+        """The ranks of the island make different calls, and all of them know: say which."""
         text = np.zeros(TEXT_BYTES, np.uint8)
         said = job.text.encode()[:TEXT_BYTES]
         text[: len(said)] = np.frombuffer(said, np.uint8)
         texts = np.empty((len(self.local), TEXT_BYTES), np.uint8)
-        self.island.run(Call("all_gather", text, texts, None, 0, None, FOREVER, None), False)
+        try:
+            # What else this engine of the island is used for are messages, and they do not mind.
+            self._outer.run(Call("all_gather", text, texts, None, 0, None, _EXPLAINING_SECONDS, None), False)
+        except AllfoldError as failure:
+            raise error or failure from None
         said_by = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
         self._disagree(job, dict(zip(self.island_ranks, said_by, strict=True)))
 
@@ -326,10 +346,21 @@ class Islands(Engine):
 
     def scratch(self, name: str, bytes: int) -> np.ndarray[Any, Any]:
         """Shared memory for a purpose, kept for the next call."""
-        known = self._memory.get(name)
+        known = self._scratch.get(name)
         if known is None or known.size < bytes:
-            known = self._memory[name] = self._outer.empty(bytes)
+            known = self._scratch[name] = self._outer.empty(bytes)
         return known[:bytes]
+
+    def frames(self, bytes: int) -> tuple[Flat, Flat | None]:
+        """Memory for small data with a digest before them: one's own, and for the leader those of the whole island."""
+        known = self._frames.get(bytes)
+        if known is None:
+            if len(self._frames) > 100:
+                self._frames.clear()
+            own = np.empty(DIGEST_BYTES + bytes, np.uint8)
+            table = np.empty(own.size * len(self.local), np.uint8) if self.fronts is not None else None
+            known = self._frames[bytes] = own, table
+        return known
 
     def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
         chosen = list(ranks)

@@ -22,8 +22,15 @@ _TAG = 2**31 - 1
 
 class Front(NamedTuple):
     digest: bytes
-    text: str
-    data: Bytes
+    room: Bytes
+
+    @property
+    def text(self) -> str:
+        return self.room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
+
+    @property
+    def data(self) -> Bytes:
+        return self.room[_HEAD_BYTES:]
 
 
 class Fronts:
@@ -31,18 +38,15 @@ class Fronts:
 
     def __init__(self, fabric: Fabric, peers: Sequence[int]) -> None:
         self._fabric, self.peers = fabric, list(peers)
-        self._posted: dict[int, tuple[Transfer, Bytes]] = {}
-        # Two for each peer: one is read while the next front may come into the other.
-        self._rooms = {peer: [np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8) for _ in range(2)] for peer in self.peers}
+        self._rooms = {peer: np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8) for peer in self.peers}
+        self._posted: dict[int, Transfer] = {}
         self._sent: list[Transfer] = []
         self._front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
-        for peer in self.peers:
-            self._post(peer)
+        self.expect()
 
-    def _post(self, peer: int) -> None:
-        rooms = self._rooms[peer]
-        rooms.reverse()
-        self._posted[peer] = self._fabric.receive(peer, rooms[0], _TAG), rooms[0]
+    def expect(self) -> None:
+        """Post the receives of the next call; what came in the last one is no longer needed."""
+        self._posted = {peer: self._fabric.receive(peer, room, _TAG) for peer, room in self._rooms.items()}
 
     def send(self, digest: bytes, text: str, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
@@ -54,9 +58,7 @@ class Fronts:
         self._sent = [self._fabric.send(peer, self._front, _TAG) for peer in self.peers]
 
     def receive(self, peer: int, within: float) -> Front:
-        """What a peer says of this call; valid until the next one."""
-        transfer, room = self._posted[peer]
-        transfer.wait(within)
-        self._post(peer)
-        text = room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
-        return Front(room[:DIGEST_BYTES].tobytes(), text, room[_HEAD_BYTES:])
+        """What a peer says of this call; valid until `expect`."""
+        self._posted.pop(peer).wait(within)
+        room = self._rooms[peer]
+        return Front(room[:DIGEST_BYTES].tobytes(), room)

@@ -19,6 +19,7 @@ from ...programs.messages import Kind, Message, MessagePrograms, Place
 from ...programs.versions import INPUT, OUTPUT, WORK
 from ..arrays import Flat
 
+_MOST_KEPT = 64 << 20
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 
 
@@ -53,6 +54,29 @@ class Links:
         return Inside(self._channel, operation, peer, self._limit)
 
 
+class Memory:
+    """Memory for messages that is used again: the system takes longer to hand out fresh memory than to fill it."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[Bytes]] = {}
+        self._kept = 0
+
+    def take(self, bytes: int) -> Bytes:
+        free = self._free.get(bytes)
+        if not free:
+            return np.empty(bytes, np.uint8)
+        self._kept -= bytes
+        return free.pop()
+
+    def give_back(self, memory: Bytes) -> None:
+        """After everything that was sent from it or received into it has been waited for."""
+        if self._kept + memory.size > _MOST_KEPT:
+            self._free.clear()
+            self._kept = 0
+        self._free.setdefault(memory.size, []).append(memory)
+        self._kept += memory.size
+
+
 Folding = Callable[[Sequence[Flat], Flat, bool], None]
 
 
@@ -80,6 +104,7 @@ class Run:
         rank: int,
         peers: Sequence[int],
         links: Links,
+        memory: Memory,
         tag: int,
         input: Flat | None,
         output: Flat | None,
@@ -91,7 +116,8 @@ class Run:
         """`peers`: the ranks that the program calls 0, 1, 2 …; `left`: how many seconds the call may still take."""
         self._made, self._program, self._at = made, made.programs[rank], 0
         self._peers, self._links, self._tag, self._fold = peers, links, tag, fold
-        self._left = left
+        self._left, self._memory = left, memory
+        self._taken: list[Bytes] = []
         self._itemsize, self._carrier = dtype.itemsize, dtype.carrier
         schedule = made.schedule
         self._bounds: list[int] = chunk_bounds(elements, schedule.chunks).tolist()
@@ -103,7 +129,7 @@ class Run:
             if array is not None and array.size < elements:
                 self._arrays[space] = (array, own)
         longest = -(-elements // schedule.chunks)
-        self._slots = [np.empty(longest, dtype.carrier) for _ in range(made.work_slots[rank])]
+        self._slots = [self._take(longest).view(dtype.carrier) for _ in range(made.work_slots[rank])]
         self._arrived: dict[int, list[Flat]] = {}
         self._receives: dict[int, Transfer] = {}
         self._sends: dict[int, tuple[Transfer, Any]] = {}
@@ -122,6 +148,8 @@ class Run:
     def finish(self) -> None:
         while self._at < len(self._program):
             self._do()
+        while self._taken:
+            self._memory.give_back(self._taken.pop())
 
     def _do(self) -> None:
         one = self._program[self._at]
@@ -141,6 +169,10 @@ class Run:
             self._sends[number] = self._links.send(self._peers[message.destination], data, self._tag), data
         else:
             self._sends.pop(number)[0].wait(self._left())
+
+    def _take(self, elements: int) -> Bytes:
+        self._taken.append(self._memory.take(elements * self._itemsize))
+        return self._taken[-1]
 
     def _length(self, chunk: int) -> int:
         return self._bounds[chunk + 1] - self._bounds[chunk]
@@ -166,7 +198,7 @@ class Run:
             start = self._bounds[message.into[0].at] - shift
             return _as_bytes(array[start : start + sum(lengths)])
         # Nothing at all is one byte, so that there is something to wait for.
-        memory = np.empty(max(1, sum(lengths) * self._itemsize), np.uint8)
+        memory = self._take(sum(lengths)) if sum(lengths) else np.empty(1, np.uint8)
         whole = memory[: sum(lengths) * self._itemsize].view(self._carrier)
         ends = np.cumsum(lengths).tolist()
         self._arrived[number] = [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
