@@ -4,6 +4,7 @@ The schedule is run once in symbols (`symbolic`), which refuses a step that make
 arrives twice. Then what every chunk holds is compared with the postcondition. Then the schedule is compiled, and the
 programs are proved free of deadlocks and of unordered accesses. The `Proof` also records what else was found: whether
 all ranks get the same bits, whether rank order is kept, and whether every element is reduced by the same expression.
+For few ranks, the message programs that run across hosts are proved as well; for many, they are when they are needed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .collectives import NOTHING, Bounds
 from .errors import ScheduleError, UsageError
 from .programs.check import check
 from .programs.compile import compile
+from .programs.messages import check_messages, lower
 from .programs.versions import Memory, Versions
 from .schedule import Counts, Schedule
 from .symbolic import Cells, State
@@ -38,6 +40,8 @@ class Proof:
     """Contributions are combined in the order of the ranks, so an operation need not be commutative."""
     uniform: bool | None
     """All elements are reduced by the same expression, so a result does not change with the length of the buffer."""
+    across_hosts: bool
+    """The message programs were proved too: every message is received, nobody waits forever, the bits are the same."""
 
     def __str__(self) -> str:
         schedule, counts, bounds = self.schedule, self.counts, self.bounds
@@ -56,6 +60,7 @@ class Proof:
             ]
         lines += [
             "  no deadlock, no unordered access in the compiled programs",
+            *["  no deadlock, every message received in the programs across hosts"][: self.across_hosts],
             f"  steps                    {counts.steps}",
             f"  rounds (1 message/port)  {counts.rounds}  (at least {bounds.rounds})",
             f"  messages in all          {counts.messages}  (at least {bounds.messages})",
@@ -79,6 +84,7 @@ class Proof:
             "same_bits": self.same_bits,
             "rank_order": self.rank_order,
             "uniform": self.uniform,
+            "across_hosts": self.across_hosts,
             **self.counts.to_json(),
             "bounds": {
                 "rounds": self.bounds.rounds,
@@ -104,6 +110,9 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         for memory in get_args(Memory)[: 3 if schedule.ranks <= 12 else 1]:
             segments = None if schedule.moves < 100_000 else 1
             check(compile(schedule, memory, versions), versions.state, segments)
+    across_hosts = versions is not None and schedule.ranks <= 12
+    if versions and across_hosts:
+        check_messages(lower(schedule), versions.state)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
         bits, chunk = state.bits[results], results % state.width
@@ -112,7 +121,8 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         same_bits = bool((first[chunk] == bits).all())
         rank_order = bool(state.in_order[results].all())
         uniform = bool((bits == bits[:1]).all())
-    return Proof(schedule, schedule.counts, schedule.promise.bounds(schedule.ranks), same_bits, rank_order, uniform)
+    bounds = schedule.promise.bounds(schedule.ranks)
+    return Proof(schedule, schedule.counts, bounds, same_bits, rank_order, uniform, across_hosts)
 
 
 def check_promise(state: State) -> Cells:

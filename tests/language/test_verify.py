@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import allfold as af
 from allfold import Move, ScheduleError, copy, reduce
 from allfold.programs.check import check
 from allfold.programs.compile import compile
+from allfold.programs.messages import MessagePrograms, lower
 from allfold.programs.rows import Lists
 
 Steps = Iterator[list[Move]]
@@ -280,3 +282,17 @@ def test_the_fast_path_of_direct_is_one_instruction_a_rank() -> None:
     third = int(programs.starts[2])
     assert programs.sources.of(third) == sorted(everywhere)
     assert set(programs.destinations.of(third)) == everywhere
+
+
+def test_the_programs_across_hosts_are_proved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (af.verify(af.schedule("all_reduce", "ring", ranks)) for ranks in (12, 13))
+    assert (few.across_hosts, many.across_hosts) == (True, False)
+    assert "across hosts" in str(few) and "across hosts" not in str(many)
+
+    def lowered(schedule: af.Schedule) -> MessagePrograms:
+        made = lower(schedule)
+        return replace(made, programs=[made.programs[0][:-1], *made.programs[1:]])
+
+    monkeypatch.setattr(sys.modules["allfold.verify"], "lower", lowered)
+    with pytest.raises(ScheduleError, match="rank 0"):
+        af.verify(af.schedule("all_reduce", "ring", 4))

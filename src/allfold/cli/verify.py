@@ -25,8 +25,9 @@ from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
 Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
-programs have no deadlock and no unordered access to the same memory. For rooted collectives every root is proved. A single
-case is explained in full; several cases give one line per algorithm."""
+programs have no deadlock and no unordered access to the same memory. Up to 12 ranks, the programs of messages that run
+across hosts are proved too. For rooted collectives every root is proved. A single case is explained in full; several cases
+give one line per algorithm."""
 
 _EPILOG = """\
 example:
@@ -36,6 +37,7 @@ example:
     rank order kept          no
     same for any length      no
     no deadlock, no unordered access in the compiled programs
+    no deadlock, every message received in the programs across hosts
     steps                    10
     rounds (1 message/port)  10  (at least 3)
     messages in all          60  (at least 10)
