@@ -46,6 +46,8 @@ class Board(ABC):
 
     rank: int
     size: int
+    has_secret: bool
+    """Whether whoever does not know the secret of the run is kept out; see `secret`."""
 
     @abstractmethod
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ..errors import AllfoldError, UsageError
 from .addresses import choose_address
 from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric
+from .secret import Secret, check_unsealed
 
 # A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
 # earlier, and leave gloo's behind.
@@ -30,8 +31,13 @@ _LONG = 1 << 16  # bytes
 class StoreBoard(Board):
     """The ranks' places in a store of torch's."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, secret: Secret | None = None, below: Any = None
+    ) -> None:
+        """`secret`: that the store is sealed with. `below`: what must live as long as the store."""
         self.store, self.rank, self.size = store, rank, size
+        self.secret, self.has_secret = secret, secret is not None
+        self._below = below
 
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
         self.put(what, own)
@@ -41,13 +47,14 @@ class StoreBoard(Board):
             try:
                 left = max(0.001, min(deadline - time.monotonic(), 1e6))
                 self.store.wait([f"{what}/{rank}"], timedelta(seconds=left))
-                found.append(self.store.get(f"{what}/{rank}"))
+                found.append(self.read(what, rank))
             except RuntimeError:  # what every kind of store raises when the time is up
                 found.append(None)
         return found
 
     def some(self, name: str, ranks: Sequence[int]) -> StoreBoard:
-        return StoreBoard(dist.PrefixStore(name, self.store), list(ranks).index(self.rank), len(ranks))
+        store = dist.PrefixStore(name, self.store)
+        return StoreBoard(store, list(ranks).index(self.rank), len(ranks), self.secret, self)
 
     def connect(self, host: str, timeout: float) -> Gloo:
         is_one_host = len(set(self.gather_all("host", host, timeout))) == 1
@@ -55,8 +62,7 @@ class StoreBoard(Board):
 
     def decide(self, what: str, proposal: bytes) -> bytes:
         with _store_errors():
-            decided: bytes = self.store.compare_set(what, "", proposal.decode("ascii"))
-        return decided
+            return self._unsealed(what, self.store.compare_set(what, "", proposal.decode("ascii")))
 
     def present(self, what: str) -> list[int]:
         with _store_errors():
@@ -65,6 +71,50 @@ class StoreBoard(Board):
     def put(self, what: str, own: bytes) -> None:
         with _store_errors():
             self.store.set(f"{what}/{self.rank}", own)
+
+    def read(self, what: str, rank: int) -> bytes:
+        """What a rank has put up."""
+        try:
+            return self._unsealed(f"{what}/{rank}", self.store.get(f"{what}/{rank}"))
+        except AllfoldError as error:
+            raise AllfoldError(f"rank {rank} is refused: {error}") from None
+
+    def _unsealed(self, name: str, value: bytes) -> bytes:
+        return value if self.secret is not None else check_unsealed(name, value)
+
+
+class _Sealed(dist.Store):  # type: ignore[misc]
+    """A store in which every entry is sealed, gloo's own too. Counters cannot be, and are not used."""
+
+    def __init__(self, store: dist.Store, secret: Secret) -> None:
+        super().__init__()
+        self._store, self._secret = store, secret
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, self._secret.seal(key, value))
+
+    def get(self, key: str) -> bytes:
+        return self._secret.open(key, self._store.get(key))
+
+    def compare_set(self, key: str, expected: str, desired: str | bytes) -> bytes:
+        if expected:
+            raise NotImplementedError
+        # What a store compares is text for some kinds of stores.
+        sealed = self._secret.seal(key, desired.encode() if isinstance(desired, str) else bytes(desired)).hex()
+        return self._secret.open(key, bytes.fromhex(self._store.compare_set(key, expected, sealed).decode("ascii")))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta = _NEVER) -> None:
+        self._store.wait(keys, timeout)
+
+
+def board_in(store: dist.Store, rank: int, size: int, secret: Secret | None) -> StoreBoard:
+    """A board in a store; with a secret, everything that is put up there is sealed."""
+    if secret is None:
+        return StoreBoard(store, rank, size)
+    return StoreBoard(_Sealed(store, secret), rank, size, secret)
 
 
 @contextlib.contextmanager
@@ -98,7 +148,8 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
             "sets; set them to an address of rank 0's host and a free port there, the same for all ranks"
         )
     generation = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return StoreBoard(dist.PrefixStore(f"allfold {generation} {_boards}", store), rank, size)
+    secret = Secret.from_environment(environ)
+    return board_in(dist.PrefixStore(f"allfold {generation} {_boards}", store), rank, size, secret)
 
 
 _all: weakref.WeakSet[Gloo] = weakref.WeakSet()
@@ -135,6 +186,8 @@ class Gloo(Fabric):
             ) from None
         self._group._set_default_timeout(_NEVER)
         _all.add(self)
+        if board.secret is not None:
+            board.secret.challenge(self, _CONNECTING.total_seconds())
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         try:

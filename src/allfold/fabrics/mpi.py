@@ -14,6 +14,7 @@ from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
 from .mpi_progress import Moving
 from .mpi_store import Store
+from .secret import Secret
 
 # MPI counts with 31 bits. Longer messages travel in pieces, in order.
 SEGMENT = 1 << 30
@@ -25,9 +26,12 @@ _CONNECTING = 120.0
 class MpiBoard(Board):
     """What the ranks put up in a store that rank 0 of all keeps."""
 
-    def __init__(self, store: Store, name: str = "", ranks: Sequence[int] | None = None) -> None:
-        """`ranks`: those of this board, by their ranks in the store."""
+    def __init__(
+        self, store: Store, name: str = "", ranks: Sequence[int] | None = None, secret: Secret | None = None
+    ) -> None:
+        """`ranks`: those of this board, by their ranks in the store. `secret`: that ranks who connect must know."""
         self.store, self.name = store, name
+        self.secret, self.has_secret = secret, secret is not None
         self.ranks = list(range(store.size) if ranks is None else ranks)
         self.rank, self.size = self.ranks.index(store.rank), len(self.ranks)
 
@@ -36,7 +40,7 @@ class MpiBoard(Board):
         return self.store.find(self._places(what), timeout)
 
     def some(self, name: str, ranks: Sequence[int]) -> MpiBoard:
-        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks])
+        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks], self.secret)
 
     def connect(self, host: str, timeout: float) -> Mpi:
         return Mpi(self)
@@ -68,7 +72,7 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
             f"this process is rank {rank} of {size}, but MPI says rank {store.rank} of {store.size}: mpi4py must be built for "
             "the MPI whose mpirun started it; or set ALLFOLD_FABRIC=gloo"
         )
-    return MpiBoard(store, f"{_boards}/")
+    return MpiBoard(store, f"{_boards}/", secret=Secret.from_environment(environ))
 
 
 class Mpi(Fabric):
@@ -91,6 +95,8 @@ class Mpi(Fabric):
             raise AllfoldError(
                 f"mpi could not connect rank {self.rank} with the other {self.size - 1}: {error.Get_error_string()}"
             ) from None
+        if board.secret is not None:
+            board.secret.challenge(self, _CONNECTING)
 
     def _connect(self) -> Any:
         board, base = self._board, self._board.store.base

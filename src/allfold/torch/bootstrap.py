@@ -16,12 +16,13 @@ import torch.distributed as dist
 from ..communicator.communicator import Communicator, connect, connect_across
 from ..engines.islands.meeting import here
 from ..errors import CollectiveTimeout, UsageError
-from ..fabrics.gloo import StoreBoard
+from ..fabrics.gloo import StoreBoard, board_in
+from ..fabrics.secret import Secret
 from ..wording import name_ranks
 from .backend import Group
 from .work import GroupTimeout
 
-_VERDICT = "verdict"
+_PLACE, _VERDICT = "place", "verdict"
 _WORLD_ADDRESSES, _GROUP_ADDRESSES = 2**44, 2**40  # of 2**47 that a process has
 
 
@@ -47,42 +48,39 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
     seconds = timeout.total_seconds()
     if size == 1:
         return connect(0, 1, secrets.token_hex(16), seconds, room)
-    store.set(_place_of(rank), json.dumps(here()))
+    board = board_in(store, rank, size, Secret.from_environment())
+    board.put(_PLACE, json.dumps(here()).encode())
     if rank == 0:
-        verdict = _judge(store, size, timeout)
-        store.set(_VERDICT, json.dumps(verdict))
+        verdict = _judge(board, timeout)
+        board.put(_VERDICT, json.dumps(verdict).encode())
     else:
         # A little longer than rank 0 waits, so that rank 0 has time to say who is missing.
-        if not _came(store, [_VERDICT], timeout + timedelta(seconds=2)):
-            raise GroupTimeout(_missing(store, size, timeout))
-        verdict = json.loads(store.get(_VERDICT))
+        if not _came(board.store, [f"{_VERDICT}/0"], timeout + timedelta(seconds=2)):
+            raise GroupTimeout(_missing(board, timeout))
+        verdict = json.loads(board.read(_VERDICT, 0))
     if "key" not in verdict:
         raise GroupTimeout(verdict["sentence"])
     try:
         if not verdict["key"]:
-            board = StoreBoard(dist.PrefixStore("islands", store), rank, size)
-            return connect_across(board, seconds, room)
+            return connect_across(board.some("islands", range(size)), seconds, room)
         return connect(rank, size, verdict["key"], seconds, room)
     except CollectiveTimeout as error:
         raise GroupTimeout.of(error) from None
 
 
-def _judge(store: dist.Store, size: int, timeout: timedelta) -> dict[str, Any]:
-    if not _came(store, [_place_of(rank) for rank in range(size)], timeout):
-        return {"sentence": _missing(store, size, timeout)}
-    places = [json.loads(store.get(_place_of(rank))) for rank in range(size)]
+def _judge(board: StoreBoard, timeout: timedelta) -> dict[str, Any]:
+    if not _came(board.store, [f"{_PLACE}/{rank}" for rank in range(board.size)], timeout):
+        return {"sentence": _missing(board, timeout)}
+    places = [json.loads(board.read(_PLACE, rank)) for rank in range(board.size)]
     return {"key": "" if any(place != places[0] for place in places) else secrets.token_hex(16)}
 
 
-def _missing(store: dist.Store, size: int, timeout: timedelta) -> str:
-    missing = [rank for rank in range(size) if not store.check([_place_of(rank)])]
+def _missing(board: StoreBoard, timeout: timedelta) -> str:
+    size, there = board.size, board.present(_PLACE)
+    missing = [rank for rank in range(size) if rank not in there]
     if not missing:
         return f"init: rank 0 of {size} did not answer within {timeout.total_seconds():g} s"
     return f"init: {name_ranks(missing)} of {size} did not come within {timeout.total_seconds():g} s"
-
-
-def _place_of(rank: int) -> str:
-    return f"place/{rank}"
 
 
 def _came(store: dist.Store, keys: list[str], timeout: timedelta) -> bool:

@@ -46,7 +46,11 @@ def here() -> dict[str, Any]:
 def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
+    card["secret"] = board.has_secret
     cards = board.gather_all("place", card, timeout)
+    if len({one["secret"] for one in cards}) > 1:
+        without = [rank for rank, one in enumerate(cards) if not one["secret"]]
+        raise MismatchError(f"init: {name_ranks(without)} came without the secret that others have (ALLFOLD_SECRET)")
     for rank, one in enumerate(cards):
         if (one["allfold"], one["layout"]) != (cards[0]["allfold"], cards[0]["layout"]):
             raise MismatchError(

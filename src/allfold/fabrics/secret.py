@@ -1,0 +1,134 @@
+"""The secret of a run: whoever does not know it cannot take part in it, whoever can reach the ports.
+
+What ranks put up where they meet is sealed: a keyed hash of its name and its value stands before it. And ranks that
+connect challenge each other first: each proves that it knows the secret, without saying it. This keeps strangers out.
+It does not hide anything, and does not stop somebody who sits on the wire from changing data after the challenge.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+
+import numpy as np
+
+from ..documents import DocumentError, read_plain
+from ..errors import AllfoldError, UsageError
+from .fabric import MOST_TAG, Disconnected, Fabric, Transfer
+
+_SEALED = b"allfold sealed\n"
+_TAG = MOST_TAG - 2
+_BYTES = 32  # of a hash, and of a question
+_LEAST_SECRET = 16
+_MOST_SECRET = 4096
+
+
+class Secret:
+    def __init__(self, secret: bytes) -> None:
+        self._key = hmac.digest(secret, b"allfold", sha256)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Secret | None:
+        """The secret in ALLFOLD_SECRET, or in the file that ALLFOLD_SECRET_FILE names; None if there is none."""
+        told, path = environ.get("ALLFOLD_SECRET"), environ.get("ALLFOLD_SECRET_FILE")
+        if told is not None and path is not None:
+            raise UsageError("ALLFOLD_SECRET and ALLFOLD_SECRET_FILE are both set; set one of them")
+        if told is None and path is None:
+            return None
+        name, found = ("ALLFOLD_SECRET", (told or "").encode()) if path is None else (path, _read(path))
+        if not _LEAST_SECRET <= len(found) <= _MOST_SECRET:
+            raise UsageError(
+                f"{name}: a secret has {_LEAST_SECRET} to {_MOST_SECRET} bytes, and this one has {len(found)}; "
+                f"`openssl rand -hex 32` makes one"
+            )
+        return cls(found)
+
+    def seal(self, name: str, value: bytes) -> bytes:
+        return _SEALED + self._sign(b"entry", name.encode(), value) + value
+
+    def open(self, name: str, sealed: bytes) -> bytes:
+        """What was sealed under this name. Raises `AllfoldError` if it was not, or with another secret."""
+        if not sealed.startswith(_SEALED):
+            raise AllfoldError(
+                f"a rank without a secret, or a stranger, has written {name!r} where the ranks meet; "
+                f"this rank has one (ALLFOLD_SECRET), and all ranks need the same"
+            )
+        seal, value = (rest := sealed[len(_SEALED) :])[:_BYTES], rest[_BYTES:]
+        if not hmac.compare_digest(seal, self._sign(b"entry", name.encode(), value)):
+            raise AllfoldError(
+                f"{name!r}, where the ranks meet, was not written with the secret of this rank; "
+                f"all ranks need the same ALLFOLD_SECRET"
+            )
+        return value
+
+    def challenge(self, fabric: Fabric, within: float) -> None:
+        """Let every other rank of a fabric prove that it knows the secret, and prove it to them."""
+        peers = [peer for peer in range(fabric.size) if peer != fabric.rank]
+        questions = {peer: _room(secrets.token_bytes(_BYTES)) for peer in peers}
+        asked, answers = ({peer: _room() for peer in peers} for _ in range(2))
+        replies = dict(asked)
+        coming = {peer: fabric.receive(peer, asked[peer], _TAG) for peer in peers}
+        going: list[Transfer] = [fabric.send(peer, questions[peer], _TAG) for peer in peers]
+        try:
+            for peer in peers:
+                coming[peer].wait(within)
+                coming[peer] = fabric.receive(peer, answers[peer], _TAG)
+                answer = self._answer(fabric.rank, peer, asked[peer].tobytes())
+                replies[peer] = _room(answer)
+                going.append(fabric.send(peer, replies[peer], _TAG))
+            for peer in peers:
+                coming[peer].wait(within)
+                if not hmac.compare_digest(
+                    answers[peer].tobytes(), self._answer(peer, fabric.rank, questions[peer].tobytes())
+                ):
+                    raise AllfoldError(
+                        f"rank {fabric.rank} refuses rank {peer}, which does not know the secret of this run "
+                        f"(ALLFOLD_SECRET); a stranger may have connected in its place"
+                    )
+            for transfer in going:
+                transfer.wait(within)
+        except Disconnected as error:
+            raise AllfoldError(
+                f"rank {fabric.rank} challenged the other ranks, and not all have answered within {within:g} s: {error}; "
+                f"all ranks need the same ALLFOLD_SECRET"
+            ) from None
+
+    def _answer(self, own: int, peer: int, question: bytes) -> bytes:
+        """With the ranks in it, so that nobody can answer with what he was told himself."""
+        return self._sign(b"answer", f"{own} to {peer}".encode(), question)
+
+    def _sign(self, purpose: bytes, name: bytes, value: bytes) -> bytes:
+        parts = b"".join(len(part).to_bytes(8, "little") + part for part in (purpose, name, value))
+        return hmac.digest(self._key, parts, sha256)
+
+
+def check_unsealed(name: str, value: bytes) -> bytes:
+    """What a rank without a secret has read: refused, with a sentence, if the others have one."""
+    if value.startswith(_SEALED):
+        raise AllfoldError(
+            f"{name!r}, where the ranks meet, is sealed with a secret, and this rank has none; "
+            f"all ranks need the same ALLFOLD_SECRET"
+        )
+    return value
+
+
+def _read(path: str) -> bytes:
+    def check(facts: os.stat_result) -> None:
+        if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o027:
+            raise DocumentError(
+                "a secret is kept in a file of your own, or root's, that others cannot read (chmod 600)"
+            )
+
+    try:
+        return read_plain(path, _MOST_SECRET + 2, check).rstrip(b"\n")
+    except OSError as error:
+        raise UsageError(f"ALLFOLD_SECRET_FILE={path!r} cannot be read: {error.strerror}") from None
+    except DocumentError as error:
+        raise UsageError(f"ALLFOLD_SECRET_FILE={path!r}: {error}") from None
+
+
+def _room(value: bytes = bytes(_BYTES)) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.frombuffer(value, np.uint8).copy()

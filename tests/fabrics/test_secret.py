@@ -1,0 +1,163 @@
+"""The secret of a run: what it lets in, and whom it keeps out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.errors import AllfoldError, UsageError
+from allfold.fabrics.fabric import Fabric
+from allfold.fabrics.secret import _TAG, Secret, check_unsealed
+
+RIGHT, WRONG = "the right secret of this run", "the secret of another run"
+
+
+def test_it_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text(RIGHT + "\n")
+    path.chmod(0o600)
+    told, kept = (
+        Secret.from_environment(environ) for environ in ({"ALLFOLD_SECRET": RIGHT}, {"ALLFOLD_SECRET_FILE": str(path)})
+    )
+    assert told is not None and kept is not None
+    assert kept.open("name", told.seal("name", b"value")) == b"value"
+    assert Secret.from_environment({}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"ALLFOLD_SECRET": "short"}, "16 to 4096 bytes, and this one has 5"),
+        ({"ALLFOLD_SECRET": "x" * 5000}, "16 to 4096 bytes"),
+        ({"ALLFOLD_SECRET": RIGHT, "ALLFOLD_SECRET_FILE": "f"}, "both set"),
+        ({"ALLFOLD_SECRET_FILE": "/nowhere/at/all"}, "No such file"),
+        ({"ALLFOLD_SECRET_FILE": "/dev/null"}, "not a plain file"),
+    ],
+)
+def test_a_secret_that_cannot_be_used_is_refused(environ: Mapping[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Secret.from_environment(environ)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o620, 0o602])
+def test_a_file_that_others_could_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "secret"
+    path.write_text(RIGHT)
+    path.chmod(mode)
+    with pytest.raises(UsageError, match="chmod 600"):
+        Secret.from_environment({"ALLFOLD_SECRET_FILE": str(path)})
+
+
+def test_a_seal_holds_for_one_name_one_value_and_one_secret() -> None:
+    secret, other = Secret(RIGHT.encode()), Secret(WRONG.encode())
+    sealed = secret.seal("place/0", b"here")
+    assert secret.open("place/0", sealed) == b"here"
+    with pytest.raises(AllfoldError, match="not written with the secret"):
+        secret.open("place/1", sealed)
+    with pytest.raises(AllfoldError, match="not written with the secret"):
+        other.open("place/0", sealed)
+    for at in range(15, len(sealed)):
+        with pytest.raises(AllfoldError, match="not written with the secret"):
+            secret.open("place/0", sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :])
+    with pytest.raises(AllfoldError, match="not written with the secret"):
+        secret.open("place/0", sealed[:20])
+    with pytest.raises(AllfoldError, match="without a secret, or a stranger"):
+        secret.open("place/0", b"here")
+    with pytest.raises(AllfoldError, match="this rank has none"):
+        check_unsealed("place/0", sealed)
+    assert check_unsealed("place/0", b"here") == b"here"
+
+
+# The challenge --------------------------------------------------------------------------------------------------------
+
+
+def together(*works: Callable[[Fabric], Any]) -> list[Any]:
+    """Ranks as threads, connected by gloo: what each of them returned, or the error it raised."""
+    dist = pytest.importorskip("torch.distributed")
+    from allfold.fabrics.gloo import StoreBoard
+
+    store, size = dist.HashStore(), len(works)
+
+    def run(rank: int) -> Any:
+        fabric = StoreBoard(store, rank, size).connect("", 30.0)
+        try:
+            return works[rank](fabric)
+        except AllfoldError as error:
+            return error
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(run, range(size)))
+
+
+def with_secret(secret: str) -> Callable[[Fabric], None]:
+    return lambda fabric: Secret(secret.encode()).challenge(fabric, 10.0)
+
+
+def test_ranks_with_the_same_secret_let_each_other_in() -> None:
+    assert together(*[with_secret(RIGHT)] * 4) == [None] * 4
+
+
+def test_a_stranger_is_refused_and_named() -> None:
+    first, stranger, third = together(with_secret(RIGHT), with_secret(WRONG), with_secret(RIGHT))
+    assert "rank 0 refuses rank 1" in str(first) and "rank 2 refuses rank 1" in str(third)
+    assert "rank 1 refuses rank 0" in str(stranger)
+
+
+def test_nobody_gets_in_by_repeating_what_he_was_told() -> None:
+    def parrot(fabric: Fabric) -> None:
+        heard = np.zeros(32, np.uint8)
+        for _ in range(2):
+            fabric.receive(0, heard, _TAG).wait(10.0)
+            fabric.send(0, heard, _TAG).wait(10.0)
+
+    first, _ = together(with_secret(RIGHT), parrot)
+    assert "rank 0 refuses rank 1" in str(first)
+
+
+# Whole runs -----------------------------------------------------------------------------------------------------------
+
+
+def sums(comm: Communicator) -> float:
+    array = np.full(3, comm.rank + 1.0)
+    comm.all_reduce(array)
+    group = comm.group([0, comm.size - 1])  # has connections of its own
+    if group is not None:
+        group.all_reduce(array)
+    return float(array[0])
+
+
+def test_a_run_with_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("ALLFOLD_SECRET", RIGHT)
+    assert af.spawn(sums, 3, hosts=(2, 1), timeout=60) == [12.0, 6.0, 12.0]
+
+
+SCRIPT = """
+import os, sys
+os.environ["ALLFOLD_SECRET"] = sys.argv[1 + int(os.environ["ALLFOLD_RANK"])]
+import allfold as af
+try:
+    af.init(timeout=20)
+except af.AllfoldError as error:
+    print(f"rank {os.environ['ALLFOLD_RANK']} says: {error}", flush=True)
+"""
+
+
+def test_a_rank_with_another_secret_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "allfold", "run", "-n", "3", "--hosts", "2,1", str(script), RIGHT, RIGHT, WRONG]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = [line for line in done.stdout.splitlines() if "says: rank 2 is refused" in line]
+    assert len(said) == 2 and all("not written with the secret" in line for line in said), done.stdout + done.stderr
+    assert "rank 2 says: rank 0 is refused" in done.stdout
