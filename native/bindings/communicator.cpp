@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -589,6 +590,8 @@ void bind_communicator(nb::module_& module) {
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
     module.def("forget_programs", [] { ++program_generation; });
+    static const bool watching = pthread_atfork(nullptr, nullptr, forget_other_threads) == 0;
+    (void)watching;
     // Waits until no thread is in a call without the interpreter's lock, or until the timeout.
     module.def("await_threads", [](double limit) {
         for (auto end = Clock::now() + seconds(limit); threads_without_gil > 0 && Clock::now() < end;) {

@@ -331,3 +331,27 @@ def test_ours_through_torch_beside_the_engine_itself() -> None:
         assert table["out_of_bounds"] == 0 and table["notes"] == []
         for point in table["points"]:
             assert all(one["microseconds"] > 0 for one in [*point["ours"], point["peers"]["engine"]])
+
+
+def test_between_the_ranks_of_a_launcher_on_several_hosts() -> None:
+    """With every collective, through torch too, and with gloo as a peer in the same processes; only rank 0 prints."""
+    pytest.importorskip("torch")
+    words = ["-b", "1K", "-e", "1K", "--collective", "all", "--torch", "--peers", "engine,gloo,openmpi", "--json", "-"]
+    launched = [sys.executable, "-m", "allfold", "run", "-n", "3", "--hosts", "2,1", "-m", "allfold", "bench"]
+    command = [*launched, "--seconds", "0.001", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["hosts"] == [[0, 1], [2]] and document["environment"]["ranks"] == 3
+    assert "needs its own mpirun" in document["missing_peers"]["openmpi"]
+    for table in document["tables"]:
+        assert table["out_of_bounds"] == 0 and table["notes"] == []
+        for point in table["points"]:
+            assert all(one["microseconds"] > 0 for one in [*point["ours"], *point["peers"].values()])
+
+
+def test_the_number_of_ranks_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ALLFOLD_RANK": "0", "ALLFOLD_SIZE": "2", "ALLFOLD_KEY": "key"}.items():
+        monkeypatch.setenv(name, value)
+    ended = bench("-n", "3")
+    assert ended.returncode == 2 and "a launcher has started 2 ranks" in ended.stderr

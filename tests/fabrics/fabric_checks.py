@@ -228,10 +228,10 @@ def end(processes: list[subprocess.Popen[str]]) -> str:
 def over_gloo(rank: int, size: int, file: Path) -> tuple[Board, Fabric]:
     import torch.distributed as dist
 
-    from allfold.fabrics.gloo import Gloo, StoreBoard, device_at
+    from allfold.fabrics.gloo import Gloo, StoreBoard
 
     board = StoreBoard(dist.FileStore(str(file), size), rank, size)
-    return board, Gloo(board, device_at("127.0.0.1"))
+    return board, Gloo(board, "127.0.0.1")
 
 
 def over_mpi() -> tuple[Board, Fabric]:

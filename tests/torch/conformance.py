@@ -1,6 +1,6 @@
-"""torch's own test suite for backends, run on allfold and on gloo. `make conformance` writes docs/conformance.md.
+"""torch's own test suite for backends, run on gloo and on allfold. `make conformance` writes docs/conformance.md.
 
-    python tests/torch/conformance.py                               all tests with both backends; goes on where it was stopped
+    python tests/torch/conformance.py                               all tests with all three; goes on where it was stopped
     python tests/torch/conformance.py --only all_gather barrier     some of them, by parts of their names or by whole names
     python tests/torch/conformance.py --backend allfold --fresh     one backend, from the start
 
@@ -8,7 +8,8 @@ The suite is `torch.testing._internal.distributed.distributed_test`, in the whee
 two hundred places; here allfold compares equal to gloo and mpi in all of them. So whatever torch enables for, or
 expects of, one of the two, it enables for or expects of allfold. Ranks are forked from a process that has imported
 everything, because spawning them would cost seconds per test. Tests run one at a time, first with 4 ranks, then with 8
-those that need them. A test that fails gets a second chance, with either backend, and the table says so.
+those that need them. A test that fails gets a second chance, with either backend, and the table says so. allfold runs
+twice: with all ranks on one host, and with the two halves on hosts that are pretended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "conformance"
 TABLE = ROOT / "docs" / "conformance.md"
-BACKENDS = ("gloo", "allfold")
+# By the name of a column: the backend, and how many hosts are pretended.
+COLUMNS = {"gloo": ("gloo", 1), "allfold": ("allfold", 1), "allfold-on-2-hosts": ("allfold", 2)}
 RANKS, MORE_RANKS = 4, 8
 LIMIT_SECONDS = 180
 TOO_FEW_RANKS = "Skipped due to small world size."
@@ -50,8 +52,8 @@ class Allfold(str):
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Run torch's test-suite for backends on allfold and on gloo.")
-    parser.add_argument("--backend", choices=BACKENDS, help="one of the two; both otherwise")
+    parser = argparse.ArgumentParser(description="Run torch's test-suite for backends on gloo and on allfold.")
+    parser.add_argument("--backend", choices=COLUMNS, help="one of them; all otherwise")
     parser.add_argument(
         "--only",
         nargs="*",
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.ranks:
         return _run_inside(options)
-    for backend in [options.backend] if options.backend else BACKENDS:
+    for backend in [options.backend] if options.backend else COLUMNS:
         if options.fresh:
             (options.results / f"{backend}.jsonl").unlink(missing_ok=True)
         for ranks in (RANKS, MORE_RANKS):
@@ -85,7 +87,7 @@ def main(arguments: list[str]) -> int:
                 done = subprocess.run([*command, "--only", *options.only], env=environment, check=False)
             if done.returncode:
                 return done.returncode
-    results = {backend: read_results(options.results, backend) for backend in BACKENDS}
+    results = {column: read_results(options.results, column) for column in COLUMNS}
     behind = behind_gloo(results)
     if not options.backend and not options.only:
         TABLE.write_text(table(results), encoding="utf-8")
@@ -99,21 +101,21 @@ def main(arguments: list[str]) -> int:
 def behind_gloo(results: dict[str, dict[str, Any]]) -> list[str]:
     """The tests that pass with gloo, and ran with allfold and did not pass."""
     return sorted(
-        name
-        for name, result in results["allfold"].items()
-        if result["outcome"] != "pass" and results["gloo"].get(name, {}).get("outcome") == "pass"
+        {
+            name
+            for column in list(COLUMNS)[1:]
+            for name, result in results[column].items()
+            if result["outcome"] != "pass" and results["gloo"].get(name, {}).get("outcome") == "pass"
+        }
     )
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     versions = sorted({result["torch"] for found in results.values() for result in found.values()})
-    names = sorted(set(results["gloo"]) | set(results["allfold"]))
-    skipped = [name for name in names if all(results[backend][name]["outcome"] == "skip" for backend in BACKENDS)]
+    names = sorted(set().union(*results.values()))
+    skipped = [name for name in names if all(found[name]["outcome"] == "skip" for found in results.values())]
     gpus = [name for name in skipped if _wants_gpus(results["allfold"][name]["reason"])]
     behind = behind_gloo(results)
-
-    def count(backend: str, outcome: str) -> int:
-        return sum(result["outcome"] == outcome for result in results[backend].values())
 
     lines = [
         "# Conformance",
@@ -123,12 +125,13 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "",
         f"torch {', '.join(versions)}; class `DistributedTest._DistTestBase` of",
         f"`torch.testing._internal.distributed.distributed_test`, {len(names)} tests; {RANKS} ranks, {MORE_RANKS} where a",
-        "test needs them.",
+        "test needs them. In the last column the ranks are on two hosts, which are pretended on one machine: half of the ranks",
+        "share memory, and the halves talk through gloo ([hosts.md](hosts.md)).",
         "",
-        "| | gloo | allfold |",
-        "|---|---|---|",
+        _row("", *(column.replace("-", " ") for column in COLUMNS)),
+        _row(*["---"] * (1 + len(COLUMNS))),
         *(
-            f"| {outcome} | {count('gloo', outcome)} | {count('allfold', outcome)} |"
+            _row(outcome, *(sum(one["outcome"] == outcome for one in found.values()) for found in results.values()))
             for outcome in ("pass", "fail", "skip")
         ),
         "",
@@ -139,23 +142,27 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "for allfold or expects of allfold. `dist.get_backend()` still returns allfold, so tests that look for the backend's",
         "name in a profile do that only with gloo.",
         "",
-        f"{len(skipped)} tests are skipped with both backends. {len(gpus)} of them are for GPUs or GPU backends; the others",
+        f"{len(skipped)} tests are skipped everywhere. {len(gpus)} of them are for GPUs or GPU backends; the others",
         "are listed at the end.",
         "",
-        "| test | gloo | allfold |",
-        "|---|---|---|",
+        _row("test", *(column.replace("-", " ") for column in COLUMNS)),
+        _row(*["---"] * (1 + len(COLUMNS))),
         *(
-            f"| `{name}` | {_cell(results['gloo'][name])} | {_cell(results['allfold'][name])} |"
+            _row(f"`{name}`", *(_cell(found[name]) for found in results.values()))
             for name in names
             if name not in skipped
         ),
         "",
-        "Skipped with both backends, and why:",
+        "Skipped everywhere, and why:",
         "",
         *(f"- `{name}`: {results['allfold'][name]['reason']}" for name in skipped if name not in gpus),
         "",
     ]
     return "\n".join(lines)
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _wants_gpus(reason: str) -> bool:
@@ -209,13 +216,14 @@ def _means(part: str, name: str) -> bool:
     return part == name if part.startswith("test_") else part in name
 
 
-def _load_suite(backend: str) -> type[unittest.TestCase]:
+def _load_suite(column: str) -> type[unittest.TestCase]:
     import torch.multiprocessing as multiprocessing
     from torch.testing._internal.common_distributed import DistTestCases
 
     import allfold.torch.bootstrap  # noqa: F401  registers the backend, and has all of it here before ranks are forked
 
     DistTestCases.backend_feature["plugin"].add("allfold")
+    backend, hosts = COLUMNS[column]
     name = Allfold(backend) if backend == "allfold" else backend
     with mock.patch.object(os, "environ", {**os.environ, "BACKEND": name}):
         from torch.testing._internal.distributed import distributed_test as suite
@@ -224,6 +232,12 @@ def _load_suite(backend: str) -> type[unittest.TestCase]:
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(multiprocessing.get_context("fork").Process)
+
+        @classmethod
+        def _run(cls, rank: int, *rest: Any, **more: Any) -> None:
+            if hosts > 1:
+                os.environ["ALLFOLD_HOSTID"] = str(rank * hosts // int(os.environ["WORLD_SIZE"]))
+            super()._run(rank, *rest, **more)
 
     return Conformance
 
@@ -246,7 +260,7 @@ def _environment(backend: str, ranks: int, folder: Path) -> dict[str, str]:
         (folder / part).mkdir()
     return {
         **os.environ,
-        "BACKEND": backend,
+        "BACKEND": COLUMNS[backend][0],
         "WORLD_SIZE": str(ranks),
         "TEMP_DIR": str(folder),
         "INIT_METHOD": f"file://{folder}/init_dir/shared_init_file",

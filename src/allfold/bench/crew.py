@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import AllfoldError
 
@@ -25,6 +25,19 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 class CrewFailed(AllfoldError, RuntimeError):
     """A library could not be started, died, raised or did not answer; the sentence says which rank and why."""
+
+
+class AnyCrew(Protocol):
+    """What can be asked for measurements: processes that were started for it, or ranks that existed already."""
+
+    name: str
+    version: str
+
+    def ask(self, do: str, **command: Any) -> list[dict[str, Any]]:
+        """The answers of all ranks, by rank, to one command."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Crew:

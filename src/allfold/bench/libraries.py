@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..dtypes import Array
 from ..errors import UsageError
 from .case import Case
+
+if TYPE_CHECKING:
+    from ..communicator.communicator import Communicator
 
 Call = Callable[[], object]
 
@@ -40,13 +43,14 @@ class Library(Protocol):
 class Allfold:
     """Ours. Its processes also time plain memory copies, the lower limit: they exist anyway, and have a barrier."""
 
-    def __init__(self, rank: int, size: int, key: str) -> None:
+    def __init__(self, rank: int, size: int, key: str, communicator: Communicator | None = None) -> None:
         from ..communicator.communicator import connect
         from ..version import __version__
 
         self.rank = rank
         self.version = f"allfold {__version__}"
-        self._communicator = connect(rank, size, key)
+        self._communicator = communicator or connect(rank, size, key)
+        self._is_lent = communicator is not None
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
         return self._communicator.empty(count, dtype) if options.get("shared") else np.empty(count, dtype)
@@ -73,13 +77,15 @@ class Allfold:
         return self._communicator.barrier()
 
     def close(self) -> None:
-        self._communicator.close()
+        if not self._is_lent:
+            self._communicator.close()
 
 
 class Torch:
     """A backend of torch.distributed: gloo, or ours, which then also times memory copies."""
 
-    def __init__(self, rank: int, size: int, port: int, backend: str) -> None:
+    def __init__(self, rank: int, size: int, port: int | None, backend: str) -> None:
+        """`port`: where all ranks of this host meet; without it they meet as their launcher has told them."""
         self._torch = import_module("torch")
         self._dist = import_module("torch.distributed")
         if backend == "allfold":
@@ -87,12 +93,17 @@ class Torch:
         self.rank = rank
         self.version = f"{backend} of torch {self._torch.__version__}"
         self._backend = backend
-        self._dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+        self._group = None  # the default one
+        if self._dist.is_initialized():
+            self._group = self._dist.new_group(backend=backend)
+        else:
+            meeting = "env://" if port is None else f"tcp://127.0.0.1:{port}"
+            self._dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size)
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
         if not options.get("shared"):
             return np.empty(count, dtype)
-        array: Array = self._dist.group.WORLD.communicator.empty(count, dtype)
+        array: Array = (self._group or self._dist.group.WORLD).communicator.empty(count, dtype)
         return array
 
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
@@ -101,19 +112,19 @@ class Torch:
         dist = self._dist
         if case.kind.reduces and case.op == "avg" and self._backend == "gloo":
             raise UsageError("gloo has no avg")
-        op = getattr(dist.ReduceOp, case.op.upper())
+        op, group = getattr(dist.ReduceOp, case.op.upper()), self._group
         given, taken = (self._tensor(case, array) for array in (source, target))
         split = case.part if case.kind.sliced else 0
         calls: dict[str, Callable[[], Call]] = {
-            "all_reduce": lambda: partial(dist.all_reduce, taken, op),
-            "reduce": lambda: partial(dist.reduce, taken, case.root, op),
-            "broadcast": lambda: partial(dist.broadcast, taken, case.root),
-            "all_gather": lambda: partial(dist.all_gather_into_tensor, taken, given),
-            "reduce_scatter": lambda: partial(dist.reduce_scatter_tensor, taken, given, op),
-            "all_to_all": lambda: partial(dist.all_to_all_single, taken, given),
-            "gather": lambda: partial(dist.gather, given, self._parts(taken, split), case.root),
-            "scatter": lambda: partial(dist.scatter, taken, self._parts(given, split), case.root),
-            "barrier": lambda: dist.barrier,
+            "all_reduce": lambda: partial(dist.all_reduce, taken, op, group=group),
+            "reduce": lambda: partial(dist.reduce, taken, case.root, op, group=group),
+            "broadcast": lambda: partial(dist.broadcast, taken, case.root, group=group),
+            "all_gather": lambda: partial(dist.all_gather_into_tensor, taken, given, group=group),
+            "reduce_scatter": lambda: partial(dist.reduce_scatter_tensor, taken, given, op, group=group),
+            "all_to_all": lambda: partial(dist.all_to_all_single, taken, given, group=group),
+            "gather": lambda: partial(dist.gather, given, self._parts(taken, split), case.root, group=group),
+            "scatter": lambda: partial(dist.scatter, taken, self._parts(given, split), case.root, group=group),
+            "barrier": lambda: partial(dist.barrier, group=group),
         }
         return calls[case.collective]()
 
@@ -127,10 +138,11 @@ class Torch:
         return None if tensor is None else list(tensor.split(length))
 
     def barrier(self) -> object:
-        return self._dist.barrier()
+        return self._dist.barrier(group=self._group)
 
     def close(self) -> None:
-        self._dist.destroy_process_group()
+        if self._dist.is_initialized():  # the default group ends all others with it
+            self._dist.destroy_process_group(self._group)
 
 
 class Mpi:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .case import Case
-from .crew import Crew, CrewFailed
+from .crew import AnyCrew, CrewFailed
 
 _MOST_ITERATIONS = 1_000_000
 _CALIBRATION_GROWTH = 16
@@ -59,7 +59,7 @@ Progress = Callable[[str], None]
 
 
 def measure(
-    case: Case, subjects: Sequence[Subject], crews: dict[str, Crew], rules: Rules, progress: Progress
+    case: Case, subjects: Sequence[Subject], crews: dict[str, AnyCrew], rules: Rules, progress: Progress
 ) -> dict[str, Timing]:
     """The timings by label. A failing crew is closed and removed from `crews`; if it is ours, this raises."""
     turns = [_Turn(case, subject, rules) for subject in subjects]
@@ -82,7 +82,7 @@ def measure(
     return {turn.subject.label: turn.timing for turn in turns}
 
 
-def _attempt(turn: _Turn, act: Callable[[_Turn], None], crews: dict[str, Crew]) -> None:
+def _attempt(turn: _Turn, act: Callable[[_Turn], None], crews: dict[str, AnyCrew]) -> None:
     try:
         act(turn)
     except CrewFailed as error:
@@ -106,20 +106,20 @@ class _Turn:
     def timing(self) -> Timing:
         return Timing(tuple(self.seconds), self.iterations, self.wrong, self.problem)
 
-    def _ask(self, crews: dict[str, Crew], do: str, **command: Any) -> list[dict[str, Any]]:
+    def _ask(self, crews: dict[str, AnyCrew], do: str, **command: Any) -> list[dict[str, Any]]:
         return crews[self.subject.crew].ask(do, label=self.subject.label, **command)
 
-    def prepare(self, crews: dict[str, Crew]) -> None:
+    def prepare(self, crews: dict[str, AnyCrew]) -> None:
         answers = self._ask(crews, "prepare", case=self.case.to_json(), options=dict(self.subject.options))
         self.problem = next((answer["unsupported"] for answer in answers if "unsupported" in answer), None)
 
-    def check(self, crews: dict[str, Crew]) -> None:
+    def check(self, crews: dict[str, AnyCrew]) -> None:
         # A barrier leaves no result to compare; reporting 0 wrong elements would claim a check that was not made.
         if self.rules.check and self.case.kind.carries_data and not self.subject.options.get("memcpy"):
             answers = self._ask(crews, "check")
             self.wrong = (self.wrong or 0) + sum(answer["wrong"] for answer in answers)
 
-    def calibrate(self, crews: dict[str, Crew]) -> None:
+    def calibrate(self, crews: dict[str, AnyCrew]) -> None:
         """The iterations that fill the time of a batch, from trial batches that grow until they can be trusted."""
         if self.rules.iterations is not None:
             return
@@ -131,12 +131,12 @@ class _Turn:
                 return
             self.iterations = max(self.iterations + 1, min(wanted, self.iterations * _CALIBRATION_GROWTH))
 
-    def time(self, crews: dict[str, Crew]) -> None:
+    def time(self, crews: dict[str, AnyCrew]) -> None:
         self.seconds.append(self._batch(crews) / self.iterations)
 
-    def _batch(self, crews: dict[str, Crew]) -> float:
+    def _batch(self, crews: dict[str, AnyCrew]) -> float:
         answers = self._ask(crews, "batch", iterations=self.iterations, warmup=self.rules.warmup)
         return max(float(answer["seconds"]) for answer in answers)
 
-    def release(self, crews: dict[str, Crew]) -> None:
+    def release(self, crews: dict[str, AnyCrew]) -> None:
         self._ask(crews, "release")

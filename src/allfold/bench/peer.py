@@ -64,15 +64,19 @@ def _serve(bench: Bench, lines: Any) -> None:
     gc.freeze()  # objects made while loading the libraries need not be scanned again
     for line in lines:
         command = json.loads(line)
-        try:
-            answer = getattr(bench, command.pop("do"))(**command)
-        except Exception as error:  # any error of a library is sent as the answer
-            answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        _say(lines, answer)
+        _say(lines, answer(getattr(bench, command.pop("do")), **command))
 
 
-def _say(lines: Any, answer: Command) -> None:
-    lines.write(json.dumps(answer) + "\n")
+def answer(act: Callable[..., Command], **given: Any) -> Command:
+    """What a command has given; any error of a library is an answer too."""
+    try:
+        return act(**given)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+
+
+def _say(lines: Any, said: Command) -> None:
+    lines.write(json.dumps(said) + "\n")
     lines.flush()
 
 

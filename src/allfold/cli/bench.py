@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..bench.case import case_of_size
-from ..bench.crew import Crew, CrewFailed
+from ..bench.crew import AnyCrew, CrewFailed
 from ..bench.environment import describe_environment, environment_lines
+from ..bench.launched import Ranks, check_peer
 from ..bench.measure import Rules, Subject, measure
 from ..bench.peers import HOW_TO_GET, Wanted, parse_peers, start_ours, start_peer
 from ..bench.report import FLOOR, LEGEND, Point, Table, Variant
@@ -22,14 +23,17 @@ from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
 from ..files import write_whole
+from ..launch.environment import launched_place
 from ..ops import check_supported, find_op
 from ..registry import algorithms, find_algorithm
+from ..wording import name_ranks
 
 SUMMARY = """\
-Measure collectives between real processes on this machine, and compare them with other libraries and with memcpy. Columns and
-conventions are those of nccl-tests (1 GB is 10^9 bytes; the size of gather-like collectives is that of the whole array). All
-libraries are measured in the same run, in turns: one batch of each per round; the best round of each counts. Results are
-checked on every rank."""
+Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are
+those of nccl-tests (1 GB is 10^9 bytes; the size of gather-like collectives is that of the whole array). All libraries are
+measured in the same run, in turns: one batch of each per round; the best round of each counts. Results are checked on every
+rank. Started alone, it starts ranks on this machine; started by a launcher, it measures between the ranks of that run, on all
+their hosts, and rank 0 prints."""
 
 _EPILOG = f"""\
 example:
@@ -52,6 +56,9 @@ example:
   $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI from another environment
   $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
 
+  $ torchrun --nnodes 2 --nproc-per-node 4 … -m allfold bench       between the ranks of two hosts
+  $ allfold run -n 8 --hosts 2 -m allfold bench --peers gloo        the same, with hosts that are pretended
+
 how to install the peers (a peer that is not installed is named, and the run goes on without it):
   gloo     {HOW_TO_GET["gloo"]}
   openmpi  {HOW_TO_GET["openmpi"]}
@@ -65,7 +72,13 @@ _LEAST_ROUNDS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes per library (default: 2)")
+    add(
+        "-n",
+        "--ranks",
+        type=int,
+        metavar="RANKS",
+        help="how many processes per library (default: 2, or the launcher's)",
+    )
     add("-b", "--begin", default="8", metavar="SIZE", help="the smallest size: 8, 64K, 128M (default: 8)")
     add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
     add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the one before (default: 8)")
@@ -107,6 +120,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    place = launched_place()
+    launched = place is not None and place.size > 1
+    if arguments.ranks is None:
+        arguments.ranks = place.size if place is not None and launched else 2
+    elif place is not None and launched and arguments.ranks != place.size:
+        raise UsageError(f"-n {arguments.ranks}: a launcher has started {place.size} ranks; leave -n out")
     rules = _rules(arguments)
     peers = parse_peers(arguments.peers, arguments.torch)
     tables = _tables(arguments, [peer.name for peer in peers])
@@ -116,16 +135,23 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.factor,
         None if arguments.step is None else parse_size(arguments.step),
     )
+    ranks = Ranks(place, arguments.torch) if place is not None and launched else None
+    if ranks is not None and ranks.rank:
+        ranks.serve()
+        return 0
     output = _Output(arguments.json)
     document: dict[str, Any] = {"complete": False, "settings": _settings(arguments), "tables": []}
-    crews: dict[str, Crew] = {}
+    crews: dict[str, AnyCrew] = {}
     status = 0
     try:
-        crews["allfold"] = start_ours(arguments.ranks, arguments.torch)
-        document["missing_peers"] = _start_peers(peers, arguments.ranks, crews, output)
+        crews["allfold"] = ranks.start("allfold") if ranks else start_ours(arguments.ranks, arguments.torch)
+        document["missing_peers"] = _start_peers(peers, arguments.ranks, crews, output, ranks)
         versions = {name: crew.version for name, crew in crews.items() if name != "allfold" or arguments.torch}
         document["environment"] = describe_environment(arguments.ranks, versions)
         output.lines(environment_lines(document["environment"]))
+        if ranks is not None:
+            document["hosts"] = ranks.hosts
+            output.lines([f"# hosts      {_describe_hosts(ranks.hosts)}"])
         output.lines(LEGEND)
         for table in tables:
             table.drop_peers(document["missing_peers"])
@@ -142,10 +168,12 @@ def run(arguments: argparse.Namespace) -> int:
         for crew in crews.values():
             with contextlib.suppress(KeyboardInterrupt):
                 crew.close()
+        if ranks is not None:
+            ranks.close()
     return status or int(any(table.wrong for table in tables))
 
 
-def _fill(table: Table, sizes: Sequence[int], crews: dict[str, Crew], rules: Rules, output: _Output) -> None:
+def _fill(table: Table, sizes: Sequence[int], crews: dict[str, AnyCrew], rules: Rules, output: _Output) -> None:
     output.lines(table.heading())
     case = table.case
     cases = [case_of_size(case.collective, size, case.ranks, case.dtype, case.op, case.root) for size in sizes]
@@ -166,13 +194,23 @@ def _finish_interrupted(tables: Sequence[Table], output: _Output) -> None:
             output.lines(table.footer())
 
 
-def _start_peers(peers: Sequence[Wanted], ranks: int, crews: dict[str, Crew], output: _Output) -> dict[str, str]:
+def _describe_hosts(hosts: Sequence[Sequence[int]]) -> str:
+    if len(hosts) == 1:
+        return "1, all ranks share memory"
+    return f"{len(hosts)} that share no memory: {'; '.join(name_ranks(list(ranks)) for ranks in hosts)}"
+
+
+def _start_peers(
+    peers: Sequence[Wanted], size: int, crews: dict[str, AnyCrew], output: _Output, ranks: Ranks | None
+) -> dict[str, str]:
     """Start the peers; returns those that could not be started, and why."""
     missing = {}
     for peer in peers:
         output.progress(f"starting {peer.name}")
         try:
-            crews[peer.name] = start_peer(peer, ranks)
+            if ranks is not None:
+                check_peer(peer)
+            crews[peer.name] = start_peer(peer, size) if ranks is None else ranks.start(peer.name)
         except CrewFailed as error:
             missing[peer.name] = str(error)
             output.clear()

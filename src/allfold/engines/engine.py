@@ -133,6 +133,15 @@ class Engine(ABC):
     def calls(self) -> int:
         """How many calls were begun."""
 
+    def hosts(self) -> list[list[int]]:
+        """The ranks, divided into those that share memory."""
+        return [list(range(self.size))]
+
+    @property
+    def address(self) -> str | None:
+        """The address of this host at which the connections to others end, if there are any."""
+        return None
+
     # What an engine may leave out ------------------------------------------------------------------------------------
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:

@@ -88,6 +88,7 @@ class Fabric(ABC):
     name: str
     rank: int
     size: int
+    address: str | None = None  # of this host, at which the connections end, where it is known
 
     @abstractmethod
     def send(self, peer: int, data: Bytes, tag: int) -> Transfer: ...

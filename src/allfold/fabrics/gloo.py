@@ -58,7 +58,7 @@ class StoreBoard(Board):
 
     def connect(self, host: str, timeout: float) -> Gloo:
         is_one_host = len(set(self.gather_all("host", host, timeout))) == 1
-        return Gloo(self, device_at("127.0.0.1" if is_one_host else choose_address(self, host, timeout)))
+        return Gloo(self, "127.0.0.1" if is_one_host else choose_address(self, host, timeout))
 
     def decide(self, what: str, proposal: bytes) -> bytes:
         with _store_errors():
@@ -169,13 +169,13 @@ class Gloo(Fabric):
 
     name = "gloo"
 
-    def __init__(self, board: StoreBoard, device: Any) -> None:
-        self.rank, self.size = board.rank, board.size
-        self._board, self._device = board, device
+    def __init__(self, board: StoreBoard, address: str, device: Any = None) -> None:
+        self.rank, self.size, self.address = board.rank, board.size, address
+        self._board, self._device = board, device or device_at(address)
         self.is_cut = False
         self.waiting: set[threading.Event] = set()  # those who wait for long transfers
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [device]
+        options._devices = [self._device]
         options._threads = 1
         options._timeout = _CONNECTING
         try:
@@ -220,7 +220,7 @@ class Gloo(Fabric):
             waiting.set()
 
     def another(self, name: str, ranks: Sequence[int]) -> Gloo:
-        return Gloo(self._board.some(name, ranks), self._device)
+        return Gloo(self._board.some(name, ranks), str(self.address), self._device)
 
 
 class _Sending:

@@ -155,6 +155,13 @@ class Islands(Engine):
     def calls(self) -> int:
         return self._calls
 
+    def hosts(self) -> list[list[int]]:
+        return self.islands
+
+    @property
+    def address(self) -> str | None:
+        return self.fabric.address
+
     def look(self, now: float) -> None:
         """End calls whose time is up; called by the thread that watches."""
         for job in list(self._open):
