@@ -286,20 +286,20 @@ class _Rank:
             place = self._home(target)
             if place.space != OUTPUT or place.at != length or last_use.get(place, -1) >= now:
                 return ()
-            if self.lies.get(target, place) == place and self._is_read(target, now, step):
+            between = self.steps[now : self.steps.index(step)]
+            if any(fold.target == target for one in between for fold in one.folds):
+                return ()
+            if self.lies.get(target, place) == place and self._is_read(target, [*between, step]):
                 return ()
             places.append(place)
         first = places[0].at
         return tuple(places) if [place.at for place in places] == list(range(first, first + len(places))) else ()
 
-    def _is_read(self, cell: int, now: int, last: _Step) -> bool:
-        """Whether this rank uses a chunk from step `now` up to the step `last`."""
-        for step in self.steps[now : self.steps.index(last) + 1]:
-            if any(cell in self.whole.cells[number] for number in step.sends):
-                return True
-            if any(cell in fold.cells or (step is not last and cell == fold.target) for fold in step.folds):
-                return True
-        return False
+    def _is_read(self, cell: int, steps: Sequence[_Step]) -> bool:
+        """Whether this rank sends or folds a chunk in one of these steps."""
+        sent = (number for step in steps for number in step.sends)
+        read = (fold for step in steps for fold in step.folds)
+        return any(cell in self.whole.cells[number] for number in sent) or any(cell in fold.cells for fold in read)
 
 
 # The proof ------------------------------------------------------------------------------------------------------------
