@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -176,8 +177,39 @@ def groups(comm: Communicator, hosts: Sequence[int]) -> None:
     assert all((array == 6).all() for array in arrays)
 
 
+def traces(comm: Communicator, hosts: Sequence[int]) -> None:
+    before = comm._engine.calls()
+    with comm.trace() as trace:
+        comm.all_reduce(np.ones(3))
+        comm.all_reduce(np.ones(LONG, np.float32))
+        comm.all_reduce(np.ones(5000), algorithm="ring")
+    wire = [event for event in trace.events if event.memory == "wire"]
+    inside = [event for event in trace.events if event.memory != "wire"]
+    assert {event.call - before for event in wire} == {1, 2, 3}
+    assert {event.rank for event in wire} == set(range(comm.size))
+    assert {event.rank for event in inside} == {rank for group in islands_of(hosts) for rank in group if len(group) > 1}
+    host_of = {rank: number for number, group in enumerate(islands_of(hosts)) for rank in group}
+    assert all(host_of[event.rank] != host_of[event.peers[0]] for event in wire)
+    assert all(host_of[event.rank] == host_of[peer] for event in inside for peer in event.peers)
+    sent, received = (
+        Counter(
+            (event.call, *((event.rank, *event.peers) if starts == "send" else (*event.peers, event.rank)), event.bytes)
+            for event in wire
+            if event.what.startswith(starts)
+        )
+        for starts in ("send", "receive")
+    )
+    assert sent == received
+    ends: dict[Any, float] = {}
+    for row in sorted((row for row in trace.to_chrome()["traceEvents"] if row["ph"] == "X"), key=lambda row: row["ts"]):
+        track = row["pid"], row["tid"]
+        assert ends.get(track, 0) <= row["ts"] + 0.01, row
+        ends[track] = row["ts"] + row["dur"]
+    comm.barrier()
+
+
 def everything(comm: Communicator, hosts: Sequence[int]) -> None:
-    for work in (reductions, copies, named_algorithms, own_generator, messages, groups):
+    for work in (reductions, copies, named_algorithms, own_generator, messages, groups, traces):
         work(comm, hosts)
 
 

@@ -29,7 +29,7 @@ from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
-from ..engine import Call, Engine, check_groups, name_group
+from ..engine import Call, Engine, Event, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
@@ -37,6 +37,7 @@ from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
+from .recorder import Recorder, clock_shift
 from .wire import Links, Memory
 from .world import World
 
@@ -83,9 +84,10 @@ class Islands(Engine):
         self.island_ranks = next(group for group in self.islands if self.rank in group)
         self.local = {rank: number for number, rank in enumerate(self.island_ranks)}
         leaders = [group[0] for group in self.islands]
-        self.fronts = Fronts(fabric, [rank for rank in leaders if rank != self.rank]) if self.rank in leaders else None
-        self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.links = Links(fabric, inner.messages, self.local, FOREVER)
+        others = [rank for rank in leaders if rank != self.rank]
+        self.fronts = Fronts(self.links, others) if self.rank in leaders else None
+        self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
         self.answers: dict[int, int] = {}
@@ -162,6 +164,18 @@ class Islands(Engine):
     def address(self) -> str | None:
         return self.fabric.address
 
+    def start_trace(self) -> None:
+        self.island.native.start_trace()
+        self.links.recorder = Recorder(self)
+
+    def stop_trace(self) -> list[Event]:
+        recorder, self.links.recorder = self.links.recorder, None
+        inside = self.island.stop_trace()
+        if recorder is None:
+            return []
+        self.run(Call("barrier", None, None, None, 0, None, None, None), False)  # nothing else is under way after it
+        return recorder.events(inside, clock_shift(self))
+
     def look(self, now: float) -> None:
         """End calls whose time is up; called by the thread that watches."""
         for job in list(self._open):
@@ -209,6 +223,8 @@ class Islands(Engine):
         try:
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
+            if self.links.recorder is not None:
+                self.links.recorder.begins(job)
             ways.perform(self, job)
             if self.fronts is not None:
                 self.fronts.expect()

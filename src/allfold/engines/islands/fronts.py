@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...fabrics.fabric import Bytes, Fabric, Transfer
+from ...fabrics.fabric import Bytes, Transfer
+from .wire import Links
 
 DIGEST_BYTES = 16
 TEXT_BYTES = 496
@@ -36,8 +37,8 @@ class Front(NamedTuple):
 class Fronts:
     """One leader's end."""
 
-    def __init__(self, fabric: Fabric, peers: Sequence[int]) -> None:
-        self._fabric, self.peers = fabric, list(peers)
+    def __init__(self, links: Links, peers: Sequence[int]) -> None:
+        self._links, self.peers = links, list(peers)
         self._rooms = {peer: np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8) for peer in self.peers}
         self._posted: dict[int, Transfer] = {}
         self._sent: list[Transfer] = []
@@ -46,7 +47,7 @@ class Fronts:
 
     def expect(self) -> None:
         """Post the receives of the next call; what came in the last one is no longer needed."""
-        self._posted = {peer: self._fabric.receive(peer, room, _TAG) for peer, room in self._rooms.items()}
+        self._posted = {peer: self._links.fabric.receive(peer, room, _TAG) for peer, room in self._rooms.items()}
 
     def send(self, digest: bytes, text: str, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
@@ -55,10 +56,12 @@ class Fronts:
         self._front[:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
         if data is not None:
             self._front[_HEAD_BYTES : _HEAD_BYTES + data.size] = data
-        self._sent = [self._fabric.send(peer, self._front, _TAG) for peer in self.peers]
+        self._sent = [self._links.send(peer, self._front, _TAG) for peer in self.peers]
 
     def receive(self, peer: int, within: float) -> Front:
         """What a peer says of this call; valid until `expect`."""
-        self._posted.pop(peer).wait(within)
-        room = self._rooms[peer]
+        transfer, room, recorder = self._posted.pop(peer), self._rooms[peer], self._links.recorder
+        if recorder is not None:
+            transfer = recorder.awaits(transfer, peer, room.size)
+        transfer.wait(within)
         return Front(room[:DIGEST_BYTES].tobytes(), room)

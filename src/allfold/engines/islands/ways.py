@@ -129,8 +129,8 @@ def _cross(engine: Islands, job: Job, array: Flat) -> None:
     if not travels_along:
         tag = job.tag()
         parts = [np.empty_like(array) for _ in fronts.peers]
-        transfers = [engine.fabric.receive(*one, tag) for one in zip(fronts.peers, map(_bytes, parts), strict=True)]
-        transfers += [engine.fabric.send(peer, data, tag) for peer in fronts.peers]
+        transfers = [engine.links.receive(*one, tag) for one in zip(fronts.peers, map(_bytes, parts), strict=True)]
+        transfers += [engine.links.send(peer, data, tag) for peer in fronts.peers]
     said = engine.compare(job)
     for transfer in transfers:
         transfer.wait(job.left())

@@ -6,7 +6,7 @@ Inside an island a message goes through shared memory, to other islands by the f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ...ops import Op
 from ...programs.messages import Kind, Message, MessagePrograms, Place
 from ...programs.versions import INPUT, OUTPUT, WORK
 from ..arrays import Flat
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
 
 _MOST_KEPT = 64 << 20
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
@@ -38,18 +41,23 @@ class Links:
     """To every rank of a group, whatever way."""
 
     def __init__(self, fabric: Fabric, channel: _native.Channel, local: dict[int, int], limit: float) -> None:
-        self._fabric, self._channel, self._limit = fabric, channel, limit
+        self.fabric, self._channel, self._limit = fabric, channel, limit
         self._local = local  # by rank of this island: its number there
+        self.recorder: Recorder | None = None  # while a trace is on
 
     def send(self, peer: int, data: Bytes, tag: int) -> Transfer:
         if (number := self._local.get(peer)) is None:
-            return self._fabric.send(peer, data, tag)
+            if self.recorder is not None:
+                return self.recorder.send(self.fabric, peer, data, tag)
+            return self.fabric.send(peer, data, tag)
         operation = self._channel.start(True, data, number, tag, None)
         return Inside(self._channel, operation, peer, self._limit)
 
     def receive(self, peer: int, data: Bytes, tag: int) -> Transfer:
         if (number := self._local.get(peer)) is None:
-            return self._fabric.receive(peer, data, tag)
+            if self.recorder is not None:
+                return self.recorder.receive(self.fabric, peer, data, tag)
+            return self.fabric.receive(peer, data, tag)
         operation = self._channel.start(False, data, number, tag, None)
         return Inside(self._channel, operation, peer, self._limit)
 
