@@ -23,11 +23,15 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
         seen, kind = array, find_dtype(array.dtype)
     elif (named := str(getattr(array, "dtype", ""))).startswith("torch."):  # NumPy has no bfloat16
         named = named.removeprefix("torch.")
-        detached = array.detach()
-        if not detached.is_contiguous():
-            raise UnfitArray("the tensor is not contiguous")
-        kind = find_dtype(named)
-        seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
+        kind, detached = find_dtype(named), array.detach()
+        if str(detached.layout) != "torch.strided":
+            raise UsageError(f"{what}: the tensor is sparse ({detached.layout})")
+        try:
+            if not detached.is_contiguous():
+                raise UnfitArray("the tensor is not contiguous")
+            seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
+        except (TypeError, RuntimeError) as error:  # on another device, or to be conjugated first
+            raise UsageError(f"{what}: {error}") from None
     else:
         try:
             name, seen = _native.view(array, written, dtype)

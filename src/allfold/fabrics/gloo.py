@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._autograd import _enable_record_function as let_profilers_see
+from torch._C._autograd import _profiler_enabled as profiler_is_on
 
 from ..errors import AllfoldError, UsageError
 from .addresses import choose_address
@@ -190,22 +192,16 @@ class Gloo(Fabric):
             board.secret.challenge(self, _CONNECTING.total_seconds())
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
-        try:
+        with _unrecorded(peer):
             return self._begun(self._group.send([_tensor(data)], peer, tag), peer, data)
-        except RuntimeError as error:
-            raise Disconnected(_first_line(error), peer) from None
 
     def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
-        try:
+        with _unrecorded(peer):
             return self._begun(self._group.recv([_tensor(data)], peer, tag), peer, data)
-        except RuntimeError as error:
-            raise Disconnected(_first_line(error), peer) from None
 
     def receive_any(self, data: Bytes, tag: int) -> _Sending:
-        try:
+        with _unrecorded(None):
             return _Sending(self._group.recv_anysource([_tensor(data)], tag), None)
-        except RuntimeError as error:
-            raise Disconnected(_first_line(error), None) from None
 
     def _begun(self, work: Any, peer: int, data: Bytes) -> _Sending:
         return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
@@ -214,13 +210,36 @@ class Gloo(Fabric):
         self.is_cut = True
         # gloo can give up nothing, but a wait that times out closes all connections of its group, and so ends all waits.
         peer = (self.rank + 1) % self.size
-        with contextlib.suppress(RuntimeError):
-            self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, MOST_TAG - 1).wait(timedelta(milliseconds=1))
+        with contextlib.suppress(RuntimeError, Disconnected):
+            with _unrecorded(peer):
+                work = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, MOST_TAG - 1)
+            work.wait(timedelta(milliseconds=1))
         for waiting in list(self.waiting):
             waiting.set()
 
     def another(self, name: str, ranks: Sequence[int]) -> Gloo:
         return Gloo(self._board.some(name, ranks), str(self.address), self._device)
+
+
+class _unrecorded:
+    """Begin a transfer; its errors become ours. No profiler of torch's sees it.
+
+    A profiler that is on keeps memory for every transfer until it ends. Ours may end after the profiler was stopped, and
+    would write to memory that is gone.
+    """
+
+    def __init__(self, peer: int | None) -> None:
+        self._peer, self._is_on = peer, profiler_is_on()
+
+    def __enter__(self) -> None:
+        if self._is_on:
+            let_profilers_see(False)
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
+        if self._is_on:
+            let_profilers_see(True)
+        if isinstance(error, RuntimeError):
+            raise Disconnected(_first_line(error), self._peer) from None
 
 
 class _Sending:
