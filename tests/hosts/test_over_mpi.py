@@ -1,0 +1,32 @@
+"""The same results on pretended hosts over MPI as over gloo (test_pretended.py): ranks that mpirun has started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_pretended import HOSTS
+
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+OPTIONS = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or MPIRUN is None,
+    reason="there is no MPI: make bench-peers installs one",
+)
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_across_hosts_over_mpi(hosts: tuple[int, ...]) -> None:
+    script = Path(__file__).with_name("mpi_rank.py")
+    words = [str(MPIRUN), "-n", str(sum(hosts)), *OPTIONS, sys.executable, str(script), ",".join(map(str, hosts))]
+    as_root = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }  # containers often have no other user
+    ended = subprocess.run(words, env=os.environ | as_root, capture_output=True, text=True, timeout=180, check=False)
+    assert ended.stdout.count("has passed") == sum(hosts) and ended.returncode == 0, ended.stdout + ended.stderr
