@@ -394,6 +394,11 @@ def test_every_function_with_other_numbers_of_ranks(ranks: int) -> None:
     run_ranks(work_through, ranks, ranks, [case.__name__ for case in CASES])
 
 
+def test_every_function_on_two_hosts() -> None:
+    names = [case.__name__ for case in CASES if case is not all_reduce_of_tensors_in_shared_memory]
+    run_ranks(work_through, 4, 4, names, hosts=2)
+
+
 # Calls that nobody waits for ------------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,18 @@ def test_training_gives_what_one_process_gives(way: Callable[[int], Any]) -> Non
             assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
 
 
+def in_every_way(rank: int) -> list[list[list[float]]]:
+    return [way(rank) for way in AS_ALONE]
+
+
+def test_training_on_two_hosts_gives_what_one_process_gives() -> None:
+    wanted = alone()
+    for results in run_ranks(in_every_way, RANKS, hosts=2):
+        for result in filter(None, results):
+            for came, expected in zip(result, wanted, strict=True):
+                assert torch.allclose(torch.tensor(came), torch.tensor(expected), atol=1e-6)
+
+
 # Against gloo, bit by bit where two ranks add two numbers -------------------------------------------------------------
 
 

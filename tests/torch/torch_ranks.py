@@ -37,11 +37,12 @@ def run_ranks(
     backend: str = "allfold",
     timeout: float = 100.0,
     init: bool = True,
+    hosts: int = 1,
 ) -> list[Any]:
     """Run `work(rank, *args)` on as many ranks of one group; the results, by rank. A rank that raises fails the test.
 
     `work` must be a function of a module. Without `init` the ranks make their group themselves, in the file store whose
-    path comes as the first argument.
+    path comes as the first argument. `hosts`: pretend that the ranks are on so many.
     """
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
@@ -50,7 +51,7 @@ def run_ranks(
         ends = [_server.Pipe(duplex=False) for _ in range(ranks)]
         group = (backend, store, ranks, timeout) if init else None
         processes = [
-            _server.Process(target=_rank, args=(sending, work, rank, group, args), daemon=True)
+            _server.Process(target=_rank, args=(sending, work, rank, group, args, rank * hosts // ranks), daemon=True)
             for rank, (_, sending) in enumerate(ends)
         ]
         try:
@@ -80,9 +81,15 @@ def _result(rank: int, receiving: Connection) -> Any:
 
 
 def _rank(
-    sending: Connection, work: Callable[..., Any], rank: int, group: tuple[str, str, int, float] | None, args: Any
+    sending: Connection,
+    work: Callable[..., Any],
+    rank: int,
+    group: tuple[str, str, int, float] | None,
+    args: Any,
+    host: int,
 ) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["ALLFOLD_HOSTID"] = str(host)
     try:
         with _group(rank, *group) if group is not None else contextlib.nullcontext():
             result = work(rank, *args)

@@ -16,6 +16,8 @@ def contiguous(collective: str, array: Any) -> Any:
     """The array itself, without gradient tracking, if it is contiguous; otherwise a contiguous copy."""
     if array is None:
         return None
+    if type(array).__name__ == "PyCapsule":  # of DLPack
+        raise UsageError(f"{collective}: this needs a copy, and a capsule can be read once only; pass the array itself")
     if hasattr(array, "detach") and hasattr(array, "contiguous"):  # a torch tensor
         return array.detach().contiguous()
     try:
