@@ -3,13 +3,16 @@ messages and groups work across, and whatever goes wrong is named everywhere."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.engines.reference.replay import replay
 from allfold.errors import ScheduleError
+from allfold.price.topology.topology import Topology
 from allfold.registry import algorithms, schedule
 
 HOSTS = [(1, 3), (2, 2), (2, 1, 1)]
@@ -419,3 +423,20 @@ def test_hosts_that_make_no_sense(ranks: int, hosts: Any, says: str) -> None:
 
 def barrier(comm: Communicator) -> None:
     comm.barrier()
+
+
+# Commands inside the ranks of a launcher ------------------------------------------------------------------------------
+
+
+def test_topo_measures_what_is_between_the_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "hosts.json"
+    words = ["run", "-n", "4", "--hosts", "2", "-m", "allfold", "topo", "--json", "--emit", str(file)]
+    command = [sys.executable, "-m", "allfold", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["hosts"] == [[0, 1], [2, 3]]
+    (wire,) = found["wires"]
+    assert 1e-6 < wire["overhead"] < wire["latency"] < 1 and 1e6 < wire["bandwidth"] < 1e12
+    topology = Topology.from_json(file.read_text(encoding="utf-8"))
+    assert topology.ranks == 4 and found["topology"] == topology.to_json()

@@ -5,21 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
+from ..engines.engine import Wire
 from ..errors import UsageError
 from ..files import write_whole
-from ..price.cost.plan import plan
+from ..launch.environment import launched_place
+from ..launch.spawn import init
+from ..price.cost.plan import duration, plan
+from ..price.topology.machines import hosts as hosts_under_a_switch
 from ..price.topology.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
 from ..price.topology.topology import Topology
 from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
+from ..wording import name_ranks
 from .choose import one_rank_count
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
 Show the hardware of this machine: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
 drawing, with what it means for the choice of an algorithm. Missing hardware is listed as missing. A container's CPU limit is
-taken into account."""
+taken into account. Started by a launcher on several hosts, it measures what connects them, and rank 0 prints; --emit then
+writes the hosts as a topology with these figures."""
 
 _EPILOG = """\
 example:
@@ -27,7 +34,10 @@ example:
   this machine
   …
   $ allfold topo --emit here.json        # as a topology, with built-in figures, for allfold plan --topology here.json
-  $ allfold topo --svg here.svg --json"""
+  $ allfold topo --svg here.svg --json
+
+  $ torchrun --nnodes 2 --nproc-per-node 4 … -m allfold topo --emit hosts.json      # what is between two hosts
+  $ allfold plan --topology hosts.json --size 64M"""
 
 _SMALL, _LARGE = 1024, 64 * 2**20
 
@@ -43,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if (place := launched_place()) is not None and place.size > 1:
+        return _across_hosts(arguments)
     machine = read_machine()
     ranks = max(2, machine.usable) if arguments.ranks is None else one_rank_count(arguments.ranks)
     if arguments.gpus and arguments.emit is None:
@@ -62,6 +74,60 @@ def run(arguments: argparse.Namespace) -> int:
     write_lines(["", *drawing_as_text(machine, min(width(), 100)), ""], arguments.color)
     write_lines(textwrap.wrap(" ".join(meaning), min(width(), 100)), arguments.color)
     return 0
+
+
+def _across_hosts(arguments: argparse.Namespace) -> int:
+    """Every rank of a launcher's run comes here; rank 0 prints."""
+    if arguments.gpus or arguments.svg is not None or arguments.ranks is not None:
+        raise UsageError("inside the ranks of a launcher, topo takes --emit and --json only")
+    with init() as comm:
+        hosts, wires = comm._engine.hosts(), comm._engine.wires()
+        comm.barrier()
+    if comm.rank:
+        return 0
+    if len(hosts) == 1:
+        raise UsageError(
+            f"all {comm.size} ranks share the memory of this host, and nothing is between them; run allfold topo alone"
+        )
+    topology = _hosts_topology(hosts, wires)
+    if arguments.emit is not None:
+        if topology is None:
+            raise UsageError(
+                f"--emit: a topology of hosts has as many ranks on each, not {[len(one) for one in hosts]}"
+            )
+        write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
+    if arguments.json:
+        emitted = None if topology is None else topology.to_json()
+        write_json({"hosts": hosts, "wires": [asdict(wire) for wire in wires], "topology": emitted})
+        return 0
+    rows = [
+        [
+            *(name_ranks(list(ranks)) for ranks in wire.hosts),
+            duration(wire.latency),
+            duration(wire.overhead),
+            f"{wire.bandwidth / 1e9:.2f} GB/s",
+            f"{wire.all_ranks / 1e9:.2f} GB/s",
+        ]
+        for wire in wires
+    ]
+    head = ("ranks of a host", "and of another", "latency", "to begin a send", "two ranks", "all ranks")
+    write_table(head, rows, arguments.color, left=2)
+    return 0
+
+
+def _hosts_topology(hosts: Sequence[Sequence[int]], wires: Sequence[Wire]) -> Topology | None:
+    """Hosts under one switch, as slow as the slowest two of them; None where they have different numbers of ranks."""
+    if len({len(ranks) for ranks in hosts}) > 1:
+        return None
+    overhead = max(wire.overhead for wire in wires)
+    latency = max(wire.latency for wire in wires)
+    return hosts_under_a_switch(
+        len(hosts),
+        ranks_per_host=len(hosts[0]),
+        bandwidth=min(max(wire.bandwidth, wire.all_ranks) for wire in wires),
+        latency=max(0.0, latency - overhead) / 2,  # two cards are on the way
+        overhead=overhead,
+    )
 
 
 def means(machine: Machine) -> Iterator[str]:

@@ -100,6 +100,17 @@ class Event:
     worked: int
 
 
+@dataclass(frozen=True)
+class Wire:
+    """What connects two hosts, as measured."""
+
+    hosts: tuple[list[int], list[int]]  # the ranks of each
+    latency: float  # seconds, for a small message between two ranks
+    overhead: float  # of those, seconds in which the sender is busy
+    bandwidth: float  # bytes per second, between two ranks
+    all_ranks: float  # bytes per second each way, if as many ranks as possible exchange in pairs
+
+
 class Engine(ABC):
     """See the top of this file."""
 
@@ -136,6 +147,10 @@ class Engine(ABC):
     def hosts(self) -> list[list[int]]:
         """The ranks, divided into those that share memory."""
         return [list(range(self.size))]
+
+    def wires(self) -> list[Wire]:
+        """How fast the connections of every two hosts are. Every rank calls it."""
+        return []
 
     @property
     def address(self) -> str | None:

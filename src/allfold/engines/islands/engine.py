@@ -29,7 +29,7 @@ from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
-from ..engine import Call, Engine, Event, check_groups, name_group
+from ..engine import Call, Engine, Event, Wire, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
@@ -37,6 +37,7 @@ from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
+from .probe import probe
 from .recorder import Recorder, clock_shift
 from .wire import Links, Memory
 from .world import World
@@ -159,6 +160,9 @@ class Islands(Engine):
 
     def hosts(self) -> list[list[int]]:
         return self.islands
+
+    def wires(self) -> list[Wire]:
+        return probe(self)
 
     @property
     def address(self) -> str | None:
