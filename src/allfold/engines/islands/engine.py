@@ -230,8 +230,6 @@ class Islands(Engine):
             if self.links.recorder is not None:
                 self.links.recorder.begins(job)
             ways.perform(self, job)
-            if self.fronts is not None:
-                self.fronts.expect()
             job.end(None)
         except Disconnected as error:
             job.end(self._explained(error))

@@ -1,11 +1,12 @@
 """What the first ranks of the islands tell each other in every call: which call it is, and the data if they are few.
 
-A front has a fixed length, and the receive of the next one is always posted: whatever calls the ranks make, a front is
+A front has a fixed length, and the receives of the next ones are always posted: whatever calls the ranks make, a front is
 met by a front, and a small call crosses in one message.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ TEXT_BYTES = 496
 _HEAD_BYTES = DIGEST_BYTES + TEXT_BYTES
 MOST_DATA = 4096 - _HEAD_BYTES
 _TAG = 2**31 - 1
+# gloo sends when it knows that the receive is posted. So the receives of the next calls are posted well before them.
+_AHEAD = 2
 
 
 class Front(NamedTuple):
@@ -39,15 +42,16 @@ class Fronts:
 
     def __init__(self, links: Links, peers: Sequence[int]) -> None:
         self._links, self.peers = links, list(peers)
-        self._rooms = {peer: np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8) for peer in self.peers}
-        self._posted: dict[int, Transfer] = {}
+        self._posted: dict[int, deque[tuple[Transfer, Bytes]]] = {peer: deque() for peer in self.peers}
+        self._read: dict[int, Bytes] = {}  # what came last, and may still be read
         self._sent: list[Transfer] = []
-        self._front = np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
-        self.expect()
+        self._front = _room()
+        for peer in self.peers:
+            for _ in range(_AHEAD):
+                self._post(peer, _room())
 
-    def expect(self) -> None:
-        """Post the receives of the next call; what came in the last one is no longer needed."""
-        self._posted = {peer: self._links.fabric.receive(peer, room, _TAG) for peer, room in self._rooms.items()}
+    def _post(self, peer: int, room: Bytes) -> None:
+        self._posted[peer].append((self._links.fabric.receive(peer, room, _TAG), room))
 
     def send(self, digest: bytes, text: str, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
@@ -59,9 +63,15 @@ class Fronts:
         self._sent = [self._links.send(peer, self._front, _TAG) for peer in self.peers]
 
     def receive(self, peer: int, within: float) -> Front:
-        """What a peer says of this call; valid until `expect`."""
-        transfer, room, recorder = self._posted.pop(peer), self._rooms[peer], self._links.recorder
+        """What a peer says of this call; valid until the next one."""
+        (transfer, room), recorder = self._posted[peer].popleft(), self._links.recorder
         if recorder is not None:
             transfer = recorder.awaits(transfer, peer, room.size)
         transfer.wait(within)
+        read, self._read[peer] = self._read.get(peer), room
+        self._post(peer, _room() if read is None else read)
         return Front(room[:DIGEST_BYTES].tobytes(), room)
+
+
+def _room() -> Bytes:
+    return np.zeros(_HEAD_BYTES + MOST_DATA, np.uint8)
