@@ -25,7 +25,7 @@ import numpy as np
 
 from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...fabrics.fabric import FOREVER, Disconnected, Fabric
+from ...fabrics.fabric import FOREVER, Disconnected, Fabric, Transfer
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
@@ -45,6 +45,8 @@ from .world import World
 _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
+
+_STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error; no call has it (see Job.tag)
 
 _worlds: set[World] = set()  # those that this process has not left
 _processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
@@ -100,6 +102,7 @@ class Islands(Engine):
         self._calls, self._groups = 0, 0
         self._performs = 0  # the thread that makes a call
         self._open: list[Job] = []
+        self._stray: list[Transfer] = []  # kept: a transfer that is dropped may take its connection with it
         self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
@@ -354,10 +357,21 @@ class Islands(Engine):
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
             return type(self._error)(*self._error.args)
-        peer = "a rank" if error.peer is None else self.world.where([error.peer], self.ranks)
-        lost = RankLost(f"{peer} cannot be reached any more: {error}")
+        who = "a rank" if error.peer is None else self.world.where(self._cut_off_with(error.peer), self.ranks)
+        lost = RankLost(f"{who} cannot be reached any more: {error}")
         self._give_up(lost)
         return lost
+
+    def _cut_off_with(self, peer: int) -> list[int]:
+        """The ranks on a peer's host that cannot be reached either: a launcher ends all ranks of a host with the first."""
+        gone, byte = [peer], np.zeros(1, np.uint8)
+        for rank in next(island for island in self.islands if peer in island):
+            try:
+                if rank != peer:
+                    self._stray.append(self.fabric.send(rank, byte, _STRAY_TAG))
+            except Disconnected:
+                gone.append(rank)
+        return sorted(gone)
 
     def _give_up(self, told: AllfoldError, own: AllfoldError | None = None) -> None:
         """Fail here, and on all other ranks."""

@@ -158,7 +158,9 @@ class World:
                         one.somebody_left(source)
             return
         if frame.news == News.FAILED and frame.numbers[0] >= 0:
-            self._lose([frame.numbers[0]], frame.text.decode())
+            # Whoever said so may have ended before all were told: a launcher ends all ranks of a host with the first.
+            if self._lose([frame.numbers[0]], frame.text.decode()):
+                self.post.send_all(self.others(self.mine), frame)
             return
         with self._lock:
             engine = self._engines.get(frame.group)
