@@ -234,11 +234,12 @@ def said_by(comm: Communicator, work: Callable[[], Any]) -> tuple[str, str, floa
     return "", "", time.monotonic() - began
 
 
-def killed(comm: Communicator, victim: int) -> tuple[str, str, float]:
-    comm.barrier()
+def killed(comm: Communicator, victim: int, length: int = 300_000) -> tuple[str, str, float]:
+    """When the victim has left the barrier, others may still be in it."""
     if comm.rank == victim:
+        comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    return said_by(comm, lambda: comm.all_reduce(np.ones(300_000)))
+    return said_by(comm, lambda: (comm.barrier(), comm.all_reduce(np.ones(length))))
 
 
 @pytest.mark.parametrize("victim", [1, 2])
@@ -296,10 +297,7 @@ def test_abort_frees_all_hosts() -> None:
 
 
 def survives(comm: Communicator) -> tuple[float, str]:
-    comm.barrier()
-    if comm.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    kind, _, _ = said_by(comm, lambda: comm.all_reduce(np.ones(3)))
+    kind, _, _ = killed(comm, 1, 3)
     assert kind == "RankLost"
     left = comm.shrink(timeout=20)
     array = np.full(3, comm.rank + 1.0)
