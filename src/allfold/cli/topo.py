@@ -29,15 +29,15 @@ taken into account. Started by a launcher on several hosts, it measures what con
 writes the hosts as a topology with these figures."""
 
 _EPILOG = """\
+between hosts: torchrun --nnodes 2 --nproc-per-node 4 … -m allfold topo --emit hosts.json
+               and then allfold plan --topology hosts.json --size 64M
+
 example:
   $ allfold topo
   this machine
   …
   $ allfold topo --emit here.json        # as a topology, with built-in figures, for allfold plan --topology here.json
-  $ allfold topo --svg here.svg --json
-
-  $ torchrun --nnodes 2 --nproc-per-node 4 … -m allfold topo --emit hosts.json      # what is between two hosts
-  $ allfold plan --topology hosts.json --size 64M"""
+  $ allfold topo --svg here.svg --json"""
 
 _SMALL, _LARGE = 1024, 64 * 2**20
 
