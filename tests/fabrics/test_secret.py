@@ -77,6 +77,27 @@ def test_a_seal_holds_for_one_name_one_value_and_one_secret() -> None:
     assert check_unsealed("place/0", b"here") == b"here"
 
 
+def test_boards_in_one_store_read_and_decide_what_was_sealed() -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from allfold.fabrics.gloo import board_in
+
+    store, secret = dist.HashStore(), Secret(RIGHT.encode())
+    first, second = (board_in(store, rank, 2, secret).some("left", [0, 1]) for rank in range(2))
+    first.put("place", b"here")
+    assert second.read("place", 0) == b"here" and store.get("left/place/0") != b"here"
+    assert [first.decide("who", b"[0]"), second.decide("who", b"[1]")] == [b"[0]", b"[0]"]
+    stranger = board_in(store, 1, 2, Secret(WRONG.encode())).some("left", [0, 1])
+    with pytest.raises(AllfoldError, match=r"rank 0 is refused: .* not written with the secret"):
+        stranger.read("place", 0)
+    with pytest.raises(AllfoldError, match="not written with the secret"):
+        stranger.decide("who", b"[1]")
+    with pytest.raises(AllfoldError, match="this rank has none"):
+        board_in(store, 1, 2, None).some("left", [0, 1]).decide("who", b"[1]")
+    store.set("left/open", "[1]")
+    with pytest.raises(AllfoldError, match="without a secret, or a stranger"):
+        first.decide("open", b"[0]")
+
+
 # The challenge --------------------------------------------------------------------------------------------------------
 
 

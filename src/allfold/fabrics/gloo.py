@@ -100,10 +100,9 @@ class _Sealed(dist.Store):  # type: ignore[misc]
 
     def compare_set(self, key: str, expected: str, desired: str | bytes) -> bytes:
         if expected:
-            raise NotImplementedError
-        # What a store compares is text for some kinds of stores.
-        sealed = self._secret.seal(key, desired.encode() if isinstance(desired, str) else bytes(desired)).hex()
-        return self._secret.open(key, bytes.fromhex(self._store.compare_set(key, expected, sealed).decode("ascii")))
+            raise AllfoldError(f"{key!r}: a sealed store keeps the first value, and compares with nothing else")
+        sealed = self._secret.seal(key, desired.encode() if isinstance(desired, str) else bytes(desired))
+        return self._secret.open(key, self._store.compare_set(key, expected, sealed.decode("ascii")))
 
     def check(self, keys: list[str]) -> bool:
         return bool(self._store.check(keys))

@@ -47,7 +47,8 @@ class Secret:
         return cls(found)
 
     def seal(self, name: str, value: bytes) -> bytes:
-        return _SEALED + self._sign(b"entry", name.encode(), value) + value
+        """Text remains text: some stores compare nothing else."""
+        return _SEALED + self._sign(b"entry", name.encode(), value).hex().encode() + value
 
     def open(self, name: str, sealed: bytes) -> bytes:
         """What was sealed under this name. Raises `AllfoldError` if it was not, or with another secret."""
@@ -56,8 +57,8 @@ class Secret:
                 f"a rank without a secret, or a stranger, has written {name!r} where the ranks meet; "
                 f"this rank has one (ALLFOLD_SECRET), and all ranks need the same"
             )
-        seal, value = (rest := sealed[len(_SEALED) :])[:_BYTES], rest[_BYTES:]
-        if not hmac.compare_digest(seal, self._sign(b"entry", name.encode(), value)):
+        seal, value = (rest := sealed[len(_SEALED) :])[: 2 * _BYTES], rest[2 * _BYTES :]
+        if not hmac.compare_digest(seal, self._sign(b"entry", name.encode(), value).hex().encode()):
             raise AllfoldError(
                 f"{name!r}, where the ranks meet, was not written with the secret of this rank; "
                 f"all ranks need the same ALLFOLD_SECRET"
