@@ -20,6 +20,7 @@ import pytest
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
+from allfold.engines.islands.wire import Memory
 from allfold.engines.reference.replay import replay
 from allfold.errors import ScheduleError
 from allfold.price.topology.topology import Topology
@@ -220,6 +221,18 @@ def everything(comm: Communicator, hosts: Sequence[int]) -> None:
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_across_hosts(hosts: tuple[int, ...]) -> None:
     af.spawn(everything, sum(hosts), args=(hosts,), hosts=hosts, timeout=200)
+
+
+def test_memory_of_messages_is_used_again_and_little_is_kept() -> None:
+    memory = Memory()
+    for bytes, again in ((100, False), (1 << 20, True), (128 << 20, False)):
+        first = memory.take(bytes)
+        memory.give_back(first)
+        assert (memory.take(bytes) is first) == again
+    many = [memory.take(1 << 20) for _ in range(100)]
+    for one in many:
+        memory.give_back(one)
+    assert sum(map(len, memory._free.values())) <= 64
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------

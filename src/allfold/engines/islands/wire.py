@@ -22,7 +22,7 @@ from ..arrays import Flat
 if TYPE_CHECKING:
     from .recorder import Recorder
 
-_MOST_KEPT = 64 << 20
+_LEAST_KEPT, _MOST_KEPT = 1 << 16, 64 << 20  # bytes; less is cheap to have anew, and more too much to keep
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 
 
@@ -78,6 +78,8 @@ class Memory:
 
     def give_back(self, memory: Bytes) -> None:
         """After everything that was sent from it or received into it has been waited for."""
+        if not _LEAST_KEPT <= memory.size <= _MOST_KEPT:
+            return
         if self._kept + memory.size > _MOST_KEPT:
             self._free.clear()
             self._kept = 0
