@@ -178,6 +178,21 @@ class PyCommunicator {
         return long_way_(collective, input, output, op, root, algorithm, in_background, timeout, dtype);
     }
 
+    // A call that can take the fast path, for `perform`; None if it cannot. Other threads make no calls meanwhile.
+    nb::object prepared(int collective, nb::handle output, nb::handle op, int root, nb::handle dtype, bool vouched) {
+        auto job = std::make_unique<Job>();
+        try {
+            nb::object number = nb::none();
+            if (!op.is_none()) number = nb::borrow(PyDict_GetItem(op_numbers().ptr(), op.ptr()));
+            if (!number.is_valid()) return nb::none();
+            nb::float_ forever(1e7);  // whoever calls watches over the time
+            prepare(*job, collective, nb::none(), output, number, root, nb::none(), forever, dtype, vouched);
+        } catch (const std::exception&) {
+            return nb::none();
+        }
+        return nb::cast(job.release(), nb::rv_policy::take_ownership);
+    }
+
     // Runs one call, or passes it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
@@ -258,6 +273,7 @@ class PyCommunicator {
         Array array(object, false, std::nullopt);
         return native_->in_shared_memory(array.data, array.elements * size_of(array.dtype));
     }
+    void sleep_early() { native_->sleep_early(); }
     uint64_t calls() const { return native_->calls(); }
 
     // An error is about to leave a call. An error in handling it never replaces it.
@@ -284,7 +300,6 @@ class PyCommunicator {
         return list;
     }
 
-  private:
     struct Job {
         Array input, output;
         std::string algorithm, op_name;
@@ -302,6 +317,17 @@ class PyCommunicator {
         Job(const Job&) = delete;
     };
 
+    void perform(Job& job) {
+        constexpr size_t small = 16 << 10;
+        Interpreter interpreter;
+#if defined(__SANITIZE_THREAD__)
+        interpreter.release();  // if kept, it would order accesses that ThreadSanitizer should see as unordered
+#endif
+        if (job.call.elements * size_of(job.call.dtype) > small) interpreter.release();
+        native_->run(job.call, [&] { interpreter.release(); }, check_signals);
+    }
+
+  private:
     // The interpreter's lock, released only when a call takes longer: a small call is over before another thread could
     // take the lock.
     class Interpreter {
@@ -321,16 +347,6 @@ class PyCommunicator {
             throw EngineError(Fault::usage, std::string(name) +
                                                 ": called from inside an operation, while the call that it belongs " +
                                                 "to is under way on the same communicator, and would wait for itself");
-    }
-
-    void perform(Job& job) {
-        constexpr size_t small = 16 << 10;
-        Interpreter interpreter;
-#if defined(__SANITIZE_THREAD__)
-        interpreter.release();  // if kept, it would order accesses that ThreadSanitizer should see as unordered
-#endif
-        if (job.call.elements * size_of(job.call.dtype) > small) interpreter.release();
-        native_->run(job.call, [&] { interpreter.release(); }, check_signals);
     }
 
     static void check_signals() {
@@ -574,6 +590,7 @@ static nb::object caller(nb::handle communicator) {
 
 void bind_communicator(nb::module_& module) {
     nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
+    nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
                       nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>>())
@@ -581,11 +598,15 @@ void bind_communicator(nb::module_& module) {
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))
+        .def("prepared", &PyCommunicator::prepared, nb::arg("collective"), nb::arg("output"), nb::arg("op").none(),
+             nb::arg("root"), nb::arg("dtype").none(), nb::arg("vouched"))
+        .def("perform", &PyCommunicator::perform)
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
         .def("end", &PyCommunicator::end)
         .def("abort", &PyCommunicator::abort)
         .def("in_shared_memory", &PyCommunicator::in_shared_memory)
+        .def("sleep_early", &PyCommunicator::sleep_early)
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);

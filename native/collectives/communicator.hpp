@@ -115,6 +115,9 @@ class Communicator {
     static size_t post_bytes();
     static size_t work_bytes() { return 2 * window_bytes; }
 
+    // Before the first call: see Patience::for_wires.
+    void sleep_early() { patience_ = Patience::for_wires(); }
+
     // `before_blocking` is called when a wait takes longer than a short spin. `interrupted` is called now and then
     // during long waits; it ends the call by throwing. Calls take turns: one that comes while another is under way
     // waits for it, within its timeout.
@@ -165,7 +168,7 @@ class Communicator {
     void await_peer(Running& running, uint32_t peer, uint64_t target);
     void meet(Running& running, uint32_t peer);
     Clock::duration on_stall(Running& running, uint32_t peer);
-    void check_peers(Running& running, uint32_t awaited);
+    void check_peers(Running& running, uint32_t awaited, bool asks);
     [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
     void publish_progress(uint64_t value);
     int32_t process_of(uint32_t peer) const;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto nap = 20ms;  // the longest sleep before checking whether all peers are still there
+constexpr auto first_nap = 1ms, nap = 20ms;  // the longest sleeps before checking whether all peers are still there
 constexpr auto leave_taking =
     1s;  // how long a rank that leaves waits for the others, to compare the last call with them
 
@@ -30,19 +30,24 @@ Clock::duration Communicator::on_stall(Running& running, uint32_t peer) {
     auto time = Clock::now();
     if (running.deadline == Clock::time_point{}) {
         running.deadline = time + running.timeout;
-        return std::min<Clock::duration>(1ms, running.timeout);
+        running.next_look = time + first_nap;
+        return std::min<Clock::duration>(first_nap, running.timeout);
     }
     if (running.interrupted) {
         running.interrupted();
         check_here("a collective");  // a signal handler may have forked, and this may be the child
     }
-    check_peers(running, peer);
+    // What peers say of themselves is read at every stall. Asking the system costs more than most waits take.
+    bool asks = time >= running.next_look;
+    if (asks) running.next_look = time + nap;
+    check_peers(running, peer, asks);
     if (time >= running.deadline) fail_timeout(running, peer);
-    return std::min<Clock::duration>(nap, running.deadline - time);
+    return std::min<Clock::duration>(running.next_look - time, running.deadline - time);
 }
 
-// Are all peers still there, and in the same call? Called while waiting for `awaited`.
-void Communicator::check_peers(Running& running, uint32_t awaited) {
+// Are all peers still there, and in the same call? Called while waiting for `awaited`. `asks`: also ask the system
+// whether their processes are alive.
+void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
     std::vector<uint32_t> out, gave_up;
     for (uint32_t peer = 0; peer < size(); ++peer) {
         Post& post = *posts_[peer];
@@ -64,7 +69,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited) {
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
             gave_up.push_back(peer);  // dead or alive: most give up because of another rank
-        else if (left || life_of(process_of(peer)) == Life::dead)
+        else if (left || (asks && life_of(process_of(peer)) == Life::dead))
             out.push_back(peer);
     }
     // A rank that is really lost is named before those that gave up because of it.

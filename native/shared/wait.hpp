@@ -28,6 +28,8 @@ struct Patience {
     uint32_t yields;
 
     static Patience for_ranks(uint32_t ranks);
+    // For ranks whose peers wait for another host: that takes long, and whoever moves the data may need the core.
+    static constexpr Patience for_wires() { return {200, 2}; }
 };
 
 // Sleep until the low half of `value` differs from `seen`, or the time is up; may also return early. wake_all() wakes.

@@ -24,16 +24,18 @@ from typing import Any
 import numpy as np
 
 from ... import _native
+from ...collectives import COLLECTIVES
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...fabrics.fabric import FOREVER, Disconnected, Fabric, Transfer
+from ...ops import OPS
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
-from ..engine import Call, Engine, Event, Wire, check_groups, name_group
+from ..engine import Call, Engine, Entry, Event, Wire, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
-from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
+from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts, most_bytes
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
@@ -47,6 +49,9 @@ _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
 _STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error; no call has it (see Job.tag)
+
+_ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
+_QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
 
 _worlds: set[World] = set()  # those that this process has not left
 _processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
@@ -82,6 +87,7 @@ class Islands(Engine):
         self.label, self.timeout, self.number = label, timeout, number
         self.island, self.fabric = inner, fabric
         self._outer = island
+        inner.native.sleep_early()
         groups = [[self.ranks.index(rank) for rank in one if rank in self.ranks] for one in world.islands]
         self.islands = sorted(sorted(group) for group in groups if group)
         self.island_ranks = next(group for group in self.islands if self.rank in group)
@@ -90,6 +96,7 @@ class Islands(Engine):
         self.links = Links(fabric, inner.messages, self.local, FOREVER)
         others = [rank for rank in leaders if rank != self.rank]
         self.fronts = Fronts(self.links, others) if self.rank in leaders else None
+        self.most_small = most_bytes(len(self.islands))
         self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
@@ -107,7 +114,6 @@ class Islands(Engine):
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
         self._scratch: dict[str, Flat] = {}
-        self._frames: dict[int, tuple[Flat, Flat | None]] = {}
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name="allfold calls", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
@@ -117,13 +123,44 @@ class Islands(Engine):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
+    def entry(self, run: Entry, vouched: bool = False) -> Entry:
+        """A way for small all_reduces. Every line of Python counts there, since other ranks have used the caches."""
+        native = self.island.native
+
+        def enter(
+            code: int,
+            source: Any,
+            target: Any,
+            op: Any,
+            root: int,
+            algorithm: Any,
+            async_op: bool,
+            timeout: float | None,
+            dtype: str | None,
+        ) -> Any:
+            usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
+            usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
+            if usual and getattr(target, "nbytes", FOREVER) <= self.most_small:
+                reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
+                broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
+                if reduce is not None and broadcast is not None:
+                    call = Call("all_reduce", None, target, OPS[op], 0, None, timeout, dtype)
+                    return self._begin(call, False, (reduce, broadcast))
+            return run(code, source, target, op, root, algorithm, async_op, timeout, dtype)
+
+        return enter
+
     def run(self, call: Call, async_op: bool) -> Job | None:
-        came = Came.with_call(call, self.size, call.algorithm)
+        return self._begin(call, async_op, None)
+
+    def _begin(self, call: Call, async_op: bool, prepared: Sequence[_native.Prepared] | None) -> Job | None:
+        job = Job(self, call, self.timeout if call.timeout is None else call.timeout, prepared)
+        if prepared is None:
+            job.take()
         self.check_open(call.collective, range(self.size))
-        limit = self.timeout if call.timeout is None else call.timeout
         with self._lock:
             self._calls += 1
-            job = Job(self, came, self._calls, *self._known(came), limit)
+            job.number = self._calls
             here = not async_op and not self._open
             self._open.append(job)
             if not here:
@@ -140,7 +177,7 @@ class Islands(Engine):
         _raise(job.error)
         return None
 
-    def _known(self, came: Came) -> tuple[str, bytes]:
+    def known(self, came: Came) -> tuple[str, bytes]:
         """What a call is in words, and as a hash."""
         signature = came.signature
         known = self._signatures.get(signature)
@@ -233,6 +270,8 @@ class Islands(Engine):
             if self.links.recorder is not None:
                 self.links.recorder.begins(job)
             ways.perform(self, job)
+            if self.fronts is not None:
+                self.fronts.refill()
             job.end(None)
         except Disconnected as error:
             job.end(self._explained(error))
@@ -251,10 +290,13 @@ class Islands(Engine):
                 self._open.remove(job)
             self._turn.release()
 
-    def inside(self, job: Job, call: Call) -> None:
+    def inside(self, job: Job, step: Call | _native.Prepared) -> None:
         """The first collectives of a call inside the island, in which its ranks may differ."""
         try:
-            self.island.run(call, False)
+            if isinstance(step, Call):
+                self.island.run(step, False)
+            else:
+                self.island.native.perform(step)
         except MismatchError as error:
             self.differ(job, error)
 
@@ -270,6 +312,7 @@ class Islands(Engine):
 
     def differ(self, job: Job, error: MismatchError | None = None) -> None:
         """The ranks of the island make different calls, and all of them know: say which."""
+        job.describe()
         text = np.zeros(TEXT_BYTES, np.uint8)
         said = job.text.encode()[:TEXT_BYTES]
         text[: len(said)] = np.frombuffer(said, np.uint8)
@@ -282,12 +325,15 @@ class Islands(Engine):
         said_by = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
         self._disagree(job, dict(zip(self.island_ranks, said_by, strict=True)))
 
-    def compare(self, job: Job) -> list[Front]:
-        """What the leaders of the other islands say, in the order of the islands; none where this rank is no leader."""
+    def compare(self, job: Job, bytes: int = 0) -> list[Front]:
+        """What the leaders of the other islands say, in the order of the islands; none where this rank is no leader.
+
+        `bytes`: of the data that they send with it.
+        """
         fronts = []
         for peer in self.fronts.peers if self.fronts is not None else ():
             assert self.fronts is not None
-            fronts.append(self.fronts.receive(peer, job.left()))
+            fronts.append(self.fronts.receive(peer, bytes, job.left()))
             if fronts[-1].digest != job.digest:
                 self._disagree(job, {self.rank: job.text, peer: fronts[-1].text})
         return fronts
@@ -389,17 +435,6 @@ class Islands(Engine):
         if known is None or known.size < bytes:
             known = self._scratch[name] = self._outer.empty(bytes)
         return known[:bytes]
-
-    def frames(self, bytes: int) -> tuple[Flat, Flat | None]:
-        """Memory for small data with a digest before them: one's own, and for the leader those of the whole island."""
-        known = self._frames.get(bytes)
-        if known is None:
-            if len(self._frames) > 100:
-                self._frames.clear()
-            own = np.empty(DIGEST_BYTES + bytes, np.uint8)
-            table = np.empty(own.size * len(self.local), np.uint8) if self.fronts is not None else None
-            known = self._frames[bytes] = own, table
-        return known
 
     def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:
         chosen = list(ranks)

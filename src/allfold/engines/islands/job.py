@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ... import _native
+from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER
+from ..arrays import Flat
 from ..came import Came
+from ..engine import Call
 
 if TYPE_CHECKING:
     from .engine import Islands
@@ -17,18 +22,43 @@ _SPARE_SECONDS = 2.0
 
 
 class Job:
-    """One call of one rank, its arrays taken."""
+    """One call of one rank."""
 
-    def __init__(self, engine: Islands, came: Came, number: int, text: str, signature: bytes, limit: float) -> None:
-        self.engine, self.number, self.text, self.limit = engine, number, text, limit
-        self.digest = signature + number.to_bytes(NUMBER_BYTES, "little")
-        self.call, _, self.dtype, self.elements, self.input, self.output = came
+    text: str
+    """What the call is, in words."""
+    digest: bytes
+    """Of what the call is, and its number."""
+    dtype: Dtype
+    elements: int
+    input: Flat | None
+    output: Flat | None
+    number = 0
+    error: BaseException | None = None
+    bell: threading.Event | None = None  # of a call in the background
+    is_late = False
+    _over = False
+    _tags = 0
+    _came: Came | None = None
+
+    def __init__(
+        self, engine: Islands, call: Call, limit: float, prepared: Sequence[_native.Prepared] | None = None
+    ) -> None:
+        """`prepared`: what an island does in a small all_reduce, for a rank that need not take its arrays."""
+        self.engine, self.call, self.limit, self.prepared = engine, call, limit, prepared
         self.deadline = time.monotonic() + limit
-        self.error: BaseException | None = None
-        self.bell: threading.Event | None = None  # of a call in the background
-        self.is_late = False
-        self._over = False
-        self._tags = 0
+
+    def take(self) -> None:
+        """Take the arrays; errors of the caller are raised here."""
+        if self._came is None:
+            self._came = Came.with_call(self.call, self.engine.size, self.call.algorithm)
+            _, _, self.dtype, self.elements, self.input, self.output = self._came
+
+    def describe(self) -> None:
+        """Find the text and the digest, once the call has its number."""
+        self.take()
+        assert self._came is not None
+        self.text, signature = self.engine.known(self._came)
+        self.digest = signature + self.number.to_bytes(NUMBER_BYTES, "little")
 
     def done(self) -> bool:
         return self._over

@@ -2,7 +2,7 @@
 
 Reductions fold in two levels, whatever their size: inside each island from its lowest rank up, then over the islands in
 the order of their lowest ranks. So the size never changes a bit of the result. These are the schedules `hierarchical`
-(one leader per island crosses; up to `LEADERS_UP_TO` bytes, and in fewer steps up to `SMALL_UP_TO`) and `two_level`
+(one leader per island crosses; up to `LEADERS_UP_TO` bytes) and `two_level`
 (every rank crosses with its share), with the islands as groups.
 """
 
@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...collectives import COLLECTIVES
-from ...fabrics.fabric import FOREVER, Transfer
+from ...fabrics.fabric import FOREVER
 from ...ops import OPS, Op
 from ...programs.messages import MessagePrograms
 from ...proved import message_programs_of
 from ...registry import AnyAlgorithm
 from ..arrays import Flat
 from ..engine import Call
-from .fronts import DIGEST_BYTES, MOST_DATA
 from .job import Job
 from .wire import Run, folding
 
 if TYPE_CHECKING:
     from .engine import Islands
 
-SMALL_UP_TO = 1 << 16
 LEADERS_UP_TO = 1 << 20
 # A message costs much and starts late, so few and long ones: measured over gloo, up to 64 MiB on 2 hosts of 4 ranks.
 _SEGMENT_BYTES = 32 << 20
@@ -39,7 +37,9 @@ _DEPTH = 2  # segments on the wire at once
 
 def perform(engine: Islands, job: Job) -> None:
     """Run a call."""
-    if job.call.algorithm is None and job.call.collective == "all_reduce" and _is_small(engine, job):
+    if job.prepared is None or engine.fronts is not None:
+        job.describe()
+    if job.prepared or (job.call.algorithm is None and job.call.collective == "all_reduce" and _is_small(engine, job)):
         return _small_all_reduce(engine, job)
     engine.agree(job)
     if engine.fronts is not None:
@@ -88,54 +88,42 @@ def _barrier(engine: Islands, job: Job) -> None:
 
 def _is_small(engine: Islands, job: Job) -> bool:
     assert job.output is not None and job.call.op is not None
-    return job.output.nbytes <= SMALL_UP_TO and len(engine.islands) <= 8 and _in_order(engine, job.call.op)
+    return job.output.nbytes <= engine.most_small and _in_order(engine, job.call.op)
 
 
 def _small_all_reduce(engine: Islands, job: Job) -> None:
-    """The same fold as `_by_leaders` in as few steps as possible: the data travel with what the call is."""
-    array = job.output
-    assert array is not None
-    if len(engine.island_ranks) == 1:
-        return _cross(engine, job, array)
-    frame, table = engine.frames(array.nbytes)
-    head, data = frame[:DIGEST_BYTES], frame[DIGEST_BYTES:].view(array.dtype)
-    head[...] = np.frombuffer(job.digest, np.uint8)
-    data[...] = array
-    engine.inside(job, Call("gather", frame, table, None, 0, None, FOREVER, None))
-    if table is not None:
-        rows = table.reshape(-1, frame.size)
-        if any(row[:DIGEST_BYTES].tobytes() != job.digest for row in rows):
-            head[...] = 0
-        else:
-            folding(job.call.op, job.dtype, engine.size)(
-                [row[DIGEST_BYTES:].view(array.dtype) for row in rows], array, False
-            )
-            _cross(engine, job, array)
-            data[...] = array
-    engine.inside(job, Call("broadcast", None, frame, None, 0, None, FOREVER, None))
-    if head.tobytes() != job.digest:
-        engine.differ(job)
-    array[...] = data
+    """The same fold as `_by_leaders` in as few steps as possible: the data travel with what the call is.
+
+    Inside the island its own engine compares the calls. It does not know of averages, which are sums there.
+    """
+    reduce, broadcast = job.prepared or _steps(engine, job)
+    if len(engine.island_ranks) > 1:
+        engine.inside(job, reduce)
+    if engine.fronts is not None:
+        _cross(engine, job)
+    if len(engine.island_ranks) > 1:
+        engine.inside(job, broadcast)
 
 
-def _cross(engine: Islands, job: Job, array: Flat) -> None:
+def _steps(engine: Islands, job: Job) -> tuple[Call, Call]:
+    """What an island does before and after its leader crosses."""
+    array, op = job.output, job.call.op
+    assert op is not None
+    if op.averages:
+        engine.agree(job)
+        op = OPS["sum"]
+    calls = [Call(name, None, array, None, 0, None, FOREVER, job.dtype.name) for name in ("reduce", "broadcast")]
+    return calls[0]._replace(op=op), calls[1]
+
+
+def _cross(engine: Islands, job: Job) -> None:
     """Fold the leaders' arrays, in the order of the islands."""
-    fronts = engine.fronts
-    assert fronts is not None
-    data, travels_along = _bytes(array), array.nbytes <= MOST_DATA
-    parts: list[Flat] = []
-    transfers: list[Transfer] = []
-    fronts.send(job.digest, job.text, job.left(), data if travels_along else None)
-    if not travels_along:
-        tag = job.tag()
-        parts = [np.empty_like(array) for _ in fronts.peers]
-        transfers = [engine.links.receive(*one, tag) for one in zip(fronts.peers, map(_bytes, parts), strict=True)]
-        transfers += [engine.links.send(peer, data, tag) for peer in fronts.peers]
-    said = engine.compare(job)
-    for transfer in transfers:
-        transfer.wait(job.left())
-    if travels_along:
-        parts = [front.data[: array.nbytes].view(array.dtype) for front in said]
+    fronts, array = engine.fronts, job.output
+    assert fronts is not None and array is not None
+    fronts.send(job.digest, job.text, job.left(), _bytes(array))
+    said = zip(fronts.peers, engine.compare(job, array.nbytes), strict=True)
+    parts = [fronts.data(front, peer, array.nbytes, job.left()).view(array.dtype) for peer, front in said]
+    fronts.sent(job.left())
     parts.insert(engine.islands.index(engine.island_ranks), array)
     folding(job.call.op, job.dtype, engine.size)(parts, array, True)
 
