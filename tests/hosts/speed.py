@@ -6,8 +6,10 @@
 
 The backends have process groups in the same processes and take turns, size by size and round by round; a turn takes as
 long as it takes the slowest rank. Figures are medians over the rounds; "× gloo" is the median, over the rounds, of gloo's
-time divided by the other's. "Wire" is the time in which the slowest cable could carry what it must, 2(H−1)/H of the
-array for H hosts; the kernels of a laboratory's hosts share this machine's cores, so small arrays have no such limit.
+time divided by the other's. "Simulated" is what `allfold simulate` says of what allfold does, on the hosts as a topology
+with the figures that `allfold tune` fits to what it measures after the rounds. "Wire" is the time in which the slowest
+cable could carry what it must, 2(H−1)/H of the array for H hosts; the kernels of a laboratory's hosts share this
+machine's cores, so small arrays have no such limit.
 """
 
 from __future__ import annotations
@@ -22,11 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import launchers
+import numpy as np
 from checking import INTERFACE, RANKS
 from lab import Lab, bits_per_second, missing
 from processes import Result
 
 from allfold.bench.environment import describe_environment, environment_lines
+from allfold.engines.islands.crossing import BUILT_IN
+from allfold.price.simulate.simulate import simulate
+from allfold.price.topology.topology import Topology
+from allfold.registry import schedule
+from allfold.tune.hosts import HostsRun, fitted
 
 SHAPES = "2x4@10gbit,2x2@1gbit"
 SIZES = "8,4K,64K,1M,16M,64M"
@@ -109,18 +117,35 @@ def measure(shape: Shape, sizes: Sequence[int], backends: Sequence[str], rounds:
             runs.append(lab.run(launcher, RANKS / "timing_mpi.py", spread, None, RUN_SECONDS, given))
     rows: dict[int, dict[str, list[float]]] = {size: {} for size in sizes}
     failures = []
+    topology = None
     for run in runs:
         for line in run.reports.get(0, ()):
             if line["event"] == "times":
                 rows[line["size"]] |= line["seconds"]
+            if line["event"] == "tuned":
+                topology = fitted(HostsRun.from_json(line["run"])).topology()
             if line["event"] == "missing":
                 failures.append(f"{line['backend']}: {line['text']}")
         failures += _failure(run)
     return {
         "shape": str(shape),
-        "rows": [{"bytes": size, "seconds": found, "wire": shape.wire(size)} for size, found in rows.items()],
+        "rows": [
+            {"bytes": size, "seconds": found, "simulated": _simulated(size, topology), "wire": shape.wire(size)}
+            for size, found in rows.items()
+        ],
+        "topology": None if topology is None else topology.to_json(),
         "failures": failures,
     }
+
+
+def _simulated(size: int, topology: Topology | None) -> float | None:
+    """The seconds of what allfold does by default, simulated."""
+    if topology is None:
+        return None
+    islands = [np.flatnonzero(topology.host == host).tolist() for host in range(int(topology.host.max()) + 1)]
+    name, parameters = BUILT_IN.schedule(islands, size)
+    made = schedule("all_reduce", name, topology.ranks, **parameters)
+    return simulate(made, topology, size, segments=BUILT_IN.segments(size)).duration
 
 
 def _failure(run: Result) -> list[str]:
@@ -135,7 +160,7 @@ def _print(table: dict[str, Any]) -> None:
     others = [name for name in names if name != "gloo"] if "gloo" in names else []
     print(f"\n{table['shape']}: µs per all_reduce of float32, median")
     head = [f"{'bytes':>10}", *(f"{name:>12}" for name in names), *(f"{name + ' × gloo':>16}" for name in others)]
-    print(" ".join([*head, f"{'wire':>10}"]))
+    print(" ".join([*head, f"{'simulated':>10} {'÷ allfold':>10} {'wire':>10}"]))
     for row in table["rows"]:
         seconds = row["seconds"]
         cells = [f"{row['bytes']:>10}"]
@@ -144,7 +169,11 @@ def _print(table: dict[str, Any]) -> None:
         ]
         cells += [f"{_times_faster(seconds, name):>16}" for name in others]
         wire = f"{row['wire'] * 1e6:>10.0f}" if row["wire"] is not None else f"{'–':>10}"
-        print(" ".join([*cells, wire]))
+        simulated, share = f"{'–':>10}", f"{'–':>10}"
+        if row["simulated"] is not None and "allfold" in seconds:
+            simulated = f"{row['simulated'] * 1e6:>10.0f}"
+            share = f"{row['simulated'] / statistics.median(seconds['allfold']):>10.2f}"
+        print(" ".join([*cells, simulated, share, wire]))
     if "openmpi" in names:
         print("openmpi had a run of its own, after the others")
     for sentence in table["failures"]:

@@ -282,6 +282,63 @@ def test_islands_that_differ_are_named_on_all_hosts() -> None:
         assert kind == "MismatchError" and "rank 0 came with barrier" in text and "rank 2 with all_reduce" in text
 
 
+SMALL_DIFFERENCES = {
+    "float32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.float32)),
+    "float32[4] avg": lambda comm: comm.all_reduce(np.ones(4, np.float32), "avg"),
+    "float32[4] max": lambda comm: comm.all_reduce(np.ones(4, np.float32), "max"),
+    "float32[3] sum": lambda comm: comm.all_reduce(np.ones(3, np.float32)),
+    "int32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.int32)),
+    "float32[40000] sum": lambda comm: comm.all_reduce(np.ones(40_000, np.float32)),
+    "root 0": lambda comm: comm.reduce(np.ones(4, np.float32)),
+}
+
+
+def small_differences(comm: Communicator) -> list[tuple[int, str, str, str]]:
+    said = []
+    for odd in (1, 2):
+        for what, call in list(SMALL_DIFFERENCES.items())[1:]:
+            group = comm.group(range(comm.size))
+            usual = SMALL_DIFFERENCES["float32[4] sum"]
+            usual(group)
+            kind, text, _ = said_by(group, lambda group=group, call=call if comm.rank == odd else usual: call(group))
+            said.append((odd, what, kind, text))
+    return said
+
+
+def test_small_calls_that_differ_are_named_on_all_hosts() -> None:
+    for said in af.spawn(small_differences, 4, hosts=2, timeout=120):
+        for odd, what, kind, text in said:
+            assert kind == "MismatchError" and f"rank {odd} " in text and what in text and "float32[4] sum" in text, (
+                odd,
+                what,
+                text,
+            )
+
+
+def mixed_ways(comm: Communicator) -> None:
+    """The same call, made in different ways by different ranks."""
+    torch = pytest.importorskip("torch")
+    for turn in range(20):
+        way = (comm.rank + turn) % 4
+        array = np.full((8, 2), comm.rank + 1.0, np.float32)
+        if way == 0:
+            comm.all_reduce(array[:, 0])
+        elif way == 1:
+            array = array[:, :1].copy()
+            comm.all_reduce(array, async_op=True).wait()
+        elif way == 2:
+            array = torch.tensor(array[:, 0])
+            comm.all_reduce(array, timeout=20.0)
+        else:
+            array = array[:, :1].copy()
+            comm.all_reduce(array)
+        assert np.asarray(array).reshape(8, -1)[:, 0].tolist() == [10.0] * 8
+
+
+def test_small_calls_may_be_made_in_different_ways() -> None:
+    af.spawn(mixed_ways, 4, hosts=(1, 3), timeout=60)
+
+
 def late(comm: Communicator) -> tuple[str, str, float]:
     comm.barrier()
     if comm.rank == 3:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
+from math import inf
 
-from ..engines.engine import Wire
 from ..errors import UsageError
 from ..files import write_whole
 from ..launch.environment import launched_place
 from ..launch.spawn import init
 from ..price.cost.plan import duration, plan
-from ..price.topology.machines import hosts as hosts_under_a_switch
+from ..price.topology.measured_hosts import hosts_as_measured
 from ..price.topology.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
 from ..price.topology.topology import Topology
 from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
@@ -81,15 +81,18 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
     if arguments.gpus or arguments.svg is not None or arguments.ranks is not None:
         raise UsageError("inside the ranks of a launcher, topo takes --emit and --json only")
     with init() as comm:
-        hosts, wires = comm._engine.hosts(), comm._engine.wires()
+        hosts = comm._engine.hosts()
+        if len(hosts) == 1:
+            if comm.rank:
+                return 0
+            raise UsageError(
+                f"all {comm.size} ranks share the memory of this host, and nothing is between them; run allfold topo alone"
+            )
+        network = comm._engine.network()
         comm.barrier()
     if comm.rank:
         return 0
-    if len(hosts) == 1:
-        raise UsageError(
-            f"all {comm.size} ranks share the memory of this host, and nothing is between them; run allfold topo alone"
-        )
-    topology = _hosts_topology(hosts, wires)
+    topology = hosts_as_measured(hosts, network)
     if arguments.emit is not None:
         if topology is None:
             raise UsageError(
@@ -98,7 +101,7 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
         write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
     if arguments.json:
         emitted = None if topology is None else topology.to_json()
-        write_json({"hosts": hosts, "wires": [asdict(wire) for wire in wires], "topology": emitted})
+        write_json({"hosts": hosts, **asdict(network), "topology": emitted})
         return 0
     rows = [
         [
@@ -108,26 +111,14 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
             f"{wire.bandwidth / 1e9:.2f} GB/s",
             f"{wire.all_ranks / 1e9:.2f} GB/s",
         ]
-        for wire in wires
+        for wire in network.wires
     ]
     head = ("ranks of a host", "and of another", "latency", "to begin a send", "two ranks", "all ranks")
     write_table(head, rows, arguments.color, left=2)
+    if network.bus < inf:
+        text = f"Inside a host its ranks move {network.bus / 1e9:.1f} GB/s together, while those of all hosts do."
+        write_lines(["", text], arguments.color)
     return 0
-
-
-def _hosts_topology(hosts: Sequence[Sequence[int]], wires: Sequence[Wire]) -> Topology | None:
-    """Hosts under one switch, as slow as the slowest two of them; None where they have different numbers of ranks."""
-    if len({len(ranks) for ranks in hosts}) > 1:
-        return None
-    overhead = max(wire.overhead for wire in wires)
-    latency = max(wire.latency for wire in wires)
-    return hosts_under_a_switch(
-        len(hosts),
-        ranks_per_host=len(hosts[0]),
-        bandwidth=min(max(wire.bandwidth, wire.all_ranks) for wire in wires),
-        latency=max(0.0, latency - overhead) / 2,  # two cards are on the way
-        overhead=overhead,
-    )
 
 
 def means(machine: Machine) -> Iterator[str]:

@@ -8,9 +8,10 @@ import stat
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -20,12 +21,18 @@ from ..collectives import COLLECTIVES, find_collective
 from ..engines.shared_memory.choice import ALWAYS, choices
 from ..engines.shared_memory.tuning import TuningError
 from ..errors import UsageError
+from ..launch.environment import launched_place
+from ..launch.spawn import init
 from ..price.cost.plan import duration
 from ..tune.caches import PLACES
-from ..tune.file import Run, default_path, read_runs, write_runs
+from ..tune.file import Run, default_path, read_hosts, read_runs, write_runs
 from ..tune.fit import AS_GOOD, JUDGED_FROM
+from ..tune.hosts import SECONDS as HOSTS_SECONDS
+from ..tune.hosts import SIZES as HOSTS_SIZES
+from ..tune.hosts import HostsRun, fitted, tune_hosts
 from ..tune.model import ACCESSES, amounts, paths
 from ..tune.tune import SECONDS, SIZES, Progress, conclude, tune
+from .hosts_table import HOSTS_HEAD, hosts_rows
 from .terminal import add_color, add_json, width, write_json, write_lines, write_table
 
 SUMMARY = """\
@@ -35,9 +42,14 @@ Calls that name no algorithm then use the one that was the fastest here. This do
 algorithms are chosen that fold from rank 0 up, as the built-in rule does, unless --any-order allows others. The file is
 ~/.config/allfold/tuning.json (or in $XDG_CONFIG_HOME), or what --output names. ALLFOLD_TUNING=FILE makes runs read another
 file, ALLFOLD_TUNING=off makes them ignore it. Numbers of ranks that were not tuned keep the built-in rule. The machine should
-be otherwise idle."""
+be otherwise idle. Started by a launcher on several hosts, it times how an all_reduce crosses between them, and rank 0 prints
+and writes: up to which size one leader per host crosses, and how long the segments are. Runs on as many hosts with as many
+ranks on each then use that."""
 
 _EPILOG = """\
+between hosts: torchrun --nnodes 2 --nproc-per-node 4 … -m allfold tune
+               and then allfold plan --measured --hosts
+
 example:
   $ allfold tune -n 4                                        about two minutes
   $ allfold tune -n 2 --collectives all_reduce,broadcast --sizes 1K-4M --seconds 20
@@ -50,11 +62,13 @@ exit status: 0 good, 2 wrong usage, 130 after Ctrl-C (nothing is written)."""
 _MOST_RANKS = 64
 _RESTLESS = 0.15
 
+T = TypeVar("T")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add("-n", "--ranks", type=int, default=2, metavar="RANKS", help="how many processes (default: 2)")
+    add("-n", "--ranks", type=int, metavar="RANKS", help="how many processes (default: 2)")
     add(
         "--sizes",
         metavar="A,B|A-B",
@@ -64,9 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--seconds",
         type=float,
-        default=SECONDS,
         metavar="S",
-        help=f"about how long to measure (default: {SECONDS:g}); large sizes take what they need",
+        help=f"about how long to measure (default: {SECONDS:g}, between hosts {HOSTS_SECONDS:g}); large sizes take longer",
     )
     add("--output", metavar="FILE", help="write the tuning file there")
     add("--any-order", action="store_true", help="allow reductions to fold in another order where that is faster")
@@ -76,13 +89,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if (place := launched_place()) is not None and place.size > 1:
+        return _between_hosts(arguments)
     names, sizes = _collectives(arguments.collectives), _sizes(arguments.sizes)
+    arguments.ranks = 2 if arguments.ranks is None else arguments.ranks
     if not 2 <= arguments.ranks <= _MOST_RANKS:
         raise UsageError(f"-n {arguments.ranks}: expected 2 to {_MOST_RANKS} ranks")
-    if not 0 < arguments.seconds < 86_400:
-        raise UsageError(f"--seconds {arguments.seconds:g}: expected a time above 0 and below a day")
-    if arguments.refit and (arguments.sizes, arguments.collectives, arguments.seconds) != (None, "all", SECONDS):
+    if arguments.refit and (arguments.sizes, arguments.collectives, arguments.seconds) != (None, "all", None):
         raise UsageError("--refit takes all that was measured; leave out --sizes, --collectives and --seconds")
+    seconds = _seconds(arguments, SECONDS)
     path = default_path() if arguments.output is None else Path(arguments.output)
     _require_writable(path)
     begin = time.monotonic()
@@ -91,9 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
             known = read_runs(path, of_this_machine=False)
             found = _refitted(known, path, arguments.ranks, arguments.any_order, progress)
         else:
-            known = _known(path)
-            found = tune(arguments.ranks, sizes, names, arguments.seconds, arguments.any_order, progress)
-    write_runs(path, {**known, arguments.ranks: found})
+            known = _known(path, read_runs) or {}
+            found = tune(arguments.ranks, sizes, names, seconds, arguments.any_order, progress)
+    write_runs(path, {**known, arguments.ranks: found}, _known(path, read_hosts) or [])
     if arguments.json:
         write_json({"path": str(path), "ranks": found.ranks, "machine": dict(found.machine), **found.to_json()})
         return 0
@@ -108,15 +123,67 @@ def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, pr
     return conclude(ranks, old.items, old.seconds, old.model.setting, old.unrest, any_order, progress, old.machine)
 
 
-def _known(path: Path) -> dict[int, Run]:
-    """What the file already holds for other numbers of ranks; an unusable file is replaced."""
+def _known(path: Path, read: Callable[[Path], T]) -> T | None:
+    """What the file already holds; an unusable file is replaced."""
     if not os.path.exists(path):
-        return {}
+        return None
     try:
-        return read_runs(path)
+        return read(path)
     except TuningError as error:
         sys.stderr.write(f"allfold tune: {error}; it will be replaced\n")
-        return {}
+        return None
+
+
+def _between_hosts(arguments: argparse.Namespace) -> int:
+    """Every rank of a launcher's run comes here; rank 0 writes and prints."""
+    if arguments.ranks is not None or arguments.collectives != "all" or arguments.any_order or arguments.refit:
+        raise UsageError(
+            "inside the ranks of a launcher, tune takes --sizes, --seconds, --output, --json and colors only"
+        )
+    sizes = HOSTS_SIZES if arguments.sizes is None else _sizes(arguments.sizes)
+    seconds = _seconds(arguments, HOSTS_SECONDS)
+    path = default_path() if arguments.output is None else Path(arguments.output)
+    begin = time.monotonic()
+    with init() as comm, _progress() as progress:
+        if comm.rank == 0:
+            _require_writable(path)
+        if comm.rank and len(comm._engine.hosts()) == 1:
+            return 0  # rank 0 says why
+        found = tune_hosts(comm, sizes, seconds, progress)
+        comm.barrier()
+    if comm.rank:
+        return 0
+    found = fitted(found)
+    others = [one for one in _known(path, read_hosts) or [] if _key(one) != _key(found)]
+    write_runs(path, _known(path, read_runs) or {}, [*others, found])
+    if arguments.json:
+        write_json({"path": str(path), **found.to_json()})
+        return 0
+    _report_hosts(found, path, time.monotonic() - begin, arguments.color)
+    return 0
+
+
+def _key(run: HostsRun) -> tuple[tuple[int, ...], str]:
+    return run.tuned.hosts, run.tuned.fabric
+
+
+def _report_hosts(found: HostsRun, path: Path, seconds: float, color: bool | None) -> None:
+    tuned, crossing = found.tuned, found.tuned.crossing
+    hosts = " + ".join(map(str, tuned.hosts))
+    write_lines([f"{hosts} ranks on {len(tuned.hosts)} hosts over {tuned.fabric}: {seconds:.0f} s", ""], color)
+    write_table(HOSTS_HEAD, hosts_rows(found), color, left=2)
+    wire = max(found.network.wires, key=lambda wire: wire.latency)
+    across = f", across by {crossing.across}" if crossing.across else ""
+    notes = [
+        f"α   {duration(wire.latency)} for a small call that crosses once, of which {duration(wire.overhead)} to begin a send",
+        f"β   {min(one.all_ranks for one in found.network.wires) / 1e9:.3g} GB/s between two hosts, each way at once",
+        f"One leader per host crosses up to {_round(crossing.leaders_up_to)}; beyond, every rank, in segments of "
+        f"{_round(crossing.segment)}{across}.",
+        f"Written to {path}. `allfold plan --measured{'' if path == _default() else f' {path}'} --hosts` shows it again.",
+    ]
+    write_lines([""], color)
+    for note in notes:
+        write_lines(textwrap.wrap(note, min(width(), 110), break_long_words=False, break_on_hyphens=False), color)
 
 
 def _require_writable(path: Path) -> None:
@@ -131,6 +198,13 @@ def _require_writable(path: Path) -> None:
     folder = next(one for one in path.absolute().parents if os.path.exists(one))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{path} cannot be written: no file can be made in {folder}")
+
+
+def _seconds(arguments: argparse.Namespace, default: float) -> float:
+    seconds: float = default if arguments.seconds is None else arguments.seconds
+    if not 0 < seconds < 86_400:
+        raise UsageError(f"--seconds {seconds:g}: expected a time above 0 and below a day")
+    return seconds
 
 
 def _collectives(text: str) -> list[str]:

@@ -108,7 +108,16 @@ class Wire:
     latency: float  # seconds, for a small message between two ranks
     overhead: float  # of those, seconds in which the sender is busy
     bandwidth: float  # bytes per second, between two ranks
-    all_ranks: float  # bytes per second each way, if as many ranks as possible exchange in pairs
+    all_ranks: float  # bytes per second each way, both ways at once, if as many ranks as possible exchange in pairs
+
+
+@dataclass(frozen=True)
+class Network:
+    """What was measured between hosts and inside them."""
+
+    wires: list[Wire]  # of every two hosts
+    bus: float  # bytes per second that the ranks of a host move together, while those of all hosts do
+    reduction: float  # bytes per second that a rank adds, besides moving them
 
 
 class Engine(ABC):
@@ -148,9 +157,9 @@ class Engine(ABC):
         """The ranks, divided into those that share memory."""
         return [list(range(self.size))]
 
-    def wires(self) -> list[Wire]:
-        """How fast the connections of every two hosts are. Every rank calls it."""
-        return []
+    def network(self) -> Network:
+        """How fast the connections of every two hosts are, and their memories. Every rank calls it."""
+        raise self._without("measuring what is between hosts")
 
     @property
     def address(self) -> str | None:

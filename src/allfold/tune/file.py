@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -34,9 +34,12 @@ from ..registry import algorithms
 from ..version import __version__
 from .caches import Floats, Setting
 from .fit import Judgement, Model, fit, held_out, judge
+from .hosts import HostsRun, runs_between_hosts
 from .model import TERMS, Item
 
 _MOST_MEASUREMENTS = 100_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +93,16 @@ def read_runs(path: Path, of_this_machine: bool = True) -> dict[int, Run]:
 
     A file from another machine can be read; to be used for choices, a file must be from this machine.
     """
+    return _read(path, of_this_machine, runs_of)
+
+
+def _read(path: Path, of_this_machine: bool, take: Callable[[dict[str, Any]], T]) -> T:
     try:
-        document = read_document(path, of_this_machine)
+        return take(read_document(path, of_this_machine))
     except FileNotFoundError:
         raise TuningError(f"{path}: there is no tuning file; `allfold tune` writes one") from None
     except OSError as error:
         raise TuningError(f"{path}: it cannot be read ({error.strerror})") from None
-    except TuningError as error:
-        raise TuningError(f"{path}: {error}") from None
-    try:
-        return runs_of(document)
     except TuningError as error:
         raise TuningError(f"{path}: {error}") from None
 
@@ -118,14 +121,20 @@ def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
     return found
 
 
-def write_runs(path: Path, runs: Mapping[int, Run]) -> None:
-    """Write the whole file or nothing. All runs are from one machine."""
+def read_hosts(path: Path, of_this_machine: bool = True) -> list[HostsRun]:
+    """What a tuning file holds of several hosts; `TuningError` if it cannot be used."""
+    return _read(path, of_this_machine, runs_between_hosts)
+
+
+def write_runs(path: Path, runs: Mapping[int, Run], hosts: Sequence[HostsRun] = ()) -> None:
+    """Write the whole file or nothing. All runs are from one machine; those of hosts, from one that was rank 0's."""
     document = {
         "format": FORMAT,
         "version": VERSION,
         "allfold": __version__,
         "machine": next(iter(runs.values())).machine if runs else machine(),
         "runs": {str(ranks): run.to_json() for ranks, run in sorted(runs.items())},
+        "hosts": [run.to_json() for run in hosts],
     }
     text = json.dumps(document, indent=1, ensure_ascii=False)
     # One line per measurement and per choice.

@@ -83,7 +83,7 @@ def measured(
     if ranks is None and len(runs) == 1:
         ranks = next(iter(runs))
     if ranks not in runs:
-        there = ", ".join(map(str, runs)) or "none"
+        there = ", ".join(map(str, runs)) or "none on one machine (--hosts shows what was tuned between hosts)"
         asked = "which number of ranks? --ranks says it" if ranks is None else f"{ranks} ranks were not tuned"
         raise UsageError(f"{where}: {asked}; tuned were {there}")
     run = runs[ranks]

@@ -14,12 +14,16 @@ from report import say, say_here
 
 TURN_SECONDS, MOST_CALLS = 0.15, 200
 LIMIT_SECONDS = 60.0
+TUNED, TUNING_SECONDS = (2**10, 2**14, 2**20, 2**22, 2**24, 2**26), 12.0
 
 
 def main(backends: str, sizes: str, rounds: str) -> int:
     say_here()
     import torch
     import torch.distributed as dist
+
+    from allfold.torch.shared import communicator_of
+    from allfold.tune.hosts import tune_hosts
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_SECONDS))
@@ -46,6 +50,8 @@ def main(backends: str, sizes: str, rounds: str) -> int:
         # A turn takes as long as it takes the slowest rank.
         slowest = {name: [max(turn) for turn in zip(*(one[name] for one in everybody), strict=True)] for name in groups}
         say("times", size=size, seconds=slowest, calls=turns)
+    if "allfold" in groups:
+        say("tuned", run=tune_hosts(communicator_of("timing", groups["allfold"]), TUNED, TUNING_SECONDS).to_json())
     for group in groups.values():
         dist.destroy_process_group(group)
     dist.destroy_process_group()

@@ -93,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare predictions for this machine with what allfold tune measured (default: the user's tuning file)",
     )
+    parser.add_argument("--hosts", action="store_true", help="with --measured: between hosts, not on one machine")
     add_json(parser)
     add_color(parser)
 
@@ -106,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
         return write_measured(
             arguments, collective.name, names, None if arguments.size is None else parse_sizes(arguments.size)
         )
+    if arguments.hosts:
+        raise UsageError("--hosts shows what allfold tune measured between hosts; add --measured")
     return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
 
 

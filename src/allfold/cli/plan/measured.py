@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...bench.sizes import format_size
 from ...errors import UsageError
 from ...price.cost.plan import duration
+from ...tune.file import default_path, read_hosts
+from ...tune.hosts import Timing
 from ...tune.measured import Comparison, measured
 from ..choose import one_rank_count
+from ..hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_json, write_lines, write_table
 
 
@@ -25,6 +29,8 @@ def write_measured(
     if arguments.sweep:
         raise UsageError("--sweep is for a plan; --measured shows what was measured on one machine")
     path = Path(arguments.measured) if arguments.measured else None
+    if arguments.hosts:
+        return _between_hosts(arguments, path, collective, sizes)
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     found = measured(path, ranks, [collective], names, sizes)
     if arguments.json:
@@ -40,6 +46,37 @@ def write_measured(
     for line in found.lines():
         write_lines(["", *textwrap.wrap(line, min(width(), 110))], arguments.color)
     return 0
+
+
+def _between_hosts(
+    arguments: argparse.Namespace, path: Path | None, collective: str, sizes: Sequence[int] | None
+) -> int:
+    where = default_path() if path is None else path
+    runs = read_hosts(where, of_this_machine=path is None)
+    wanted = None if arguments.ranks is None else one_rank_count(arguments.ranks)
+    found = [one for one in runs if wanted is None or one.ranks == wanted]
+    there = ", ".join(f"{'+'.join(map(str, one.tuned.hosts))} ranks" for one in runs) or "none"
+    if not found or collective != "all_reduce":
+        asked = f"{collective} of {'any number of' if wanted is None else wanted} ranks"
+        raise UsageError(f"{where}: {asked} between hosts was not tuned; tuned were all_reduces of {there}")
+    kept = [replace(one, timings=_of_sizes(one.timings, sizes)) for one in found]
+    if arguments.json:
+        write_json([{**one.to_json(), "predicted": one.predicted()} for one in kept])
+        return 0
+    for number, one in enumerate(kept):
+        hosts = " + ".join(map(str, one.tuned.hosts))
+        title = f"all_reduce between {hosts} ranks on {len(one.tuned.hosts)} hosts over {one.tuned.fabric}, measured {one.date}"
+        write_lines([*([""] if number else []), title], arguments.color)
+        write_table(HOSTS_HEAD, hosts_rows(one), arguments.color, left=3)
+    return 0
+
+
+def _of_sizes(timings: Sequence[Timing], sizes: Sequence[int] | None) -> tuple[Timing, ...]:
+    kept = tuple(one for one in timings if sizes is None or one.bytes in sizes)
+    if not kept:
+        there = ", ".join(format_size(size) for size in dict.fromkeys(one.bytes for one in timings))
+        raise UsageError(f"nothing of that size was measured between hosts; measured were {there}")
+    return kept
 
 
 _HEAD = ("size", "arrays", "algorithm", "fastest", "predicted", "measured", "error")

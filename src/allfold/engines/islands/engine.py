@@ -31,11 +31,12 @@ from ...ops import OPS
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
-from ..engine import Call, Engine, Entry, Event, Wire, check_groups, name_group
+from ..engine import Call, Engine, Entry, Event, Network, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.members import number_of
 from . import ways
-from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts, most_bytes
+from .crossing import BUILT_IN, Crossing
+from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
@@ -96,7 +97,10 @@ class Islands(Engine):
         self.links = Links(fabric, inner.messages, self.local, FOREVER)
         others = [rank for rank in leaders if rank != self.rank]
         self.fronts = Fronts(self.links, others) if self.rank in leaders else None
-        self.most_small = most_bytes(len(self.islands))
+        shape = tuple(map(len, self.islands))
+        self.cross_by(
+            next((one.crossing for one in world.tuned if (one.hosts, one.fabric) == (shape, fabric.name)), BUILT_IN)
+        )
         self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
@@ -120,6 +124,10 @@ class Islands(Engine):
         _worlds.add(world)
         _processes.add(os.getpid())
         world.add(self)
+
+    def cross_by(self, crossing: Crossing) -> None:
+        """Every rank calls it with the same, between two calls."""
+        self.crossing, self.most_small = crossing, crossing.leaders(len(self.islands))
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
@@ -201,7 +209,7 @@ class Islands(Engine):
     def hosts(self) -> list[list[int]]:
         return self.islands
 
-    def wires(self) -> list[Wire]:
+    def network(self) -> Network:
         return probe(self)
 
     @property

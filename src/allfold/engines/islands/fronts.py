@@ -22,8 +22,8 @@ _TAG, _LONG_TAG = 2**31 - 1, (1023 << 21) + 3  # no call has them: see Job.tag
 # gloo sends when it knows that the receive is posted. So the receives of the next calls are posted well before them.
 _AHEAD = 2
 ALONG_BYTES = 1 << 16  # the most data that travel with a front
-LONG_BYTES = 1 << 20  # the most that follow it
-_ALL_BYTES = 8 << 20  # the most that a leader receives in one call from all others
+LONG_BYTES = 4 << 20  # the most that follow it
+_ALL_BYTES = 16 << 20  # the most that a leader receives in one call from all others
 
 
 _Posted = tuple[Transfer, Bytes]

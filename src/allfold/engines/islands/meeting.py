@@ -24,6 +24,7 @@ from ..engine import Call, Engine
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
+from .crossing import Tuned, find_tuned
 from .engine import Islands
 from .world import World, host_name
 
@@ -47,6 +48,8 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
     card["secret"] = board.has_secret
+    if board.rank == 0:  # all ranks choose alike, whatever files they would find
+        card["tuned"] = [one.to_json() for one in find_tuned()]
     cards = board.gather_all("place", card, timeout)
     if len({one["secret"] for one in cards}) > 1:
         without = [rank for rank, one in enumerate(cards) if not one["secret"]]
@@ -83,7 +86,8 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     def again(board: Board, timeout: float) -> Engine:
         return meet(board, timeout, room)
 
-    world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again)
+    tuned = [Tuned.from_json(one) for one in cards[0]["tuned"]]
+    world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned)
     return _of_world(world, engine, timeout)
 
 

@@ -1,48 +1,56 @@
-"""How fast the wire between two hosts is: measured with the messages that collectives send."""
+"""How fast the wires between hosts and their memories are: measured with what collectives send and do inside."""
 
 from __future__ import annotations
 
 import time
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...fabrics.fabric import FOREVER
-from ..engine import Call, Wire
+from ...fabrics.fabric import FOREVER, Bytes
+from ...ops import OPS
+from ..engine import Call, Network, Wire
 
 if TYPE_CHECKING:
     from .engine import Islands
 
 _TAG = (1023 << 21) + 1  # no call has it: see Job.tag
-_SMALL, _LARGE = 8, 8 << 20
+_SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
 _TRIES, _LARGE_TRIES = 30, 5
 
 
-def probe(engine: Islands) -> list[Wire]:
-    """The figures of every pair of hosts, on every rank. Every rank calls it, and makes no other call meanwhile."""
+def probe(engine: Islands) -> Network:
+    """The figures of every pair of hosts and of their memory, on every rank. Every rank calls it, and nothing else."""
     wires = []
     for number, here in enumerate(engine.islands):
         for there in engine.islands[number + 1 :]:
             wires.append(_pair(engine, here, there))
-    return wires
+    return Network(wires, *_inside(engine))
 
 
 def _pair(engine: Islands, here: list[int], there: list[int]) -> Wire:
     # Ranks cross in pairs, as they do with large arrays.
     pairs = list(zip(here, there, strict=False))
     mine = next((pair for pair in pairs if engine.rank in pair), None)
-    times = np.zeros(4)
-    everybody = [(mine, _LARGE, _LARGE_TRIES)]
     alone = mine if mine == pairs[0] else None
-    for at, (pair, bytes, tries) in enumerate([(alone, _SMALL, _TRIES), (alone, _LARGE, _LARGE_TRIES), *everybody]):
+    times = np.zeros(4)
+    for at, bytes, tries in ((0, _SMALL, _TRIES), (1, _LARGE, _LARGE_TRIES)):
         _together(engine)
-        if pair is not None:
-            times[at], posting = _echo(engine, pair, bytes, tries)
+        if alone is not None:
+            times[at], posting = _echo(engine, alone, bytes, tries)
             times[3] = posting if at == 0 else times[3]
+    exchanges = np.zeros(_LARGE_TRIES)
+    data, room = (np.full(_LARGE, 1, np.uint8) for _ in range(2))
+    for number in range(_LARGE_TRIES):
+        _together(engine)
+        if mine is not None:
+            exchanges[number] = _exchange(engine, mine, data, room)
+    times[2] = np.median(exchanges)
     table = np.zeros((engine.size, 4))
     engine.run(Call("all_gather", times, table, None, 0, None, None, None), False)
     small, large = float(table[here[0], 0]), float(table[here[0], 1])
-    crowd = max(float(table[rank, 2]) for rank, _ in pairs)
+    crowd = max(float(table[rank, 2]) for pair in pairs for rank in pair)
     return Wire(
         hosts=(here, there),
         latency=small,
@@ -52,25 +60,66 @@ def _pair(engine: Islands, here: list[int], there: list[int]) -> Wire:
     )
 
 
+def _inside(engine: Islands) -> tuple[float, float]:
+    """What all ranks of a host move together, and what each adds, in bytes per second; all hosts at once.
+
+    As the model counts them: every rank but one sends every byte of an all_gather.
+    """
+    size = len(engine.island_ranks)
+    tries = np.zeros((_LARGE_TRIES, 2))
+    if size > 1:
+        own = engine.scratch("probe", _INSIDE // size).view(np.float32)
+        whole = np.full(own.size * size, 1, np.float32)  # as users' arrays are
+        own[...] = 0
+    for number in range(_LARGE_TRIES):
+        _together(engine)
+        if size > 1:
+            begun = time.perf_counter()
+            engine.island.run(Call("all_gather", own, whole, None, 0, None, FOREVER, None), False)
+            gathered = time.perf_counter()
+            engine.island.run(Call("reduce_scatter", whole, own, OPS["sum"], 0, None, FOREVER, None), False)
+            tries[number] = gathered - begun, time.perf_counter() - gathered
+    table = np.zeros((engine.size, 2))
+    engine.run(Call("all_gather", np.median(tries, axis=0), table, None, 0, None, None, None), False)
+    gather, scatter = table.max(axis=0).tolist()
+    most = max(map(len, engine.islands))
+    if not gather:
+        return inf, inf
+    moved = (most - 1) * _INSIDE
+    # Adding takes no time of its own where the memory is the limit.
+    folded = moved / most / (scatter - gather) if scatter > 1.05 * gather else inf
+    return moved / gather, folded
+
+
 def _together(engine: Islands) -> None:
     engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
 
 
 def _echo(engine: Islands, pair: tuple[int, int], bytes: int, tries: int) -> tuple[float, float]:
-    """The seconds from one rank of a pair to the other, half of the shortest way there and back; and to begin a send."""
+    """The seconds from one rank of a pair to the other, half of the usual way there and back; and to begin a send."""
     peer = pair[1] if engine.rank == pair[0] else pair[0]
-    data, room = np.zeros(bytes, np.uint8), np.zeros(bytes, np.uint8)
-    best = posting = FOREVER
-    for _ in range(tries):
+    data, room = (np.full(bytes, 1, np.uint8) for _ in range(2))
+    ways, posting = np.zeros(tries), np.zeros(tries)
+    for number in range(tries):
         receive = engine.links.receive(peer, room, _TAG)
         begun = time.perf_counter()
         if engine.rank == pair[1]:
             receive.wait()
         sending = time.perf_counter()
         send = engine.links.send(peer, data, _TAG)
-        posting = min(posting, time.perf_counter() - sending)
+        posting[number] = time.perf_counter() - sending
         if engine.rank == pair[0]:
             receive.wait()
-        best = min(best, time.perf_counter() - begun)
+        ways[number] = time.perf_counter() - begun
         send.wait()
-    return best / 2, posting
+    return float(np.median(ways)) / 2, float(np.median(posting))
+
+
+def _exchange(engine: Islands, pair: tuple[int, int], data: Bytes, room: Bytes) -> float:
+    """The seconds in which two ranks send each other a large message."""
+    peer = pair[1] if engine.rank == pair[0] else pair[0]
+    begun = time.perf_counter()
+    transfers = [engine.links.receive(peer, room, _TAG), engine.links.send(peer, data, _TAG)]
+    for transfer in transfers:
+        transfer.wait()
+    return time.perf_counter() - begun

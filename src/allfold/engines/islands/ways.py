@@ -2,7 +2,7 @@
 
 Reductions fold in two levels, whatever their size: inside each island from its lowest rank up, then over the islands in
 the order of their lowest ranks. So the size never changes a bit of the result. These are the schedules `hierarchical`
-(one leader per island crosses; up to `LEADERS_UP_TO` bytes) and `two_level`
+(one leader per island crosses, with few bytes) and `two_level`
 (every rank crosses with its share), with the islands as groups.
 """
 
@@ -28,9 +28,6 @@ from .wire import Run, folding
 if TYPE_CHECKING:
     from .engine import Islands
 
-LEADERS_UP_TO = 1 << 20
-# A message costs much and starts late, so few and long ones: measured over gloo, up to 64 MiB on 2 hosts of 4 ranks.
-_SEGMENT_BYTES = 32 << 20
 _BROADCAST_BYTES = 4 << 20
 _DEPTH = 2  # segments on the wire at once
 
@@ -133,10 +130,10 @@ def _all_reduce(engine: Islands, job: Job) -> None:
     assert array is not None and op is not None
     if not _in_order(engine, op):
         return follow(engine, job, "direct")
-    if array.nbytes <= LEADERS_UP_TO:
+    if array.nbytes <= engine.crossing.leaders_up_to:
         return _by_leaders(engine, job, array)
     units = _units(engine)
-    segment = max(1, _SEGMENT_BYTES // job.dtype.itemsize // units) * units
+    segment = max(1, engine.crossing.segment // job.dtype.itemsize // units) * units
     whole = array.size // units * units
     segments = [array[start : min(start + segment, whole)] for start in range(0, whole, segment)]
     shares = [_Share(engine, job, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
@@ -149,14 +146,14 @@ def _all_reduce(engine: Islands, job: Job) -> None:
     for share in shares[-_DEPTH:]:
         share.end()
     if whole < array.size:
-        _by_leaders(engine, job, array[whole:], compares=False)
+        _by_leaders(engine, job, array[whole:], compares=not shares)
 
 
 def _by_leaders(engine: Islands, job: Job, array: Flat, compares: bool = True) -> None:
     leaders = [island[0] for island in engine.islands]
     run = None
     if engine.rank in leaders:
-        made = message_programs_of("all_reduce", "naive" if len(leaders) <= 8 else "direct", len(leaders), None)
+        made = message_programs_of("all_reduce", "direct", len(leaders), None)
         run = _across(engine, job, made, leaders, None, array, array.size)
         run.post()
     _inside(engine, job, "reduce", None, array, job.call.op, 0)
@@ -182,7 +179,7 @@ class _Share:
         engine, groups = self.engine, self.engine.islands
         shares = lcm(*(len(group) for group in groups))
         mine = shares // len(engine.island_ranks)
-        made = message_programs_of("all_reduce", "naive" if len(groups) == 2 else "direct", len(groups), None)
+        made = message_programs_of("all_reduce", engine.crossing.algorithm(len(groups)), len(groups), None)
         length = self.own.size // mine
         tags = [self.job.tag() for _ in range(shares)]
         for number in range(mine):

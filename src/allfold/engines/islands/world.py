@@ -20,6 +20,7 @@ from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, 
 from ...fabrics.fabric import Board, Fabric
 from ...wording import name_ranks
 from ..engine import Engine
+from .crossing import Tuned
 from .post import MOST_TEXT, Frame, News, Post
 
 if TYPE_CHECKING:
@@ -56,12 +57,14 @@ class World:
         hosts: Sequence[str],
         is_alive: Callable[[int], bool],
         again: Callable[[Board, float], Engine],
+        tuned: Sequence[Tuned] = (),
     ) -> None:
         """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks."""
         self.rank, self.size, self.process = board.rank, board.size, os.getpid()
         self.board, self.fabric = board, fabric
         self.islands, self.hosts = [list(island) for island in islands], list(hosts)
         self.mine = next(island for island in self.islands if self.rank in island)
+        self.tuned = list(tuned)
         self.shrunk = 0
         self._is_alive, self.again = is_alive, again
         self._lock = threading.RLock()

@@ -1,0 +1,179 @@
+"""Tuning between hosts: what is measured, what is chosen from it, and that runs use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.engines.engine import Network, Wire
+from allfold.engines.islands.crossing import BUILT_IN, Crossing, Tuned, tuned_of
+from allfold.engines.shared_memory.tuning import TuningError
+from allfold.tune.file import read_hosts
+from allfold.tune.hosts import HostsRun, Timing, choose, fitted, ways_of
+
+KIB, MIB = 2**10, 2**20
+LEADERS, WHOLE, CUT = Crossing(64 * MIB), Crossing(0, 32 * MIB), Crossing(0, 4 * MIB)
+
+
+def allfold(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "allfold", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tuning file of 2 and 1 ranks, measured once for all tests."""
+    path = tmp_path_factory.mktemp("tuning") / "tuning.json"
+    options = ("--seconds", "1", "--sizes", "1K,256K", "--output", str(path), "--json")
+    done = allfold("run", "-n", "3", "--hosts", "2,1", "-m", "allfold", "tune", *options)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["hosts"], said["fabric"], said["path"]) == ([2, 1], "gloo", str(path))
+    return path
+
+
+def test_what_was_measured_is_written_and_shown(tuned_file: Path) -> None:
+    (run,) = read_hosts(tuned_file)
+    assert {one.bytes for one in run.timings} == {1 * KIB, 256 * KIB}
+    assert {one.way for one in run.timings} == {"leaders", "every rank"}
+    assert all(0 < one.seconds < 5 for one in run.timings)
+    assert run.network.wires[0].hosts == ([0, 1], [2]) and 0 < run.network.wires[0].latency < 1
+    shown = allfold("plan", "--measured", str(tuned_file), "--hosts", "--size", "256K")
+    assert shown.returncode == 0 and "between 2 + 1 ranks on 2 hosts over gloo" in shown.stdout, shown.stderr
+    assert shown.stdout.count("256K") == 2 and "1K" not in shown.stdout
+    again = json.loads(allfold("plan", "--measured", str(tuned_file), "--hosts", "--json").stdout)
+    assert again[0]["predicted"] == [None] * 4  # hosts with different numbers of ranks are no topology
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--ranks", "7"), "all_reduce of 7 ranks between hosts was not tuned; tuned were all_reduces of 2+1 ranks"),
+        (("--collective", "broadcast"), "broadcast of any number of ranks between hosts was not tuned"),
+        (("--size", "3M"), "nothing of that size was measured between hosts; measured were 1K, 256K"),
+    ],
+)
+def test_what_was_not_measured_is_said(tuned_file: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = allfold("plan", "--measured", str(tuned_file), "--hosts", *arguments)
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_hosts_without_measured() -> None:
+    done = allfold("plan", "--hosts")
+    assert done.returncode == 2 and "add --measured" in done.stderr
+
+
+def test_one_host_is_not_tuned_by_a_launcher(tmp_path: Path) -> None:
+    done = allfold("run", "-n", "2", "-m", "allfold", "tune", "--output", str(tmp_path / "tuning.json"))
+    assert done.returncode == 2 and done.stderr.count("allfold tune -n 2") == 1, done.stderr
+
+
+def crossing_of(comm: Communicator, length: int) -> tuple[Any, bytes]:
+    array = np.random.default_rng(comm.rank).standard_normal(length).astype(np.float32)
+    comm.all_reduce(array)
+    group = comm.group([0, 2])
+    inner = None if group is None else group._engine.crossing  # type: ignore[attr-defined]
+    return (comm._engine.crossing, inner), array.tobytes()  # type: ignore[attr-defined]
+
+
+def test_runs_use_what_was_tuned_for_as_many_hosts_and_ranks(
+    tuned_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads(tuned_file.read_text())
+    wanted = Crossing(1000, 40_000)
+    document["hosts"][0]["crossing"] = {"leaders_up_to": 1000, "segment": 40_000, "across": None}
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps(document))
+    path.chmod(0o600)
+    length = 100_003
+    plain = af.spawn(crossing_of, 3, args=(length,), hosts=(2, 1), timeout=60)
+    monkeypatch.setenv("ALLFOLD_TUNING", str(path))
+    tuned = af.spawn(crossing_of, 3, args=(length,), hosts=(2, 1), timeout=60)
+    assert [one[0] for one in plain] == [(BUILT_IN, BUILT_IN), (BUILT_IN, None), (BUILT_IN, BUILT_IN)]
+    assert [one[0] for one in tuned] == [(wanted, BUILT_IN), (wanted, None), (wanted, BUILT_IN)]
+    assert {one[1] for one in plain} == {one[1] for one in tuned} and len({one[1] for one in plain}) == 1
+    monkeypatch.setenv("ALLFOLD_TUNING", "off")
+    assert af.spawn(crossing_of, 3, args=(1,), hosts=(2, 1), timeout=60)[0][0] == (BUILT_IN, BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "says"),
+    [
+        ({}, "hosts is {}; expected a list"),
+        ([1], "a run between hosts is 1; expected an object"),
+        ([{"hosts": [2], "fabric": "gloo", "crossing": {}}], "hosts has 1 entries"),
+        ([{"hosts": [2, 0], "fabric": "gloo", "crossing": {}}], "ranks of a host is 0"),
+        ([{"hosts": [2, 1], "fabric": "gloo", "crossing": {"across": "ring"}}], "across is 'ring'"),
+        (
+            [{"hosts": [2, 1], "fabric": "gloo", "crossing": {"leaders_up_to": -1, "segment": 1}}],
+            "leaders_up_to is -1",
+        ),
+        ([{"hosts": [2, 1], "fabric": "gloo", "crossing": {"leaders_up_to": 1, "segment": 0}}], "segment is 0"),
+        ([{"hosts": [2, 1], "fabric": 7, "crossing": {"leaders_up_to": 1, "segment": 1}}], "fabric is 7"),
+    ],
+)
+def test_a_damaged_file_is_refused(hosts: Any, says: str) -> None:
+    with pytest.raises(TuningError, match="it is damaged: ") as error:
+        tuned_of({"hosts": hosts})
+    assert says in str(error.value)
+
+
+def timings(*rows: tuple[int, float, float, float | None]) -> list[Timing]:
+    """By size: the seconds of leaders, of all ranks at once and in segments of 4 MiB."""
+    found = []
+    for size, leaders, whole, cut in rows:
+        ways = [(replace(LEADERS, leaders_up_to=size), leaders), (WHOLE, whole), (CUT, cut)]
+        found += [Timing(size, way, seconds) for way, seconds in ways if seconds]
+    return found
+
+
+def test_the_border_lies_between_the_sizes_that_leaders_won_and_lost() -> None:
+    rows = timings((KIB, 1, 2, None), (MIB, 3, 4, None), (4 * MIB, 9, 7, None), (64 * MIB, 0, 90, 80))
+    assert choose(rows) == Crossing(2 * MIB, 4 * MIB, None)
+    assert choose(timings((KIB, 1, 2, None), (MIB, 0, 4, None))).leaders_up_to == KIB  # not tried beyond
+    assert choose(timings((KIB, 2, 1, None))).leaders_up_to == 0
+    assert choose(timings((KIB, 1, 2, None))) == replace(BUILT_IN, leaders_up_to=KIB)
+
+
+def test_the_ways_of_a_size_differ() -> None:
+    for islands in (2, 3, 9):
+        for size in (1, KIB, 4 * MIB, 5 * MIB, 64 * MIB):
+            ways = list(ways_of(size, islands))
+            keys = [(way.leaders_up_to >= size, min(way.segment, size), way.across) for way in ways]
+            assert len(set(keys)) == len(keys) >= 1
+
+
+def test_the_figures_are_fitted_to_the_timings() -> None:
+    """Timings that a network would have given lead back to that network."""
+    wire = Wire(hosts=([0, 1], [2, 3]), latency=300e-6, overhead=20e-6, bandwidth=1e9, all_ranks=1e9)
+    true = HostsRun(Tuned((2, 2), "gloo", BUILT_IN), "", Network([wire], 8e9, 20e9), ())
+    ways = [(size, way) for size in (KIB, 16 * KIB, MIB, 16 * MIB, 64 * MIB) for way in ways_of(size, 2)]
+    blank = replace(true, timings=tuple(Timing(size, way, 1.0) for size, way in ways))
+    known = tuple(
+        replace(one, seconds=said) for one, said in zip(blank.timings, blank.predicted(), strict=True) if said
+    )
+    wrong = replace(wire, latency=50e-6, all_ranks=3e9)
+    found = fitted(replace(true, timings=known, network=Network([wrong], 8e9, 20e9))).network.wires[0]
+    assert found.latency == pytest.approx(300e-6, rel=0.05) and found.all_ranks == pytest.approx(1e9, rel=0.1)
+
+
+def test_a_run_between_hosts_survives_its_file() -> None:
+    wire = Wire(hosts=([0], [1]), latency=1e-4, overhead=1e-5, bandwidth=1e9, all_ranks=1e9)
+    run = HostsRun(Tuned((1, 1), "mpi", CUT), "today", Network([wire], float("inf"), 1e9), (Timing(8, LEADERS, 0.25),))
+    assert HostsRun.from_json(json.loads(json.dumps(run.to_json()))) == run
