@@ -22,6 +22,7 @@ import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.engines.islands.wire import Memory
 from allfold.engines.reference.replay import replay
+from allfold.engines.shared_memory.flight import read as read_flights
 from allfold.errors import ScheduleError
 from allfold.price.topology.topology import Topology
 from allfold.registry import algorithms, schedule
@@ -351,6 +352,34 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     kinds = [kind for kind, _, _ in said]
     assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
     assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
+
+
+def keeps_records(comm: Communicator) -> dict[str, Any]:
+    comm.all_reduce(np.ones(4, np.float32))
+    comm.broadcast(np.ones(3), algorithm="tree")
+    if comm.rank != 3:
+        with pytest.raises((af.CollectiveTimeout, af.RankLost)) as late:
+            comm.all_reduce(np.ones(5), "max", timeout=0.5)
+        assert late.value.flight["groups"][0]["members"] == [  # type: ignore[attr-defined]
+            {key: value for key, value in comm.flight().items() if key not in ("size", "label")}
+        ]
+    else:
+        time.sleep(2)
+    return comm.flight()
+
+
+def test_the_last_calls_of_every_rank_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_FLIGHT_DIR", str(tmp_path))
+    records = af.spawn(keeps_records, 4, hosts=2, timeout=60)
+    for rank, record in enumerate(records):
+        made = [(call["collective"], call["elements"], call["op"], call["algorithm"]) for call in record["calls"]]
+        late = [] if rank == 3 else [("all_reduce", 5, "max", "")]
+        assert made == [("all_reduce", 4, "sum", ""), ("broadcast", 3, "", "tree"), *late], record
+        assert (record["rank"], record["last_done"], record["standing"]) == (rank, 2, "failed")
+    # Every rank that raised has written its own calls; together they show the run.
+    (group,) = read_flights(sorted(tmp_path.iterdir()))
+    assert [member["rank"] for member in group["members"]] == [0, 1, 2] and group["size"] == 4
+    assert all("rank 3 on host1 did not come" in text for text in group["errors"].values())
 
 
 def aborts(comm: Communicator) -> tuple[str, str, float]:

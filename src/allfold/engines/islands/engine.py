@@ -31,11 +31,13 @@ from ...ops import OPS
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
-from ..engine import Call, Engine, Entry, Event, Network, check_groups, name_group
+from ..engine import FAILURES, Call, Engine, Entry, Event, Network, check_groups, name_group
 from ..shared_memory.engine import SharedMemory
+from ..shared_memory.flight import keep
 from ..shared_memory.members import number_of
 from . import ways
 from .crossing import BUILT_IN, Crossing
+from .flight import Flight
 from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import NUMBER_BYTES, Job
 from .letters import Letters
@@ -118,6 +120,7 @@ class Islands(Engine):
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
         self._scratch: dict[str, Flat] = {}
+        self._flight, self._flight_is_kept = Flight(), False
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name="allfold calls", daemon=True)
         self._thread.start()
         weakref.finalize(self, self._jobs.put, None).atexit = False
@@ -182,8 +185,22 @@ class Islands(Engine):
             self.perform(job)
         elif job.bell is not None:
             job.bell.wait()
-        _raise(job.error)
+        self._raise(job.error)
         return None
+
+    def _raise(self, error: BaseException | None) -> None:
+        if isinstance(error, AllfoldError):
+            error = type(error)(*error.args)
+            self.failed(error)
+        if error is not None:
+            raise error
+
+    def failed(self, error: BaseException) -> None:
+        """Attach the last calls of this rank to the first error; the other ranks do the same with theirs."""
+        if isinstance(error, FAILURES) and not self._flight_is_kept:
+            self._flight_is_kept = True
+            number = (self.world.identity + self.number) % 2**64
+            keep(error, self.rank, self.label, number, self.size, lambda: [self._own_flight()])
 
     def known(self, came: Came) -> tuple[str, bytes]:
         """What a call is in words, and as a hash."""
@@ -200,7 +217,7 @@ class Islands(Engine):
         assert ticket.bell is not None
         if not ticket.bell.wait(timeout):
             return False
-        _raise(ticket.error)
+        self._raise(ticket.error)
         return True
 
     def calls(self) -> int:
@@ -275,9 +292,11 @@ class Islands(Engine):
         try:
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
+            noted = self._flight.begins(job)
             if self.links.recorder is not None:
                 self.links.recorder.begins(job)
             ways.perform(self, job)
+            noted.ended = time.time()
             if self.fronts is not None:
                 self.fronts.refill()
             job.end(None)
@@ -496,9 +515,11 @@ class Islands(Engine):
         self._give_up(RankLost(f"rank {self.rank} has aborted {self.label}"))
 
     def flight(self) -> dict[str, Any]:
+        return {**self._own_flight(), "size": self.size, "label": self.label}
+
+    def _own_flight(self) -> dict[str, Any]:
         standing = "left" if self._closed else "open" if self._error is None else "failed"
-        record = self.island.flight()
-        return {**record, "rank": self.rank, "size": self.size, "label": self.label, "standing": standing}
+        return self._flight.facts(self.rank, standing, self._calls)
 
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
@@ -506,10 +527,3 @@ def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
         if not job.done():
             job.engine.perform(job)
         del job
-
-
-def _raise(error: BaseException | None) -> None:
-    if isinstance(error, AllfoldError):
-        raise type(error)(*error.args)
-    if error is not None:
-        raise error

@@ -24,6 +24,7 @@ from ..engine import Call, Engine
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
+from ..shared_memory.members import number_of
 from .crossing import Tuned, find_tuned
 from .engine import Islands
 from .world import World, host_name
@@ -87,7 +88,10 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         return meet(board, timeout, room)
 
     tuned = [Tuned.from_json(one) for one in cards[0]["tuned"]]
-    world = World(board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned)
+    identity = number_of(keys[0])
+    world = World(
+        board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned, identity
+    )
     return _of_world(world, engine, timeout)
 
 

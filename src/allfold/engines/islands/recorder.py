@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
+from ...registry import algorithm_of
 from ..engine import Call, Event
 from .job import Job
 
@@ -121,9 +122,7 @@ class _Timed(NamedTuple):
 
 def _name(job: Job) -> str:
     algorithm = job.call.algorithm
-    if algorithm is None:
-        return "two levels"
-    return algorithm if isinstance(algorithm, str) else getattr(algorithm, "__name__", "one's own")
+    return "two levels" if algorithm is None else algorithm_of(job.call.collective, algorithm).name
 
 
 def clock_shift(engine: Islands) -> int:

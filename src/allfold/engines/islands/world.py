@@ -58,13 +58,17 @@ class World:
         is_alive: Callable[[int], bool],
         again: Callable[[Board, float], Engine],
         tuned: Sequence[Tuned] = (),
+        identity: int = 0,
     ) -> None:
-        """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks."""
+        """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks.
+
+        `identity`: a number that no other run has.
+        """
         self.rank, self.size, self.process = board.rank, board.size, os.getpid()
         self.board, self.fabric = board, fabric
         self.islands, self.hosts = [list(island) for island in islands], list(hosts)
         self.mine = next(island for island in self.islands if self.rank in island)
-        self.tuned = list(tuned)
+        self.tuned, self.identity = list(tuned), identity
         self.shrunk = 0
         self._is_alive, self.again = is_alive, again
         self._lock = threading.RLock()

@@ -38,7 +38,7 @@ from ..engine import (
     raised_in_python,
 )
 from .choice import choices, fetched
-from .flight import keep
+from .flight import in_memory, keep
 from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
 from .programs import MEMORIES, facts
 from .rendezvous import exchange
@@ -215,7 +215,8 @@ class SharedMemory(Engine):
         """Attach what the flight recorders hold to the first error."""
         if isinstance(error, FAILURES) and not self._flight_is_kept:
             self._flight_is_kept = True
-            keep(error, self.rank, self.label, self._number, self.members)
+            whole = (self.rank, self.label, self._number, self.size)
+            keep(error, *whole, lambda: in_memory(self.rank, self.members))
 
     # Memory and groups -----------------------------------------------------------------------------------------------
 

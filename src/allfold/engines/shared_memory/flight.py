@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,11 +29,19 @@ _MOST_TEXT = 200
 
 
 def keep(
-    error: BaseException, rank: int, label: str, number: int, members: Sequence[tuple[Any, int, int, int]]
+    error: BaseException,
+    rank: int,
+    label: str,
+    number: int,
+    size: int,
+    members: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> None:
-    """Keep the calls of all ranks with an error. Whatever goes wrong here is a note on it, and never replaces it."""
+    """Keep the calls of ranks with an error. Whatever goes wrong here is a note on it, and never replaces it.
+
+    `members`: the records of the ranks that can be read from here.
+    """
     try:
-        document = _document(error, rank, label, number, members)
+        document = _document(error, rank, label, number, size, members())
         error.flight = document  # type: ignore[attr-defined]
         folder = os.environ.get(FOLDER)
         if folder:
@@ -83,16 +91,16 @@ def read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def _document(
-    error: BaseException, rank: int, label: str, number: int, members: Sequence[tuple[Any, int, int, int]]
-) -> dict[str, Any]:
+def in_memory(rank: int, members: Sequence[tuple[Any, int, int, int]]) -> list[dict[str, Any]]:
+    """The records of all ranks that share memory; with too many, one's own."""
     shown = range(len(members)) if len(members) <= _MOST_PEERS else [rank]
-    group = {
-        "label": label,
-        "group": number,
-        "size": len(members),
-        "members": [{"rank": peer, **_native.flight(*members[peer][:2])} for peer in shown],
-    }
+    return [{"rank": peer, **_native.flight(*members[peer][:2])} for peer in shown]
+
+
+def _document(
+    error: BaseException, rank: int, label: str, number: int, size: int, members: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    group = {"label": label, "group": number, "size": size, "members": list(members)}
     what = {"type": type(error).__name__, "message": str(error)}
     return {"format": FORMAT, "version": VERSION, "rank": rank, "time": time.time(), "error": what, "groups": [group]}
 
