@@ -642,6 +642,7 @@ void bind_communicator(nb::module_& module) {
     // What the model of the engine (tune/model.py) needs to know.
     module.attr("WINDOW_BYTES") = window_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
+    module.attr("MOST_HANDED") = habits.most_handed;
     module.def("segment_bytes", &segment_bytes);
     nb::list known;
     for (const CollectiveFacts& one : collectives)

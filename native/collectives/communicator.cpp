@@ -357,7 +357,7 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
         into_work |= slot->space == Space::work;
     }
     // From array to array memcpy is faster, and data in the work area is in the cache.
-    const void* from_memory = into_work && running.beyond_caches ? from_array : nullptr;
+    const void* from_memory = habits.copies_in_rows && into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations,
                           destination_count, elements, program.complete[i]);

@@ -173,49 +173,97 @@ ALLFOLD_INLINE void repeat(Body body) {
 constexpr size_t page = 4096, rows_in_memory = 4;
 constexpr int second_level = 2;  // as __builtin_prefetch counts
 
-// `known_sources` is the number of sources that the code is specialised for, or 0 for any number.
-template <class Format, class Operation, size_t bytes, size_t known_sources>
-ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
+// Keeps a pointer in a register. Otherwise GCC adds the offset of a block in every access, which keeps it from using
+// the instructions that load and store two vectors at once.
+template <class Pointer>
+ALLFOLD_INLINE Pointer in_register(Pointer pointer) {
+    asm("" : "+r"(pointer));
+    return pointer;
+}
+
+// Repeats `body` for every number below `known`, or below `count` if `known` is 0.
+template <size_t known, class Body>
+ALLFOLD_INLINE void for_each(size_t count, Body body) {
+    if constexpr (known > 0)
+        repeat<known>(body);
+    else
+        for (size_t i = 0; i < count; ++i) body(i);
+}
+
+// One block of every source, at `from(number)`, to every destination, at `to(number)`. `known_sources` and
+// `known_destinations` are the numbers that the code is specialised for, or 0 for any number.
+template <class Format, class Operation, size_t bytes, size_t known_sources, size_t known_destinations, class From,
+          class To>
+ALLFOLD_INLINE void fold_block(const Call& call, From from, To to, size_t offset) {
     constexpr size_t width = bytes < smallest_vector ? smallest_vector : bytes < Format::width ? bytes : Format::width;
     constexpr size_t step = bytes < width ? bytes : width;
     constexpr size_t registers = bytes / step;
-    const size_t source_count = known_sources ? known_sources : call.source_count;
     if constexpr (bytes == block_bytes && Format::read_ahead > 0) {
-        for (size_t s = 0; s < source_count; ++s)
-            for (size_t line = 0; line < bytes; line += 64)
-                __builtin_prefetch(call.sources[s] + offset + line + Format::read_ahead);
+        for_each<known_sources>(call.source_count, [&](size_t s) ALLFOLD_INLINED {
+            for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(from(s) + line + Format::read_ahead);
+        });
     }
     if constexpr (bytes == block_bytes && known_sources != 1) {
-        if (call.from_memory)
+        if (call.from_memory) {
+            asm volatile("");  // GCC would prefetch from nowhere if there is no such source, which costs a page walk
             for (size_t line = 0; line < bytes; line += 64)
                 __builtin_prefetch(call.from_memory + offset + line + page, 0, second_level);
+        }
     }
 
     decltype(Format::widen(Raw<width>{})) value[registers];
-    const char* source = call.sources[0] + offset;
-    repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = Format::widen(load<step>(source + i * step)); });
-    for (size_t s = 1; s < source_count; ++s) {
-        source = call.sources[s] + offset;
+    const char* first = in_register(from(0));
+    repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = Format::widen(load<step>(first + i * step)); });
+    for_each<known_sources ? known_sources - 1 : 0>(call.source_count - 1, [&](size_t s) ALLFOLD_INLINED {
+        const char* source = in_register(from(s + 1));
         repeat<registers>([&](size_t i) ALLFOLD_INLINED {
             value[i] = combine<Operation>(value[i], Format::widen(load<step>(source + i * step)));
         });
-    }
+    });
     if constexpr (std::is_same_v<Operation, Average>) {
         if (call.divisor > 1)
             repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = divide(value[i], call.divisor); });
     }
     Raw<width> result[registers];
     repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = Format::narrow(value[i]); });
-    for (size_t d = 0; d < call.destination_count; ++d) {
-        char* destination = call.destinations[d] + offset;
+    for_each<known_destinations>(call.destination_count, [&](size_t d) ALLFOLD_INLINED {
+        char* destination = in_register(to(d));
         repeat<registers>([&](size_t i) ALLFOLD_INLINED { store<step>(destination + i * step, result[i]); });
-    }
+    });
 }
 
+template <class Format, class Operation, size_t bytes, size_t known_sources>
+ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
+    fold_block<Format, Operation, bytes, known_sources, 0>(
+        call, [&](size_t s) ALLFOLD_INLINED { return call.sources[s] + offset; },
+        [&](size_t d) ALLFOLD_INLINED { return call.destinations[d] + offset; }, offset);
+}
+
+// `given` is passed by value: what is stored could otherwise change it, and it would be read again for every block.
 template <class Format, class Operation, size_t known_sources>
-size_t fold_blocks(const Call& call, size_t offset) {
+size_t fold_blocks(const Call& given, size_t offset) {
+    const Call call = given;
     for (; call.bytes - offset >= block_bytes; offset += block_bytes)
         fold_block<Format, Operation, block_bytes, known_sources>(call, offset);
+    return offset;
+}
+
+// The same for numbers of sources and destinations that are all known: all pointers stay in registers.
+template <class Format, class Operation, size_t known_sources, size_t known_destinations>
+size_t fold_known(const Call& given) {
+    const Call call = given;
+    const char* from[known_sources];
+    char* to[known_destinations];
+    repeat<known_sources>([&](size_t s) ALLFOLD_INLINED { from[s] = call.sources[s]; });
+    repeat<known_destinations>([&](size_t d) ALLFOLD_INLINED { to[d] = call.destinations[d]; });
+    size_t offset = 0;
+    for (; call.bytes - offset >= block_bytes; offset += block_bytes) {
+        fold_block<Format, Operation, block_bytes, known_sources, known_destinations>(
+            call, [&](size_t s) ALLFOLD_INLINED { return from[s]; }, [&](size_t d) ALLFOLD_INLINED { return to[d]; },
+            offset);
+        repeat<known_sources>([&](size_t s) ALLFOLD_INLINED { from[s] += block_bytes; });
+        repeat<known_destinations>([&](size_t d) ALLFOLD_INLINED { to[d] += block_bytes; });
+    }
     return offset;
 }
 
@@ -238,10 +286,18 @@ template <class Format, class Operation>
 void fold_bytes(const Call& call) {
     size_t offset = 0;
     if (call.bytes >= block_bytes) {
+        const size_t to = call.destination_count;
         switch (call.source_count) {
-            case 2: offset = fold_blocks<Format, Operation, 2>(call, 0); break;
+            case 2:
+                offset = to == 1   ? fold_known<Format, Operation, 2, 1>(call)
+                         : to == 2 ? fold_known<Format, Operation, 2, 2>(call)
+                                   : fold_blocks<Format, Operation, 2>(call, 0);
+                break;
             case 3: offset = fold_blocks<Format, Operation, 3>(call, 0); break;
-            case 4: offset = fold_blocks<Format, Operation, 4>(call, 0); break;
+            case 4:
+                offset = to == 4 ? fold_known<Format, Operation, 4, 4>(call)
+                                 : fold_blocks<Format, Operation, 4>(call, 0);
+                break;
             default: offset = fold_blocks<Format, Operation, 0>(call, 0);
         }
     }

@@ -15,7 +15,7 @@ using namespace allfold;
 
 namespace {
 
-constexpr size_t most_sources = 16;
+constexpr size_t most_sources = 16, most_destinations = 4;
 
 double best_seconds(size_t calls, const std::function<void()>& call) {
     double best = 1e30;
@@ -32,10 +32,10 @@ struct Arrays {
     explicit Arrays(size_t bytes) : bytes(bytes) {
         // Arrays that all begin at the same offset in a page would compete for the same cache lines.
         const size_t stride = bytes + 4096 + 17 * 64;
-        memory.reset(static_cast<char*>(std::aligned_alloc(4096, ((most_sources + 2) * stride + 4095) / 4096 * 4096)));
-        std::memset(memory.get(), 0, (most_sources + 2) * stride);
+        memory.reset(static_cast<char*>(std::aligned_alloc(4096, ((most_sources + most_destinations) * stride + 4095) / 4096 * 4096)));
+        std::memset(memory.get(), 0, (most_sources + most_destinations) * stride);
         for (size_t i = 0; i < most_sources; ++i) sources[i] = memory.get() + i * stride;
-        for (size_t i = 0; i < 2; ++i) destinations[i] = memory.get() + (most_sources + i) * stride;
+        for (size_t i = 0; i < most_destinations; ++i) destinations[i] = memory.get() + (most_sources + i) * stride;
     }
     struct Free {
         void operator()(char* pointer) const { std::free(pointer); }
@@ -43,7 +43,7 @@ struct Arrays {
     size_t bytes;
     std::unique_ptr<char, Free> memory;
     const void* sources[most_sources];
-    void* destinations[2];
+    void* destinations[most_destinations];
 };
 
 struct Case {
@@ -78,7 +78,9 @@ int main(int argument_count, char** arguments) {
         {"bfloat16 sum of 8", Op::sum, DType::bfloat16, 8},
         {"float16 sum of 8", Op::sum, DType::float16, 8},
         {"float32 sum of 16", Op::sum, DType::float32, 16},
+        {"float32 sum of 2 to 2", Op::sum, DType::float32, 2, 2},
         {"float32 sum of 4 to 2", Op::sum, DType::float32, 4, 2},
+        {"float32 sum of 4 to 4", Op::sum, DType::float32, 4, 4},
         {"float32 average of 4", Op::average, DType::float32, 4, 1, 4},
         {"float32 average of 3", Op::average, DType::float32, 3, 1, 3},
         {"bfloat16 average of 4", Op::average, DType::bfloat16, 4, 1, 4},

@@ -12,6 +12,7 @@ WORK_BYTES: int
 LAYOUT: int
 WINDOW_BYTES: int
 FETCHED_BYTES: int
+MOST_HANDED: int
 
 def segment_bytes(work_slots: int, one_area: bool, /) -> int: ...
 

@@ -241,7 +241,7 @@ def test_reuse_of_the_work_area_is_ordered() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_one_work_area_will_do_where_results_come_back_to_where_the_parts_lay(ranks: int) -> None:
-    programs = compile(af.schedule("all_reduce", "direct", ranks), "private")
+    programs = compile(af.schedule("all_reduce", "direct", ranks), "private", most_handed=7)
     assert programs.one_area and not len(programs.reuse.rank)
     assert programs.work_slots.tolist() == [ranks - 1] * ranks
     check(programs, segments=5)
@@ -257,11 +257,18 @@ def test_one_work_area_is_not_enough_for_everything(collective: str, name: str, 
 
 
 def test_what_is_reduced_is_handed_to_a_few_and_read_by_many() -> None:
-    few, many = (compile(af.schedule("all_reduce", "direct", ranks), "private") for ranks in (8, 9))
+    few, many = (compile(af.schedule("all_reduce", "direct", ranks), "private", most_handed=7) for ranks in (8, 9))
     assert few.describe(0).count("1.work[") == 2  # read, and written
     assert many.describe(0).count("1.work[") == 2  # its part is read, and then what it has reduced
     assert "1.work" in next(line for line in few.describe(0).splitlines() if "⊕" in line).split("←")[0]
     assert "1.work" not in next(line for line in many.describe(0).splitlines() if "⊕" in line).split("←")[0]
+
+
+@pytest.mark.parametrize("most_handed", [0, 1, 7])  # whatever is best on this processor, all must be right
+@pytest.mark.parametrize("name", af.algorithms("all_reduce"))
+def test_programs_are_right_however_results_are_handed_out(name: str, most_handed: int) -> None:
+    for ranks in (2, 3, 5, 8):
+        check(compile(af.schedule("all_reduce", name, ranks), "private", most_handed=most_handed), segments=4)
 
 
 def test_a_cycle_of_waits() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _native
 from ..schedule import Schedule
 from .rows import Ints, Lists, lists_of
 from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place
@@ -80,10 +81,19 @@ class Programs:
         return "\n".join(lines)
 
 
-def compile(schedule: Schedule, memory: Memory = "shared", versions: Versions | None = None) -> Programs:
-    """The programs of a schedule that is known to be right: `verify` it first. Pass `versions` if you have them."""
+def compile(
+    schedule: Schedule,
+    memory: Memory = "shared",
+    versions: Versions | None = None,
+    most_handed: int = _native.MOST_HANDED,
+) -> Programs:
+    """The programs of a schedule that is known to be right: `verify` it first. Pass `versions` if you have them.
+
+    `most_handed`: into the work areas of how many peers a rank writes what it has reduced, at most; with more of them,
+    they read it. Which is faster depends on the processor.
+    """
     versions = versions or Versions(schedule)
-    places = place(versions, memory)
+    places = place(versions, memory, most_handed)
     return _assemble(versions, places, memory)
 
 

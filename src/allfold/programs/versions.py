@@ -32,10 +32,6 @@ from .rows import Ints
 Memory = Literal["shared", "readable", "private"]
 """What peers may do with a rank's arrays: read and write them, read them, or neither."""
 
-_MOST_HANDED = (
-    7  # peers that a reduced chunk is written to, in their work areas; measured with up to 16 ranks on 16 cores
-)
-
 INPUT, OUTPUT, WORK = 0, 1, 2  # the spaces that a slot can lie in; a slot is space · width + chunk
 
 
@@ -112,7 +108,7 @@ class Places:
     """The version whose instruction writes this one: not itself where a reduction is handed out at once."""
 
 
-def place(versions: Versions, memory: Memory) -> Places:
+def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
     reached = memory != "private"
     width, in_place = versions.width, versions.schedule.promise.in_place
     home = OUTPUT * width + versions.chunk
@@ -149,7 +145,7 @@ def place(versions: Versions, memory: Memory) -> Places:
         hand_out(versions, places, np.ones(versions.total, bool), versions.schedule.ranks)
     elif memory == "private":
         # Only if this changes nothing for later versions: there are none, or the version lies there anyway.
-        hand_out(versions, places, versions.final | (places.shared == places.local), _MOST_HANDED)
+        hand_out(versions, places, versions.final | (places.shared == places.local), most_handed)
         handed = np.flatnonzero(places.producer != np.arange(versions.total))
         places.shared[handed] = places.local[handed] = places.work[handed]
         _keep_to_itself(versions, places)
