@@ -32,7 +32,7 @@ struct Communicator::Running {
     const std::function<void()>& interrupted;
     CallRecord record;
     Clock::duration timeout;
-    Clock::time_point deadline{};  // set when a wait first takes long: most calls never read a clock
+    Clock::time_point deadline{};   // set when a wait first takes long: most calls never read a clock
     Clock::time_point next_look{};  // when to ask the system whether all peers are alive
     // By rank; they belong to the communicator, so that a call allocates nothing.
     std::vector<uint8_t>& met;         // peers that were seen to be in the same call

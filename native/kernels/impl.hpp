@@ -295,8 +295,9 @@ void fold_bytes(const Call& call) {
                 break;
             case 3: offset = fold_blocks<Format, Operation, 3>(call, 0); break;
             case 4:
-                offset = to == 4 ? fold_known<Format, Operation, 4, 4>(call)
-                                 : fold_blocks<Format, Operation, 4>(call, 0);
+                offset = to == 1   ? fold_known<Format, Operation, 4, 1>(call)
+                         : to == 4 ? fold_known<Format, Operation, 4, 4>(call)
+                                   : fold_blocks<Format, Operation, 4>(call, 0);
                 break;
             default: offset = fold_blocks<Format, Operation, 0>(call, 0);
         }

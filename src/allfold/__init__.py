@@ -1,27 +1,30 @@
 """allfold: write a collective algorithm once, then prove it, price it, see it, and run it."""
 
-# The package `algorithms` and the modules `schedule` and `verify` share their names with functions that users call. A
-# module binds its name here when it is first loaded, so load them before the functions take the names.
-from . import algorithms as _algorithms  # noqa: F401
-from .communicator.messages import Message
-from .engines.engine import ANY_TAG
-from .engines.reference.replay import Replay, replay
-from .errors import (
-    AllfoldError,
-    CollectiveTimeout,
-    MismatchError,
-    RankFailed,
-    RankLost,
-    ScheduleError,
-    SharedMemoryError,
-    UsageError,
-)
-from .launch.spawn import init, spawn, start
-from .ops import Op, op
-from .registry import algorithm, algorithms, schedule
-from .schedule import Move, Schedule, copy, reduce
-from .verify import Proof, verify
-from .version import __version__
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .communicator.messages import Message
+    from .engines.engine import ANY_TAG
+    from .engines.reference.replay import Replay, replay
+    from .errors import (
+        AllfoldError,
+        CollectiveTimeout,
+        MismatchError,
+        RankFailed,
+        RankLost,
+        ScheduleError,
+        SharedMemoryError,
+        UsageError,
+    )
+    from .launch.spawn import init, spawn, start
+    from .ops import Op, op
+    from .registry import algorithm, algorithms, schedule
+    from .schedule import Move, Schedule, copy, reduce
+    from .verify import Proof, verify
+    from .version import __version__
 
 __all__ = [
     "ANY_TAG",
@@ -52,3 +55,55 @@ __all__ = [
     "start",
     "verify",
 ]
+
+# Where each name comes from. Modules are loaded when a name is first used: loading all of them takes longer than NumPy.
+_HOMES = {
+    "communicator.messages": ("Message",),
+    "engines.engine": ("ANY_TAG",),
+    "engines.reference.replay": ("Replay", "replay"),
+    "errors": (
+        "AllfoldError",
+        "CollectiveTimeout",
+        "MismatchError",
+        "RankFailed",
+        "RankLost",
+        "ScheduleError",
+        "SharedMemoryError",
+        "UsageError",
+    ),
+    "launch.spawn": ("init", "spawn", "start"),
+    "ops": ("Op", "op"),
+    "registry": ("algorithm", "algorithms", "schedule"),
+    "schedule": ("Move", "Schedule", "copy", "reduce"),
+    "verify": ("Proof", "verify"),
+    "version": ("__version__",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """The package `algorithms` and the modules `schedule` and `verify` share their names with functions that users call.
+
+    A module that is loaded binds its name here; these names stay those of the functions.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (isinstance(value, ModuleType) and name in _HOME_OF):
+            super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, (__name__,)  # functions of users that refer to it are pickled
+
+
+sys.modules[__name__].__class__ = _Package

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import import_module
 from typing import Any, TypeVar
 
 from .collectives import COLLECTIVES, find_collective, suggest
@@ -196,3 +197,7 @@ def _whole(what: str, value: object, least: int, most: int | None) -> int:
         limits = f"at least {least}" if most is None else f"between {least} and {most}"
         raise UsageError(f"{what} must be {limits}, not {number}")
     return number
+
+
+# The built-in algorithms register themselves when they are loaded. At the end, because they need what is above.
+import_module(".algorithms", __package__)
