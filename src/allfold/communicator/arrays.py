@@ -19,7 +19,7 @@ def contiguous(collective: str, array: Any) -> Any:
     if type(array).__name__ == "PyCapsule":  # of DLPack
         raise UsageError(f"{collective}: this needs a copy, and a capsule can be read once only; pass the array itself")
     if hasattr(array, "detach") and hasattr(array, "contiguous"):  # a torch tensor
-        return array.detach().contiguous()
+        return array.detach().resolve_conj().resolve_neg().contiguous()
     try:
         return np.ascontiguousarray(array)
     except Exception as error:

@@ -20,7 +20,7 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:
     """An array's type, and its memory as a flat array; `dtype` is the element type where the array does not say it."""
     if isinstance(array, np.ndarray):
-        seen, kind = array, find_dtype(array.dtype)
+        seen, kind = np.asarray(array), find_dtype(array.dtype)  # of subclasses, such as masked arrays, the data
     elif (named := str(getattr(array, "dtype", ""))).startswith("torch."):  # NumPy has no bfloat16
         named = named.removeprefix("torch.")
         kind, detached = find_dtype(named), array.detach()
@@ -29,6 +29,8 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
         try:
             if not detached.is_contiguous():
                 raise UnfitArray("the tensor is not contiguous")
+            if detached.is_conj() or detached.is_neg():
+                raise UnfitArray("the tensor is to be conjugated or negated first")
             seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
         except (TypeError, RuntimeError) as error:  # on another device, or to be conjugated first
             raise UsageError(f"{what}: {error}") from None
@@ -64,9 +66,13 @@ def arrays_of(call: Call, ranks: int) -> tuple[Dtype, int, Flat | None, Flat | N
     input, output = (None if array is None else array[1] for array in taken)
     if input is not None and output is not None and np.shares_memory(input, output):
         raise UnfitArray("the input and the output overlap")
+    promise = COLLECTIVES[call.collective]
+    if (call.op is None) == (promise.reduces and promise.carries_data):  # a barrier combines signals only
+        what = "an operation is needed, not None" if call.op is None else "it takes no operation"
+        raise UsageError(f"{call.collective}: {what}")
     if call.op is not None:
         check_supported(call.op, dtype)
-    return dtype, _whole_elements(COLLECTIVES[call.collective], ranks, input, output), input, output
+    return dtype, _whole_elements(promise, ranks, input, output), input, output
 
 
 def _whole_elements(promise: Collective, ranks: int, input: Flat | None, output: Flat | None) -> int:

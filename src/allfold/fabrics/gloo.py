@@ -233,10 +233,12 @@ class Gloo(Fabric):
     def cut(self) -> None:
         self.is_cut = True
         # gloo can give up nothing, but a wait that times out closes all connections of its group, and so ends all waits.
-        peer = (self.rank + 1) % self.size
-        with contextlib.suppress(RuntimeError, Disconnected):
-            work = self._begin(self._group.recv, np.empty(1, np.uint8), MOST_TAG - 1, peer)
-            work.wait(timedelta(milliseconds=1))
+        # With a peer that is gone it does not time out; so with all of them, of which the others then fail at once.
+        for peer in range(self.size):
+            if peer != self.rank:
+                with contextlib.suppress(RuntimeError, Disconnected):
+                    work = self._begin(self._group.recv, np.empty(1, np.uint8), MOST_TAG - 1, peer)
+                    work.wait(timedelta(milliseconds=1))
         for waiting in list(self.waiting):
             waiting.set()
 

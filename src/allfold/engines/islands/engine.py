@@ -98,7 +98,11 @@ class Islands(Engine):
         leaders = [group[0] for group in self.islands]
         self.links = Links(fabric, inner.messages, self.local, FOREVER)
         others = [rank for rank in leaders if rank != self.rank]
-        self.fronts = Fronts(self.links, others) if self.rank in leaders else None
+        try:
+            self.fronts = Fronts(self.links, others) if self.rank in leaders else None
+        except Disconnected as error:
+            who = "a rank" if error.peer is None else world.where([error.peer], self.ranks)
+            raise world.gone(self.ranks) or RankLost(f"{who} cannot be reached any more: {error} ({label})") from None
         shape = tuple(map(len, self.islands))
         self.cross_by(
             next((one.crossing for one in world.tuned if (one.hosts, one.fabric) == (shape, fabric.name)), BUILT_IN)
@@ -150,8 +154,9 @@ class Islands(Engine):
             dtype: str | None,
         ) -> Any:
             usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
+            usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
             usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
-            if usual and getattr(target, "nbytes", FOREVER) <= self.most_small:
+            if usual and target.nbytes <= self.most_small:
                 reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
                 broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
                 if reduce is not None and broadcast is not None:
@@ -375,19 +380,25 @@ class Islands(Engine):
 
     # What goes wrong -------------------------------------------------------------------------------------------------
 
-    def check_open(self, name: str, needed: Iterable[int]) -> None:
-        if self.world.process != os.getpid():
+    def _is_forked(self) -> bool:
+        return self.world.process != os.getpid()
+
+    def _check_process(self, name: str) -> None:
+        if self._is_forked():
             raise UsageError(f"{name}: this process was forked from a rank, whose communicators are not its own")
+
+    def check_open(self, name: str, needed: Iterable[int]) -> None:
+        self._check_process(name)
         if self._closed:
             raise UsageError(f"{name}: this communicator is closed ({self.label})")
         if self._performs == threading.get_ident():
             raise UsageError(f"{name}: called inside an operation of a call of the same communicator ({self.label})")
         if self._error is not None:
             raise type(self._error)(str(self._error))
-        if self.world.lost():
+        if self.world.lost() or self.left_after:
             # A rank that has left may have made this call before.
             ranks = [self.ranks[rank] for rank in needed]
-            error = self.world.gone([rank for rank in ranks if self.left_after.get(rank, 0) <= self._calls])
+            error = self.gone([rank for rank in ranks if self.left_after.get(rank, 0) <= self._calls])
             if error is not None:
                 raise type(error)(f"{name}: {error}")
 
@@ -406,12 +417,20 @@ class Islands(Engine):
             job.end(error)
         self.letters.fail(error)
 
+    def gone(self, ranks: Sequence[int]) -> AllfoldError | None:
+        """The error of a call that needs these ranks of the world, if one of them is lost, or has left this group."""
+        if (error := self.world.gone(ranks)) is not None:
+            return error
+        left = [self.ranks.index(rank) for rank in ranks if rank in self.left_after]
+        which = f"{self.world.where(left, self.ranks)} {'has' if len(left) == 1 else 'have'} left"
+        return RankLost(f"{which} {self.label}") if left else None
+
     def somebody_left(self, who: int) -> None:
-        """A rank has left the run: calls that it has not made cannot end."""
-        self.letters.fail_what_cannot_come(lambda rank: self.world.gone([self.ranks[rank]]))
+        """A rank has left the run, or this group: calls that it has not made cannot end."""
+        self.letters.fail_what_cannot_come(lambda rank: self.gone([self.ranks[rank]]))
         done = self.left_after.get(who, 0)
         if any(job.number > done for job in list(self._open)):
-            timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.world.gone([who])))
+            timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.gone([who])))
             timer.daemon = True
             timer.start()
 
@@ -423,9 +442,13 @@ class Islands(Engine):
         """The news that explains an error, if it comes soon; else the error."""
         if isinstance(error, (UsageError, MismatchError)):
             return error
-        if not self._failed.wait(_GRACE_SECONDS):
-            return self.world.gone(self.ranks) or error
-        return self._error or error
+        if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
+            return self._error
+        if (known := self.gone(self.ranks)) is not None or not isinstance(error, RankLost):
+            return known or error
+        # The island's engine has numbers of its own.
+        others = [rank for rank in self.island_ranks if rank != self.rank]
+        return RankLost(f"of {self.world.where(others, self.ranks)}, not all are there any more ({self.label})")
 
     def _explained(self, error: Disconnected) -> AllfoldError:
         if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
@@ -493,13 +516,14 @@ class Islands(Engine):
     def shrink(self, timeout: float | None) -> Engine:
         from .meeting import meet_again
 
+        self._check_process("shrink")
         if self._closed:
             raise UsageError("shrink: this communicator is closed")
         self._give_up(self._error or RankLost(f"rank {self.rank} shrinks {self.label}"))
         return meet_again(self, self.timeout if timeout is None else timeout)
 
     def close(self, compares: bool) -> None:
-        if self._closed:
+        if self._closed or self._is_forked():
             return
         self._closed = True
         self._jobs.put(None)
@@ -510,8 +534,11 @@ class Islands(Engine):
         if self.number == 0:
             self.world.end()
             _worlds.discard(self.world)
+        else:
+            self.world.leave(self)
 
     def abort(self) -> None:
+        self._check_process("abort")
         self._give_up(RankLost(f"rank {self.rank} has aborted {self.label}"))
 
     def flight(self) -> dict[str, Any]:

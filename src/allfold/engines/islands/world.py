@@ -135,7 +135,7 @@ class World:
 
     def end(self) -> None:
         """This rank leaves the run."""
-        if not self._ended.is_set():
+        if not self._ended.is_set() and self.process == os.getpid():
             self._ended.set()
             for engine in sorted(self._engines.values(), key=lambda one: one.number == 0):  # the world last
                 self.leave(engine)
@@ -157,6 +157,8 @@ class World:
         if frame.news == News.LEFT:
             if (left := self._engines.get(frame.group)) is not None:
                 left.left_after[source] = frame.numbers[0]
+                if frame.group:
+                    left.somebody_left(source)
             if frame.group == 0:
                 self._left.add(source)
                 self.post.send(source, Frame(News.BEAT))
@@ -207,7 +209,8 @@ class World:
                 engine.look(time.monotonic())
             here = [rank for rank in self.mine if rank != self.rank and rank not in self._left]
             dead = [rank for rank in here if rank not in self._lost and not self._is_alive(rank)]
-            alive = [rank for rank in self.mine if rank not in self._lost and rank not in dead]
+            gone = {*self._lost, *self._left, *dead} - {self.rank}
+            alive = [rank for rank in self.mine if rank not in gone]
             is_first = alive[0] == self.rank
             away = [rank for rank in range(self.size) if rank not in self.mine and rank not in self._left]
             # A rank that has left says so before its process ends, but its word may take a moment.

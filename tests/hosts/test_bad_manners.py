@@ -1,0 +1,150 @@
+"""Bad manners across pretended hosts: forked children, ranks and groups that leave, arguments that others would refuse."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+
+
+def attempt(call: Any) -> tuple[str, str, float]:
+    began = time.monotonic()
+    try:
+        call()
+    except af.AllfoldError as error:
+        return type(error).__name__, str(error), time.monotonic() - began
+    return "", "", time.monotonic() - began
+
+
+def gathers_differently(comm: Communicator) -> tuple[str, str, float]:
+    """The connections between some ranks are closed before those of others."""
+    length = 1 if comm.rank < 2 else 3
+    output = np.empty(4 * length, np.float32) if comm.rank == 1 else None
+    said = attempt(lambda: comm.gather(np.ones(length, np.float32), output, root=1, timeout=10.0))
+    time.sleep(3)
+    return said
+
+
+def test_a_mismatch_frees_all_ranks_at_once() -> None:
+    for kind, text, seconds in af.spawn(gathers_differently, 4, hosts=2, timeout=60):
+        assert kind == "MismatchError" and seconds < 2, (kind, text, seconds)
+
+
+def forks(comm: Communicator, what: str) -> tuple[float, str]:
+    comm.barrier()
+    said = ""
+    if comm.rank == 0:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            kind, _, _ = attempt(getattr(comm, what))
+            os.write(writing, kind.encode() or b"nothing")
+            os._exit(0)
+        os.close(writing)
+        said = os.read(reading, 100).decode()
+        os.waitpid(child, 0)
+    array = np.ones(4)
+    for _ in range(3):
+        comm.all_reduce(array, "max", timeout=15.0)
+    return float(array[0]), said
+
+
+@pytest.mark.parametrize(("what", "says"), [("close", "nothing"), ("abort", "UsageError"), ("shrink", "UsageError")])
+def test_a_forked_child_does_no_harm(what: str, says: str) -> None:
+    assert af.spawn(forks, 2, args=(what,), hosts=2, timeout=60) == [(1.0, says), (1.0, "")]
+
+
+def lowest_rank_leaves(comm: Communicator) -> str:
+    group = comm.group([0, 1, 3])
+    if group is None:
+        comm.close()
+        return "left"
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        group.all_reduce(np.ones(4), timeout=10.0)
+        time.sleep(0.05)
+    return "fine"
+
+
+def test_a_host_is_heard_after_its_lowest_rank_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_HOST_SECONDS", "2")
+    assert af.spawn(lowest_rank_leaves, 4, hosts=2, timeout=60, survive=True) == ["fine", "fine", "left", "fine"]
+
+
+def closes_a_group(comm: Communicator, who: int) -> tuple[str, str, float]:
+    group = comm.group(range(comm.size))
+    assert group is not None
+    group.barrier()
+    said = ("", "", 0.0)
+    if comm.rank == who:
+        group.close()
+    else:
+        said = attempt(lambda: group.all_reduce(np.ones(4), timeout=10.0))
+    comm.barrier()
+    return said
+
+
+@pytest.mark.parametrize(("hosts", "who"), [((1, 1), 0), ((1, 2), 1), ((2, 1), 1)])
+def test_who_closes_a_group_is_named(hosts: tuple[int, ...], who: int) -> None:
+    for rank, (kind, text, seconds) in enumerate(
+        af.spawn(closes_a_group, sum(hosts), args=(who,), hosts=hosts, timeout=60)
+    ):
+        if rank != who:
+            assert kind == "RankLost" and f"rank {who} on " in text and "has left group 1" in text, text
+            assert seconds < 3
+
+
+ARGUMENTS = ("conjugated", "masked", "no operation", "sparse", "complex maximum")
+
+
+def odd_argument(comm: Communicator, what: str) -> tuple[str, Any]:
+    torch = pytest.importorskip("torch")
+    array: Any = np.ones(4)
+    op: Any = "sum"
+    if what == "conjugated":
+        array = torch.full((4,), 1 + 1j).conj()
+    elif what == "masked":
+        array = np.ma.array(np.ones(4), mask=False)
+    elif what == "no operation":
+        op = None
+    elif what == "sparse":
+        array = torch.ones(4).to_sparse()
+    else:
+        array, op = np.ones(4, np.complex64), "max"
+    kind, _, _ = attempt(lambda: comm.all_reduce(array, op))
+    result = None if kind else np.asarray(array.resolve_conj() if what == "conjugated" else array)[0].item()
+    after = np.ones(3)
+    comm.all_reduce(after, timeout=10.0)
+    assert after[0] == comm.size
+    return kind, result
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_odd_arguments_are_answered_as_on_one_host(what: str) -> None:
+    one, several = (af.spawn(odd_argument, 2, args=(what,), hosts=hosts, timeout=60) for hosts in (None, 2))
+    assert one == several
+    assert several[0] == {"conjugated": ("", 2 - 2j), "masked": ("", 2.0)}.get(what, ("UsageError", None))
+
+
+def aborts_groups(comm: Communicator) -> list[str]:
+    """The other rank may still be making the group when it is aborted."""
+    seen = []
+    for _ in range(40):
+        try:
+            group = comm.group([0, 1])
+            if comm.rank == 0 and group is not None:
+                group.abort()
+        except Exception as error:
+            seen.append(f"{isinstance(error, af.AllfoldError)}: {error}")
+    return seen
+
+
+def test_making_a_group_fails_with_a_typed_error() -> None:
+    for seen in af.spawn(aborts_groups, 2, hosts=2, timeout=100):
+        assert all(one.startswith("True") for one in seen), seen
