@@ -29,9 +29,9 @@ def test_is_right_for_every_root(collective: str, name: str) -> None:
 
 
 def test_everything_is_right_for_every_root() -> None:
-    """With the command that the documentation names, whose process pool uses all cores. Most of the numbers between 18
-    and 31 are left out: they take as long as all others together."""
-    counts = [*range(1, 18), 24, 32, 33]
+    """With the command that the documentation names, whose process pool uses all cores. The numbers from 18 to 32 are
+    left out: they take several times as long as all others together."""
+    counts = [*range(1, 18), 33]
     command = [sys.executable, "-m", "allfold", "verify", "--all", "--ranks", ",".join(map(str, counts)), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

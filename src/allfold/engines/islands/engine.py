@@ -156,7 +156,7 @@ class Islands(Engine):
             usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
             usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
             usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
-            if usual and target.nbytes <= self.most_small:
+            if usual and _is_within(target, self.most_small):
                 reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
                 broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
                 if reduce is not None and broadcast is not None:
@@ -266,7 +266,7 @@ class Islands(Engine):
         name, limit = job.call.collective, job.limit
         call = f"call {job.number} of {self.label}"
         missing, silent = self._ask(job.number)
-        if job.done():
+        if job.done() or self._error is not None:  # meanwhile, and then not everybody was asked to the end
             return
         what = f"{self.world.where(missing, self.ranks)} did not come" if missing else ""
         if silent:
@@ -547,6 +547,13 @@ class Islands(Engine):
     def _own_flight(self) -> dict[str, Any]:
         standing = "left" if self._closed else "open" if self._error is None else "failed"
         return self._flight.facts(self.rank, standing, self._calls)
+
+
+def _is_within(array: Any, bytes: int) -> bool:
+    try:
+        return bool(array.nbytes <= bytes)
+    except RuntimeError:  # a sparse tensor
+        return False
 
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
