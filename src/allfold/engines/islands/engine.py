@@ -179,7 +179,9 @@ class Islands(Engine):
             job.number = self._calls
             here = not async_op and not self._open
             self._open.append(job)
-            if not here:
+            if here:
+                self._turn.acquire()  # free, or about to be: before a queued call can take it
+            else:
                 job.bell = threading.Event()
                 self._jobs.put(job)
         if async_op:
@@ -291,8 +293,9 @@ class Islands(Engine):
     # Comparing -------------------------------------------------------------------------------------------------------
 
     def perform(self, job: Job) -> None:
-        """Make one call, when its turn has come."""
-        self._turn.acquire()
+        """Make one call, when its turn has come. One that is made by the thread that calls has it already."""
+        if job.bell is not None:
+            self._turn.acquire()
         self._performs = threading.get_ident()
         try:
             if self._error is not None:
