@@ -103,6 +103,19 @@ def exact_sizes_in_place(board: Board, fabric: Fabric) -> None:
         assert (around[:16] == 0xEE).all() and (around[-16:] == 0xEE).all()
 
 
+def shorter_messages_leave_the_rest(board: Board, fabric: Fabric) -> None:
+    lengths = (1, 100, 70_000)
+    rooms = {(rank, length): empty(80_000) for rank in others(fabric) for length in lengths}
+    moving = [fabric.receive(rank, room, 5) for (rank, _), room in rooms.items()]
+    moving += [
+        fabric.send(rank, pattern(length, fabric.rank, length), 5) for rank in others(fabric) for length in lengths
+    ]
+    for one in moving:
+        one.wait()
+    for (rank, length), room in rooms.items():
+        assert (room[:length] == pattern(length, rank, length)).all() and (room[length:] == 0xEE).all()
+
+
 def a_group_of_its_own(board: Board, fabric: Fabric) -> None:
     ranks = [2, 0]
     if fabric.rank not in ranks:
@@ -171,6 +184,7 @@ CHECKS: list[Check] = [
     waits_in_any_order,
     from_any_rank,
     exact_sizes_in_place,
+    shorter_messages_leave_the_rest,
     a_group_of_its_own,
     one_thread_waits_while_another_works,
     what_all_put_up,

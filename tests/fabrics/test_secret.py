@@ -169,7 +169,7 @@ import allfold as af
 try:
     af.init(timeout=20)
 except af.AllfoldError as error:
-    print(f"rank {os.environ['ALLFOLD_RANK']} says: {error}", flush=True)
+    print(f"rank {os.environ['ALLFOLD_RANK']} says: {error}\\n", end="", flush=True)  # one write: lines do not mix
 """
 
 

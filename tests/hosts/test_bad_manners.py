@@ -8,25 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from saying import said_by
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
-
-
-def attempt(call: Any) -> tuple[str, str, float]:
-    began = time.monotonic()
-    try:
-        call()
-    except af.AllfoldError as error:
-        return type(error).__name__, str(error), time.monotonic() - began
-    return "", "", time.monotonic() - began
 
 
 def gathers_differently(comm: Communicator) -> tuple[str, str, float]:
     """The connections between some ranks are closed before those of others."""
     length = 1 if comm.rank < 2 else 3
     output = np.empty(4 * length, np.float32) if comm.rank == 1 else None
-    said = attempt(lambda: comm.gather(np.ones(length, np.float32), output, root=1, timeout=10.0))
+    said = said_by(lambda: comm.gather(np.ones(length, np.float32), output, root=1, timeout=10.0))
     time.sleep(3)
     return said
 
@@ -43,7 +35,7 @@ def forks(comm: Communicator, what: str) -> tuple[float, str]:
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            kind, _, _ = attempt(getattr(comm, what))
+            kind, _, _ = said_by(getattr(comm, what))
             os.write(writing, kind.encode() or b"nothing")
             os._exit(0)
         os.close(writing)
@@ -84,7 +76,7 @@ def closes_a_group(comm: Communicator, who: int) -> tuple[str, str, float]:
     if comm.rank == who:
         group.close()
     else:
-        said = attempt(lambda: group.all_reduce(np.ones(4), timeout=10.0))
+        said = said_by(lambda: group.all_reduce(np.ones(4), timeout=10.0))
     comm.barrier()
     return said
 
@@ -109,7 +101,7 @@ def odd_arguments(comm: Communicator) -> list[tuple[str, str, Any]]:
         ("sparse", torch.ones(4).to_sparse(), "sum"),
         ("complex maximum", np.ones(4, np.complex64), "max"),
     ):
-        kind, _, _ = attempt(lambda array=array, op=op: comm.all_reduce(array, op))
+        kind, _, _ = said_by(lambda array=array, op=op: comm.all_reduce(array, op))
         result = None if kind else np.asarray(array.resolve_conj() if what == "conjugated" else array)[0].item()
         said.append((what, kind, result))
         after = np.ones(3)

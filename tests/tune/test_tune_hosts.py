@@ -16,7 +16,8 @@ import pytest
 import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.engines.engine import Network, Wire
-from allfold.engines.islands.crossing import BUILT_IN, Crossing, Tuned, tuned_of
+from allfold.engines.islands.crossing import BUILT_IN, IN_ORDER, Crossing, Tuned, tuned_of
+from allfold.engines.shared_memory.choice import folds_from_left
 from allfold.engines.shared_memory.tuning import TuningError
 from allfold.tune.file import read_hosts
 from allfold.tune.hosts import HostsRun, Timing, choose, fitted, ways_of
@@ -151,6 +152,11 @@ def test_the_border_lies_between_the_sizes_that_leaders_won_and_lost() -> None:
     assert choose(timings((KIB, 1, 2, None))) == replace(BUILT_IN, leaders_up_to=KIB)
 
 
+@pytest.mark.parametrize("islands", [2, 3, 5, 8])
+def test_whatever_is_chosen_folds_in_the_order_of_the_islands(islands: int) -> None:
+    assert all(folds_from_left("all_reduce", name, islands) for name in IN_ORDER)
+
+
 def test_the_ways_of_a_size_differ() -> None:
     for islands in (2, 3, 9):
         for size in (1, KIB, 4 * MIB, 5 * MIB, 64 * MIB):
@@ -176,4 +182,4 @@ def test_the_figures_are_fitted_to_the_timings() -> None:
 def test_a_run_between_hosts_survives_its_file() -> None:
     wire = Wire(hosts=([0], [1]), latency=1e-4, overhead=1e-5, bandwidth=1e9, all_ranks=1e9)
     run = HostsRun(Tuned((1, 1), "mpi", CUT), "today", Network([wire], float("inf"), 1e9), (Timing(8, LEADERS, 0.25),))
-    assert HostsRun.from_json(json.loads(json.dumps(run.to_json()))) == run
+    assert HostsRun.from_json(json.loads(json.dumps(run.to_json(), allow_nan=False))) == run

@@ -6,7 +6,6 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
 from math import inf
 
 from ..errors import UsageError
@@ -101,7 +100,7 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
         write_whole(arguments.emit, json.dumps(topology.to_json(), indent=1, ensure_ascii=False) + "\n")
     if arguments.json:
         emitted = None if topology is None else topology.to_json()
-        write_json({"hosts": hosts, **asdict(network), "topology": emitted})
+        write_json({"hosts": hosts, **network.to_json(), "topology": emitted})
         return 0
     rows = [
         [

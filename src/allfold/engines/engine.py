@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -118,6 +119,11 @@ class Network:
     wires: list[Wire]  # of every two hosts
     bus: float  # bytes per second that the ranks of a host move together, while those of all hosts do
     reduction: float  # bytes per second that a rank adds, besides moving them
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON has no infinity: None where nothing was moved inside a host, or adding took no time of its own."""
+        facts = asdict(self)
+        return facts | {name: None for name in ("bus", "reduction") if facts[name] == inf}
 
 
 class Engine(ABC):

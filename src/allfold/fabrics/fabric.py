@@ -1,7 +1,8 @@
 """What allfold asks of whoever carries bytes between hosts: bytes to a rank, bytes from a rank, and who is gone.
 
-Messages of two ranks with the same tag arrive in the order in which they were sent. A send and its receive name the
-same number of bytes: that is the caller's duty, since a fabric may not survive anything else. Both begin at once and
+Messages of two ranks with the same tag arrive in the order in which they were sent. A receive has room for at least
+what is sent, and a shorter message leaves the rest of it as it was: that is the caller's duty, since a fabric may not
+survive a longer one. Both begin at once and
 go on by themselves; their memory belongs to them until `wait` returns. A send may end only after its receive was
 posted. Every transfer is waited for, or kept: a transfer that is dropped may lose its message.
 

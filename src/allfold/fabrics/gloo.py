@@ -218,15 +218,13 @@ class Gloo(Fabric):
         is_profiled = profiler_is_on()
         if is_profiled:
             let_profilers_see(False)
-        for thread in self._device.threads:
-            os.sched_setscheduler(thread, os.SCHED_BATCH, _NO_PRIORITY)
+        self._device.run_as(os.SCHED_BATCH)
         try:
             return begin([_tensor(data)], *peer, tag)
         except RuntimeError as error:
             raise Disconnected(_first_line(error), *(peer or (None,))) from None
         finally:
-            for thread in self._device.threads:
-                os.sched_setscheduler(thread, os.SCHED_OTHER, _NO_PRIORITY)
+            self._device.run_as(os.SCHED_OTHER)
             if is_profiled:
                 let_profilers_see(True)
 
@@ -325,12 +323,16 @@ class _Device:
         except RuntimeError as error:
             raise AllfoldError(f"gloo cannot listen at {address}: {_first_line(error)}") from None
         self._begun = _threads() - before
-        self.threads: list[int] = []
-        """Those that move the data, if we may say when they run."""
+        self._threads: list[int] = []  # those that move the data, if we may say when they run
 
     def connected(self) -> None:
         """Find its threads, which have their names by now."""
-        self.threads = [thread for thread in self._begun if _is_for_us_to_schedule(thread)]
+        self._threads = [thread for thread in self._begun if _is_for_us_to_schedule(thread)]
+
+    def run_as(self, policy: int) -> None:
+        with contextlib.suppress(OSError):  # a thread may end
+            for thread in self._threads:
+                os.sched_setscheduler(thread, policy, _NO_PRIORITY)
 
 
 def _threads() -> set[int]:

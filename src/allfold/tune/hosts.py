@@ -88,12 +88,10 @@ class HostsRun:
         return simulate(made, topology, timing.bytes, segments=timing.crossing.segments(timing.bytes)).duration
 
     def to_json(self) -> dict[str, Any]:
-        network = asdict(self.network)
-        network |= {key: None if network[key] == inf else network[key] for key in ("bus", "reduction")}
         return {
             **self.tuned.to_json(),
             "date": self.date,
-            "network": network,
+            "network": self.network.to_json(),
             "timings": [[one.bytes, asdict(one.crossing), float(f"{one.seconds:.4g}")] for one in self.timings],
         }
 

@@ -23,16 +23,17 @@ class Noted:
 
     def __init__(self, job: Job) -> None:
         call = job.call
-        array = call.output if call.output is not None else call.input
         self.number, self.collective, self.root = job.number, call.collective, call.root
         self.op, self.algorithm = call.op, call.algorithm
-        self.dtype, self.bytes = getattr(array, "dtype", None), getattr(array, "nbytes", 0)
         if job.prepared is None:  # its arrays were taken
             self.dtype, self.bytes = job.dtype, job.elements * job.dtype.itemsize
+        else:
+            assert call.output is not None
+            self.dtype, self.bytes = call.output.dtype, call.output.nbytes
         self.begun, self.ended = time.time(), 0.0
 
     def facts(self) -> dict[str, Any]:
-        dtype = find_dtype("uint8" if self.dtype is None else self.dtype)
+        dtype = find_dtype(self.dtype)
         return {
             "call": self.number,
             "collective": self.collective,
