@@ -5,6 +5,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/deferred.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/program.hpp"
 #include "collectives/communicator.hpp"
@@ -147,6 +149,16 @@ class PyCommunicator {
             perform(job);
         }
         return nb::none();
+    }
+
+    // One call for later. Whoever asks for it keeps this communicator alive until it is done, and makes no other calls
+    // in between.
+    std::unique_ptr<Deferred> deferred(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
+                                       nb::handle algorithm, nb::handle timeout, nb::handle dtype) {
+        check_caller(collectives[collective].name);
+        auto job = std::make_shared<Job>();
+        prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+        return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); });
     }
 
     bool wait(Ticket& ticket, double timeout) {
@@ -523,7 +535,30 @@ static nb::object caller(nb::handle communicator) {
 }
 
 void bind_communicator(nb::module_& module) {
-    nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done);
+    nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done).def("raise_error", [](const Ticket& ticket) {
+        try {
+            ticket.rethrow();
+        } catch (const nb::python_error& error) {
+            throw nb::python_error(error);  // a copy: raising it in Python uses it up, and others may ask too
+        }
+    });
+    nb::class_<Deferred>(module, "Deferred")
+        .def("__init__",
+             [](Deferred* self, nb::object function) {
+                 // The function belongs to Python, also when this is destroyed.
+                 std::shared_ptr<nb::object> held(new nb::object(std::move(function)), [](nb::object* object) {
+                     nb::gil_scoped_acquire acquire;
+                     delete object;
+                 });
+                 new (self) Deferred([held] {
+                     nb::gil_scoped_acquire acquire;
+                     (*held)();
+                 });
+             })
+        .def_prop_ro("ticket", &Deferred::ticket)
+        // For whoever calls back: a C function, and its argument.
+        .def_prop_ro("function", [](const Deferred&) { return reinterpret_cast<uintptr_t>(&Deferred::perform); })
+        .def_prop_ro("argument", [](const Deferred& self) { return reinterpret_cast<uintptr_t>(&self); });
     nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
@@ -535,6 +570,9 @@ void bind_communicator(nb::module_& module) {
         .def("prepared", &PyCommunicator::prepared, nb::arg("collective"), nb::arg("output"), nb::arg("op").none(),
              nb::arg("root"), nb::arg("dtype").none(), nb::arg("vouched"))
         .def("perform", &PyCommunicator::perform)
+        .def("deferred", &PyCommunicator::deferred, nb::arg("collective"), nb::arg("input").none(),
+             nb::arg("output").none(), nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(),
+             nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
         .def("end", &PyCommunicator::end)

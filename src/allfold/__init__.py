@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .errors import (
         AllfoldError,
         CollectiveTimeout,
+        DeviceError,
         MismatchError,
         RankFailed,
         RankLost,
@@ -30,6 +31,7 @@ __all__ = [
     "ANY_TAG",
     "AllfoldError",
     "CollectiveTimeout",
+    "DeviceError",
     "Message",
     "MismatchError",
     "Move",
@@ -64,6 +66,7 @@ _HOMES = {
     "errors": (
         "AllfoldError",
         "CollectiveTimeout",
+        "DeviceError",
         "MismatchError",
         "RankFailed",
         "RankLost",

@@ -54,3 +54,7 @@ class RankFailed(AllfoldError, RuntimeError):
 
 class SharedMemoryError(AllfoldError, MemoryError):
     """The machine has no room for shared memory, or does not allow it; the message says what to set."""
+
+
+class DeviceError(AllfoldError, RuntimeError):
+    """A GPU, or its driver, refused something; the message says what."""

@@ -14,7 +14,7 @@ def register() -> None:
     import torch.distributed
 
     if torch.distributed.is_available():
-        torch.distributed.Backend.register_backend("allfold", _create, extended_api=True, devices=["cpu"])
+        torch.distributed.Backend.register_backend("allfold", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -60,3 +60,9 @@ def put_back(target: Any, result: Any) -> None:
         target.detach().copy_(result)
     else:
         target[...] = result.reshape(np.shape(target))
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether it is in a GPU's memory: a torch tensor says so, others have the interface only then."""
+    says_so = getattr(array, "is_cuda", None)
+    return hasattr(type(array), "__cuda_array_interface__") if says_so is None else bool(says_so)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,11 +27,14 @@ from ..errors import SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
 from ..ops import Op, find_op
 from ..registry import AnyAlgorithm
-from .arrays import check_writable, contiguous, copied, overlap, put_back, whole_numbers
+from .arrays import check_writable, contiguous, copied, is_on_gpu, overlap, put_back, whole_numbers
 from .handle import Handle
 from .messages import PointToPoint
 from .timeouts import check_timeout
 from .trace import Trace
+
+if TYPE_CHECKING:
+    from ..cuda.calls import GpuCalls
 
 Algorithm = AnyAlgorithm | None
 
@@ -73,6 +76,7 @@ class Communicator(PointToPoint):
         self.timeout = engine.timeout
         self._engine = engine
         self._call: Callable[..., Handle | None] = engine.entry(self._run)
+        self._gpu: GpuCalls | None = None  # made when it is first needed
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self._engine.label}>"
@@ -81,7 +85,7 @@ class Communicator(PointToPoint):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._engine.close(compares=kind is None)
+        self._leave(compares=kind is None)
 
     # Collectives -----------------------------------------------------------------------------------------------------
 
@@ -253,11 +257,18 @@ class Communicator(PointToPoint):
         A rank that needed nobody in its last call (the root of a broadcast) waits up to a second for the others to make
         that call, and raises `MismatchError` if one of them made a different one.
         """
-        self._engine.close(compares=True)
+        self._leave(compares=True)
 
     def abort(self) -> None:
         """End all calls on this communicator, here and on all other ranks, from any thread."""
         self._engine.abort()
+        if self._gpu is not None:
+            self._gpu.abort()
+
+    def _leave(self, compares: bool) -> None:
+        if self._gpu is not None:
+            self._gpu.close()
+        self._engine.close(compares)
 
     # ---
 
@@ -293,11 +304,27 @@ class Communicator(PointToPoint):
         check_timeout(collective, timeout)
         found = None if op is None else find_op(op)
         call = Call(collective, source, target, found, root, algorithm, timeout, dtype)
+        if is_on_gpu(source) or is_on_gpu(target):
+            return self._run_on_gpu(call, async_op)
         try:
             ticket = self._engine.run(call, async_op)
         except UnfitArray:
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
         return None if ticket is None else Handle(self._engine, ticket, (source, target))
+
+    def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
+        """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
+        from ..cuda.calls import GpuCalls
+
+        if self._gpu is None:
+            engine = self._engine.group(range(self.size), None)
+            assert engine is not None
+            self._gpu = GpuCalls(engine)
+        handle = self._gpu.enqueue(call)
+        if async_op:
+            return handle
+        handle.wait()
+        return None
 
     def _run_copied(
         self, code: int, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any

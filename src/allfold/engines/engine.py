@@ -63,6 +63,17 @@ class Ticket(Protocol):
     def done(self) -> bool: ...
 
 
+class Deferred(Protocol):
+    """A call for later: a C function and its argument, as addresses, and what to wait for."""
+
+    @property
+    def function(self) -> int: ...
+    @property
+    def argument(self) -> int: ...
+    @property
+    def ticket(self) -> Any: ...
+
+
 class Messages(Protocol):
     """Messages between the ranks of a group. `BufferError` says that an array is not contiguous."""
 
@@ -173,6 +184,15 @@ class Engine(ABC):
         return None
 
     # What an engine may leave out ------------------------------------------------------------------------------------
+
+    def deferred(self, call: Call) -> Deferred:
+        """A call that is made later, by whoever calls the function in it, on any thread; its ticket is then done.
+
+        Until then, nobody makes another call. The caller keeps the engine, and what is returned, alive.
+        """
+        from .. import _native
+
+        return _native.Deferred(lambda: self.run(call, False))
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
         """A faster way to run calls, which passes those that it cannot run itself to `run`, a method; else `run`.

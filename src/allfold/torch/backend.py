@@ -33,6 +33,12 @@ class Group(Member):
         super().__init__(*what)
         self._monitor = Monitor()
 
+    def _is_elsewhere(self, tensor: Tensor) -> bool:
+        return not tensor.is_cpu
+
+    def _check(self, call: str, *tensors: Any) -> None:
+        check(call, *tensors, device=self.serves)
+
     # Reductions ------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Any:
@@ -45,11 +51,11 @@ class Group(Member):
             work = self._short(opts, tensors, self._all_reduce, tensor, op=reduction.name)
             if work is not None:
                 return work
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).allreduce(tensors, opts)
         if tensor.layout is torch.sparse_coo:
             return self._perform(opts, tensors, lambda time: sparse.all_reduce(self._engine, tensor, reduction, time))
-        check("all_reduce", tensor)
+        self._check("all_reduce", tensor)
         return self._perform(opts, tensors, lambda time: self._engine.all_reduce(tensor, reduction, time))
 
     def sums_at_once(self, tensor: Tensor) -> bool:
@@ -67,9 +73,9 @@ class Group(Member):
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = reduced(c10d.AllreduceCoalescedOptions, opts)
-        if tensors and not tensors[0].is_cpu:
+        if tensors and self._is_elsewhere(tensors[0]):
             return self._elsewhere(tensors[0].device).allreduce_coalesced(tensors, opts)
-        check("all_reduce_coalesced", *tensors)
+        self._check("all_reduce_coalesced", *tensors)
         reduction = Reduction.of(opts.reduceOp)
         return self._perform(opts, tensors, lambda time: coalesce.all_reduce(self._engine, tensors, reduction, time))
 
@@ -78,9 +84,9 @@ class Group(Member):
     ) -> Any:
         opts, tensors = rooted(c10d.ReduceOptions, opts, root, timeout, op), listed(tensors)
         tensor = self._only("reduce", tensors)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).reduce(tensors, opts)
-        check("reduce", tensor)
+        self._check("reduce", tensor)
         root, reduction = opts.rootRank, Reduction.of(opts.reduceOp)
         return self._perform(opts, tensors, lambda time: self._engine.reduce(tensor, root, reduction, time))
 
@@ -89,10 +95,10 @@ class Group(Member):
             outputs, inputs = [outputs], [inputs]
         opts = reduced(c10d.ReduceScatterOptions, opts, op, timeout)
         output = self._only("reduce_scatter", outputs)
-        if not output.is_cpu:
+        if self._is_elsewhere(output):
             return self._elsewhere(output.device).reduce_scatter(outputs, inputs, opts)
         parts = list(inputs[0])
-        check("reduce_scatter", output, *parts)
+        self._check("reduce_scatter", output, *parts)
         reduction = Reduction.of(opts.reduceOp)
         return self._perform(
             opts, outputs, lambda time: lists.reduce_scatter(self._engine, parts, output, reduction, time)
@@ -109,12 +115,12 @@ class Group(Member):
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
         opts = reduced(c10d.ReduceScatterOptions, opts)
-        if outputs and not outputs[0].is_cpu:
+        if outputs and self._is_elsewhere(outputs[0]):
             other = self._elsewhere(outputs[0].device)
             return first_of(other, "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")(
                 outputs, tensors, opts
             )
-        check("reduce_scatter", *outputs, *tensors)
+        self._check("reduce_scatter", *outputs, *tensors)
         reduction = Reduction.of(opts.reduceOp)
         pairs = list(zip(outputs, tensors, strict=True))
         for output, tensor in pairs:
@@ -135,9 +141,9 @@ class Group(Member):
                 return work
         opts, tensors = rooted(c10d.BroadcastOptions, opts, root, timeout), listed(tensors)
         tensor = self._only("broadcast", tensors)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).broadcast(tensors, opts)
-        check("broadcast", tensor)
+        self._check("broadcast", tensor)
         root = opts.rootRank
         return self._perform(opts, tensors, lambda time: self._engine.broadcast(tensor, root, time))
 
@@ -146,16 +152,18 @@ class Group(Member):
             outputs, tensors = [outputs], [tensors]
         opts = plain_options(c10d.AllgatherOptions, opts, timeout)
         tensor = self._only("all_gather", tensors)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).allgather(outputs, tensors, opts)
         places = list(outputs[0])
-        check("all_gather", tensor, *places)
+        self._check("all_gather", tensor, *places)
         return self._perform(opts, outputs, lambda time: lists.all_gather(self._engine, tensor, places, time))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Any:
         """`outputs[r][i]` becomes tensor i of rank r."""
         opts = plain_options(c10d.AllgatherOptions, opts)
-        check("all_gather_coalesced", *tensors, *(place for places in outputs for place in places))
+        if tensors and self._is_elsewhere(tensors[0]):
+            return self._elsewhere(tensors[0].device).allgather_coalesced(outputs, tensors, opts)
+        self._check("all_gather_coalesced", *tensors, *(place for places in outputs for place in places))
         columns = [[places[number] for places in outputs] for number in range(len(tensors))]
 
         def run(time: float | None) -> None:
@@ -173,12 +181,12 @@ class Group(Member):
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
         opts = plain_options(c10d.AllgatherOptions, opts)
-        if outputs and not outputs[0].is_cpu:
+        if outputs and self._is_elsewhere(outputs[0]):
             other = self._elsewhere(outputs[0].device)
             return first_of(other, "all_gather_single_coalesced", "allgather_into_tensor_coalesced")(
                 outputs, tensors, opts
             )
-        check("all_gather", *outputs, *tensors)
+        self._check("all_gather", *outputs, *tensors)
         pairs = list(zip(outputs, tensors, strict=True))
         for output, tensor in pairs:
             _check_times("all_gather", "output", output, self.size(), "input", tensor)
@@ -194,10 +202,10 @@ class Group(Member):
             outputs, tensors = [outputs] if outputs else [], [tensors]
         opts = rooted(c10d.GatherOptions, opts, root, timeout)
         tensor, root = self._only("gather", tensors), opts.rootRank
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).gather(outputs, tensors, opts)
         places = list(outputs[0]) if outputs else None
-        check("gather", tensor, *(places or ()))
+        self._check("gather", tensor, *(places or ()))
         return self._perform(opts, outputs, lambda time: lists.gather(self._engine, tensor, places, root, time))
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, root: int | None = None) -> Any:
@@ -205,17 +213,17 @@ class Group(Member):
             outputs, inputs = [outputs], [inputs] if inputs else []
         opts = rooted(c10d.ScatterOptions, opts, root, timeout)
         output, root = self._only("scatter", outputs), opts.rootRank
-        if not output.is_cpu:
+        if self._is_elsewhere(output):
             return self._elsewhere(output.device).scatter(outputs, inputs, opts)
         parts = list(inputs[0]) if inputs else None
-        check("scatter", output, *(parts or ()))
+        self._check("scatter", output, *(parts or ()))
         return self._perform(opts, outputs, lambda time: lists.scatter(self._engine, output, parts, root, time))
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None, timeout: Any = None) -> Any:
         opts = plain_options(c10d.AllToAllOptions, opts, timeout)
-        if inputs and not inputs[0].is_cpu:
+        if inputs and self._is_elsewhere(inputs[0]):
             return self._elsewhere(inputs[0].device).alltoall(outputs, inputs, opts)
-        check("all_to_all", *outputs, *inputs)
+        self._check("all_to_all", *outputs, *inputs)
         return self._perform(opts, outputs, lambda time: lists.all_to_all(self._engine, inputs, outputs, time))
 
     def all_to_all_single(
@@ -228,10 +236,10 @@ class Group(Member):
         timeout: Any = None,
     ) -> Any:
         opts = plain_options(c10d.AllToAllOptions, opts, timeout)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             other = first_of(self._elsewhere(tensor.device), "all_to_all_single", "alltoall_base")
             return other(output, tensor, output_splits or [], splits or [], opts)
-        check("all_to_all", output, tensor)
+        self._check("all_to_all", output, tensor)
         own, theirs = list(splits or ()), list(output_splits or ())
         return self._perform(
             opts, [output], lambda time: lists.all_to_all_split(self._engine, tensor, output, own, theirs, time)
@@ -241,16 +249,16 @@ class Group(Member):
 
     def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> Any:
         tensor = self._only("send", tensors)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).send(tensors, destination, tag)
-        check("send", tensor)
+        self._check("send", tensor)
         return Message(self._living.send(tensor, destination, tag), tensor, None)
 
     def recv(self, tensors: list[Tensor], source: int | None, tag: int = 0) -> Any:
         tensor = self._only("recv", tensors)
-        if not tensor.is_cpu:
+        if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).recv(tensors, source, tag)
-        check("recv", tensor)
+        self._check("recv", tensor)
         pending, bring_home = self._living.receive(tensor, source, tag)
         return Message(pending, tensor, bring_home)
 
@@ -261,6 +269,7 @@ class Group(Member):
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         opts = plain_options(c10d.BarrierOptions, opts, timeout)
+        self.finish()
         return self._perform(opts, [], lambda time: self._engine.barrier(time))
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:

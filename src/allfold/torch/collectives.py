@@ -53,7 +53,7 @@ class Engine:
     def all_reduce(self, tensor: Tensor, reduction: Reduction, timeout: float | None = None) -> None:
         check_reducible("all_reduce", tensor)
         work = self._contribution(tensor, reduction)
-        self._call(self.communicator.all_reduce, (work,), op=reduction.name, timeout=timeout)
+        self._call("all_reduce", (work,), op=reduction.name, timeout=timeout)
         bring_home(work, tensor)
 
     def reduce(self, tensor: Tensor, root: int, reduction: Reduction, timeout: float | None = None) -> None:
@@ -61,40 +61,40 @@ class Engine:
         work = self._contribution(tensor, reduction)
         if self.rank != root and shares_memory(work, tensor):
             work = work.clone()  # the engine uses it as workspace; torch leaves it alone
-        self._call(self.communicator.reduce, (work,), root=root, op=reduction.name, timeout=timeout)
+        self._call("reduce", (work,), root=root, op=reduction.name, timeout=timeout)
         if self.rank == root:
             bring_home(work, tensor)
 
     def broadcast(self, tensor: Tensor, root: int, timeout: float | None = None) -> None:
         work = plain(tensor)
-        self._call(self.communicator.broadcast, (as_moved(work),), root=root, timeout=timeout)
+        self._call("broadcast", (as_moved(work),), root=root, timeout=timeout)
         if self.rank != root:
             bring_home(work, tensor)
 
     def all_gather(self, tensor: Tensor, output: Tensor, timeout: float | None = None) -> None:
-        self._into(self.communicator.all_gather, tensor, output, timeout=timeout)
+        self._into("all_gather", tensor, output, timeout=timeout)
 
     def all_to_all(self, tensor: Tensor, output: Tensor, timeout: float | None = None) -> None:
-        self._into(self.communicator.all_to_all, tensor, output, timeout=timeout)
+        self._into("all_to_all", tensor, output, timeout=timeout)
 
     def reduce_scatter(
         self, tensor: Tensor, output: Tensor, reduction: Reduction, timeout: float | None = None
     ) -> None:
         check_reducible("reduce_scatter", tensor)
         work = self._contribution(tensor, reduction)
-        self._into(self.communicator.reduce_scatter, work, output, op=reduction.name, timeout=timeout)
+        self._into("reduce_scatter", work, output, op=reduction.name, timeout=timeout)
 
     def gather(self, tensor: Tensor, output: Tensor | None, root: int, timeout: float | None = None) -> None:
-        self._into(self.communicator.gather, tensor, output, root=root, timeout=timeout)
+        self._into("gather", tensor, output, root=root, timeout=timeout)
 
     def scatter(self, output: Tensor, tensor: Tensor | None, root: int, timeout: float | None = None) -> None:
         work = plain(output)
         source = None if tensor is None else as_moved(plain(tensor))
-        self._call(self.communicator.scatter, (as_moved(work), source), root=root, timeout=timeout)
+        self._call("scatter", (as_moved(work), source), root=root, timeout=timeout)
         bring_home(work, output)
 
     def barrier(self, timeout: float | None = None) -> None:
-        self._call(self.communicator.barrier, (), timeout=timeout)
+        self._call("barrier", (), timeout=timeout)
 
     def send(self, tensor: Tensor, destination: int, tag: int) -> Pending:
         return self.communicator.isend(to_dlpack(as_moved(plain(tensor))), destination, tag)
@@ -115,15 +115,15 @@ class Engine:
         factor = reduction.factor
         return (work * (factor.to(work.dtype) if isinstance(factor, Tensor) else factor)).to(work.dtype)
 
-    def _into(self, collective: Callable[..., Any], tensor: Tensor, output: Tensor | None, **how: Any) -> None:
+    def _into(self, collective: str, tensor: Tensor, output: Tensor | None, **how: Any) -> None:
         work = None if output is None else plain(output)
         target = None if work is None else as_moved(work)
         self._call(collective, (as_moved(plain(tensor)), target), **how)
         if work is not None and output is not None:
             bring_home(work, output)
 
-    @staticmethod
-    def _call(collective: Callable[..., Any], tensors: tuple[Tensor | None, ...], **how: Any) -> None:
+    def _call(self, name: str, tensors: tuple[Tensor | None, ...], **how: Any) -> None:
+        collective = getattr(self.communicator, name)
         try:
             collective(*(None if tensor is None else to_dlpack(tensor) for tensor in tensors), **how)
         except CollectiveTimeout as error:

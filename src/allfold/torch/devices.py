@@ -1,4 +1,7 @@
-"""Other devices of a group: with `cpu:allfold,cuda:nccl`, nccl handles CUDA tensors, and is set up on first use."""
+"""Other devices of a group: with `cpu:allfold,cuda:nccl`, nccl handles CUDA tensors, and is set up on first use.
+
+Where CUDA tensors are allfold's own, they are handled in cuda.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ..errors import UsageError
 
 def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
     """The backend of every device type, as requested for the group."""
-    config = c10d._world.pg_backend_config.get(group, "cpu:allfold")
+    config = c10d._world.pg_backend_config.get(group, "cpu:allfold,cuda:allfold")
     return dict(pair.split(":", 1) for pair in str(config).split(","))
 
 
@@ -25,8 +28,8 @@ def make_backend(
     name = backends_of(group).get(device.type, "allfold")
     if name == "allfold":
         raise UsageError(
-            f"the tensor is on {device}, and this group serves CPU tensors; move it there with .cpu(), or name a backend for "
-            f'it too: init_process_group("cpu:allfold,{device.type}:{"nccl" if device.type == "cuda" else "…"}")'
+            f"the tensor is on {device}, and allfold serves CPU and CUDA tensors; move it there with .cpu(), or name a backend "
+            f'for it too: init_process_group("cpu:allfold,{device.type}:…")'
         )
     rank, size = group.rank(), group.size()
     store = dist.PrefixStore(f"{device.type}/", store)

@@ -28,7 +28,7 @@ from ..communicator.handle import Handle
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .collectives import Engine
 from .devices import backends_of, make_backend
-from .tensors import is_plain, to_dlpack
+from .tensors import is_in_memory, to_dlpack
 from .work import Done, GroupDestroyed, GroupTimeout, Line, Posted, Task
 
 DONE = Done()
@@ -40,6 +40,9 @@ _members: weakref.WeakSet[Member] = weakref.WeakSet()
 
 class Member(dist.ProcessGroup):
     """What a group is apart from its collectives."""
+
+    serves = "cpu"
+    """The type of the devices whose tensors it takes itself."""
 
     def __init__(self, communicator: Communicator, store: dist.Store, timeout: timedelta, ranks: list[int]) -> None:
         super().__init__(communicator.rank, communicator.size)
@@ -96,6 +99,9 @@ class Member(dist.ProcessGroup):
         """End all calls, here and on all other ranks."""
         if self._communicator is not None:
             self._communicator.abort()
+        for other in self._others.values():
+            if hasattr(other, "abort"):
+                other.abort()
         self._leave(0.0)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -144,7 +150,7 @@ class Member(dist.ProcessGroup):
 
     def _get_backend(self, device: Any) -> Any:
         device = torch.device(device)
-        return self if device.type == "cpu" else self._elsewhere(device)
+        return self if device.type == self.serves else self._elsewhere(device)
 
     def get_group_store(self) -> dist.Store:
         return self._store
@@ -177,15 +183,23 @@ class Member(dist.ProcessGroup):
         return False
 
     def _start_coalescing(self, device: torch.device) -> None:
-        if device.type != "cpu":
-            self._elsewhere(device)._start_coalescing()
+        if device.type != self.serves:
+            other = self._elsewhere(device)
+            other._start_coalescing(*([device] if isinstance(other, Member) else []))
         self._coalesced = []
 
     def _end_coalescing(self, device: torch.device) -> Any:
         works, self._coalesced = self._coalesced or [], None
-        if device.type != "cpu":
-            return self._elsewhere(device)._end_coalescing()
+        if device.type != self.serves:
+            other = self._elsewhere(device)
+            return other._end_coalescing(*([device] if isinstance(other, Member) else []))
         return works[-1] if works else DONE  # the line keeps the order: when the last is over, all are
+
+    def finish(self) -> None:
+        """Return when the calls on tensors of other devices are over, where this backend makes them."""
+        for other in self._others.values():
+            if isinstance(other, Member):
+                other.finish()
 
     # Where a call runs -----------------------------------------------------------------------------------------------
 
@@ -201,7 +215,7 @@ class Member(dist.ProcessGroup):
 
         It must not overtake calls in line. If the engine refuses the arguments, the long way says why.
         """
-        if self._line.open or not (is_plain(tensors[0]) and is_plain(tensors[-1])):
+        if self._line.open or not (is_in_memory(tensors[0]) and is_in_memory(tensors[-1])):
             return None
         asynchronous = opts.asyncOp
         if asynchronous and opts.timeout > _NO_TIME:
@@ -253,11 +267,28 @@ class Member(dist.ProcessGroup):
         return self._engine
 
     def _elsewhere(self, device: torch.device) -> Any:
+        """The backend for tensors of another device. All ranks take part in the first use of a device."""
         if device.type not in self._others:
-            if self._communicator is None:
-                raise GroupDestroyed(_destroyed(self._name))
-            self._others[device.type] = make_backend(self, device, self._store, self._timeout, self._ranks)
+            communicator = self.communicator
+            if device.type == "cuda" and backends_of(self).get("cuda", "allfold") == "allfold":
+                from .cuda import OnGpu
+
+                own = self._in_turn(lambda: communicator.group(range(communicator.size)))
+                made: Any = OnGpu(self, own, self._store, self._timeout, self._ranks)
+            else:
+                made = make_backend(self, device, self._store, self._timeout, self._ranks)
+            self._others[device.type] = made
         return self._others[device.type]
+
+    def _in_turn(self, action: Callable[[], Any]) -> Any:
+        """Do something with the communicator after the calls that stand in line."""
+        if not self._line.open:
+            return action()
+        results: list[Any] = []
+        task = Task(lambda: results.append(action()), results)
+        self._line.submit(task)
+        task.wait()
+        return results[0]
 
 
 class _Destroyed:

@@ -1,4 +1,4 @@
-"""Tensors for the engine: dense, in this machine's memory, contiguous; and errors about those that are not."""
+"""Tensors for the engine: dense, contiguous, on the right device; and errors about those that are not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ _ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the engine can take the tensor's memory as it is."""
+    """Whether the tensor's memory can be taken as it is."""
     return (
         tensor.__class__ in _ORDINARY
-        and tensor.is_cpu
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()
         and not (tensor.is_neg() or tensor.is_conj())
     )
+
+
+def is_in_memory(tensor: Tensor) -> bool:
+    """Whether the engine can take the tensor's memory as it is: it is plain, and not on another device."""
+    return is_plain(tensor) and tensor.is_cpu
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -41,15 +45,15 @@ def as_moved(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in ENGINE_DTYPES else tensor.reshape(-1).view(torch.uint8)
 
 
-def check(call: str, *tensors: Any) -> None:
-    """Raise unless all of these are tensors that this backend supports."""
+def check(call: str, *tensors: Any, device: str = "cpu") -> None:
+    """Raise unless all of these are tensors that this backend supports, and on a device of this type."""
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise UsageError(f"{call}: expected a tensor, got a {type(tensor).__name__}")
-        if not tensor.is_cpu:
+        if tensor.device.type != device:
             raise UsageError(
-                f"{call}: the tensor is on {tensor.device}, and allfold serves CPU tensors; move it there with .cpu(), or "
-                f'name a backend for it too: init_process_group("cpu:allfold,{tensor.device.type}:nccl")'
+                f"{call}: a tensor is on {tensor.device}, another one of the same call on {device}; all must be on the same "
+                "device"
             )
         if tensor.layout is not _STRIDED:
             raise UsageError(

@@ -57,7 +57,7 @@ class Done(dist._Work):
         return future
 
 
-class _Awaited(dist._Work):
+class Awaited(dist._Work):
     """What follows from `wait`, `is_completed` and `exception`, which each subclass below implements."""
 
     def is_success(self) -> bool:
@@ -67,7 +67,7 @@ class _Awaited(dist._Work):
         self.wait()
 
 
-class Task(_Awaited):
+class Task(Awaited):
     """A call that stands in line. Its tensors belong to it until it is over."""
 
     def __init__(self, action: Callable[[], None], results: Any) -> None:
@@ -131,7 +131,7 @@ class Task(_Awaited):
             future.set_result(self._results)
 
 
-class Posted(_Awaited):
+class Posted(Awaited):
     """A call that the engine makes in the background by itself."""
 
     def __init__(self, handle: Handle, results: Any, line: Line) -> None:
@@ -166,7 +166,7 @@ class Posted(_Awaited):
         return self._follower.get_future()
 
 
-class Message(_Awaited):
+class Message(Awaited):
     """A message on its way. The engine moves it; nobody here has to."""
 
     def __init__(self, pending: Pending, tensor: torch.Tensor, bring_home: Callable[[], None] | None) -> None:

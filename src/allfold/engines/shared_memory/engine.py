@@ -176,6 +176,21 @@ class SharedMemory(Engine):
         return _native.caller_vouched(self.native) if vouched else _native.caller(self.native)
 
     def run(self, call: Call, async_op: bool) -> _native.Ticket | None:
+        arguments = self._in_numbers(call)
+        try:
+            return self.native.run(*arguments, async_op)
+        except _ARGUMENT_ERRORS as error:
+            raise _explained(call, error) from error.__cause__
+
+    def deferred(self, call: Call) -> _native.Deferred:
+        arguments = self._in_numbers(call)
+        try:
+            return self.native.deferred(*arguments)
+        except _ARGUMENT_ERRORS as error:
+            raise _explained(call, error) from error.__cause__
+
+    def _in_numbers(self, call: Call) -> _InNumbers:
+        """A call as the extension takes it."""
         collective, input, output, op, root, algorithm, timeout, dtype = call
         number: Any = None
         if op is not None:
@@ -183,16 +198,7 @@ class SharedMemory(Engine):
             if not op.commutative:
                 algorithm = self._in_rank_order(call, op)
         name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
-        try:
-            return self.native.run(_CODES[collective], input, output, number, root, name, timeout, dtype, async_op)
-        except (BufferError, TypeError, ValueError) as error:
-            if isinstance(error, AllfoldError) or raised_in_python(error):
-                raise
-            if isinstance(error, BufferError):
-                raise UnfitArray(str(error)) from None
-            name = op.name if op is not None else ""
-            why = f": {WHY_NOT[name]}" if str(error).startswith(f"{name} is not defined for ") else ""
-            raise UsageError(f"{collective}: {error}{why}") from None
+        return _CODES[collective], input, output, number, root, name, timeout, dtype
 
     def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
         return self.native.wait(ticket, -1.0 if timeout is None else max(0.0, timeout))
@@ -331,6 +337,21 @@ class SharedMemory(Engine):
         check_rank_order(call.collective, call.algorithm or by_rule, self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
         return by_rule if call.algorithm is None and is_tuned else call.algorithm
+
+
+_InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]
+_ARGUMENT_ERRORS = (BufferError, TypeError, ValueError)
+
+
+def _explained(call: Call, error: Exception) -> Exception:
+    """What to raise for an error out of the extension that may be about the call's arguments."""
+    if isinstance(error, AllfoldError) or raised_in_python(error):
+        return error
+    if isinstance(error, BufferError):
+        return UnfitArray(str(error))
+    name = call.op.name if call.op is not None else ""
+    why = f": {WHY_NOT[name]}" if str(error).startswith(f"{name} is not defined for ") else ""
+    return UsageError(f"{call.collective}: {error}{why}")
 
 
 def _folding(op: Op) -> Any:

@@ -1,0 +1,125 @@
+"""A communicator's calls on arrays in a GPU's memory: torch tensors, and whatever has `__cuda_array_interface__` (CuPy).
+
+A call comes after what its arrays' streams hold when it is made, and what is put into those streams later comes after
+the call. A call that is not async also waits for the GPU: when it returns, the result is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from ..communicator.arrays import is_on_gpu
+from ..communicator.handle import Handle
+from ..dtypes import find_dtype
+from ..engines.engine import FAILURES, Call, Deferred, Engine
+from ..errors import CollectiveTimeout, UsageError
+from .driver import driver
+from .staging import OnDevice, Staging
+
+_LOOK_AGAIN_SECONDS = 20e-6
+_LAST_CALLS_SECONDS = 5.0
+
+
+class GpuCalls:
+    """The calls of one communicator. The engine is its own: calls wait in a stream, and others must not overtake them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._device = driver()
+        self._stagings: dict[int, tuple[Staging, int]] = {}  # by context: and its stream
+
+    def enqueue(self, call: Call) -> GpuCall:
+        """Put a call into the stream for calls; its arrays' streams wait for it."""
+        device = self._device
+        arrays = [array for array in (call.input, call.output) if array is not None]
+        located = [_located(call, array) for array in arrays]
+        context = device.context_of(max(array.pointer for array, _ in located))
+        with device.within(context):
+            if context not in self._stagings:
+                self._stagings[context] = Staging(self._engine, device, context), device.new_stream()
+            staging, stream = self._stagings[context]
+            for _, theirs in located:
+                self._order(theirs, stream)
+            source = None if call.input is None else located[0][0]
+            target = None if call.output is None else located[-1][0]
+            deferred = staging.enqueue(call, source, target, stream)
+            for _, theirs in located:
+                self._order(stream, theirs)
+            return GpuCall(self._engine, deferred, device, context, device.new_event(stream), arrays)
+
+    def abort(self) -> None:
+        self._engine.abort()
+
+    def close(self) -> None:
+        for staging, _ in self._stagings.values():
+            staging.close(_LAST_CALLS_SECONDS)
+        self._engine.close(compares=False)
+
+    def _order(self, first: int, second: int) -> None:
+        event = self._device.new_event(first)
+        self._device.await_event(second, event)
+        self._device.drop_event(event)  # the driver keeps it until it is over
+
+
+class GpuCall(Handle):
+    """A call in a stream. The arrays belong to it until it is done."""
+
+    def __init__(
+        self, engine: Engine, deferred: Deferred, device: Any, context: int, over: int, arrays: list[Any]
+    ) -> None:
+        super().__init__(engine, deferred.ticket, tuple(arrays))
+        self._deferred = deferred  # alive until it is done
+        self._device, self._context = device, context
+        self._over: int | None = over
+
+    def done(self) -> bool:
+        """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
+        if self._over is not None:
+            with self._device.within(self._context):
+                if not self._device.is_over(self._over):
+                    return False
+                self._device.drop_event(self._over)
+            self._over = self._arrays = None
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        while not self.done():
+            if limit is not None and time.monotonic() >= limit:
+                raise CollectiveTimeout(f"wait: the call was not over within {timeout:g} s; it goes on")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        try:
+            self._deferred.ticket.raise_error()
+        except FAILURES as error:
+            self._engine.failed(error)
+            raise
+
+
+def _located(call: Call, array: Any) -> tuple[OnDevice, int]:
+    """Where an array is, and its stream."""
+    if not is_on_gpu(array):
+        raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
+    if getattr(array, "is_cuda", False):
+        stream = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+        contiguous, pointer, count, kind = array.is_contiguous(), array.data_ptr(), array.numel(), array.dtype
+    else:
+        facts = array.__cuda_array_interface__
+        kind, strides = np.dtype(facts["typestr"]), facts.get("strides")
+        pointer, count = facts["data"][0], int(np.prod(facts["shape"], dtype=np.int64))
+        dense = np.empty(facts["shape"], np.void(kind.itemsize).dtype).strides if strides is not None else None
+        contiguous, stream = strides is None or count == 0 or tuple(strides) == dense, facts.get("stream") or 0
+        if array is call.output and facts["data"][1]:
+            raise UsageError(f"{call.collective}: the array for the result cannot be written")
+    if not contiguous:
+        raise UsageError(
+            f"{call.collective}: the array in a GPU's memory is not contiguous; make a contiguous copy of it first"
+        )
+    dtype = find_dtype(kind if call.dtype is None else call.dtype)
+    if dtype.itemsize != (kind.itemsize if hasattr(kind, "itemsize") else dtype.itemsize):
+        raise UsageError(f"{call.collective}: the array's elements are {kind}, which cannot be taken for {dtype}")
+    return OnDevice(pointer, count * dtype.itemsize, dtype), stream

@@ -1,0 +1,162 @@
+"""What staging needs of a GPU: copies, events and host functions in the order of streams. Here, of NVIDIA's driver.
+
+The driver is loaded when it is first needed and called through ctypes, so nothing of CUDA is needed to install or to
+import allfold. Streams, events and contexts are the driver's own handles, as numbers: those that torch and CuPy give.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Protocol
+
+from ..errors import DeviceError
+
+_NOT_READY, _OUT_OF_MEMORY = 600, 2
+_POINTER_CONTEXT = 1
+_NON_BLOCKING, _NO_TIMING = 1, 2
+_GONE = {4: "the process is ending", 46: "other processes have the GPU to themselves", 100: "there is no GPU"}
+
+
+class Device(Protocol):
+    """A GPU, as staging uses it. Tests have one that is made of NumPy and threads."""
+
+    def context_of(self, pointer: int) -> int:
+        """The context to which an address belongs; without an address, the current one."""
+        ...
+
+    def within(self, context: int) -> AbstractContextManager[None]:
+        """Make a context current; all other functions need one."""
+        ...
+
+    def new_stream(self) -> int: ...
+    def synchronize(self, stream: int) -> None: ...
+    def is_capturing(self, stream: int) -> bool: ...
+
+    def register(self, address: int, bytes: int) -> None:
+        """Let the GPU copy from and to this part of main memory by itself."""
+        ...
+
+    def unregister(self, address: int) -> None: ...
+
+    def copy(self, target: int, source: int, bytes: int, stream: int) -> None: ...
+
+    def call(self, stream: int, function: int, argument: int) -> None:
+        """Call a C function on a thread of the driver; the stream goes on when it returns."""
+        ...
+
+    def new_event(self, stream: int) -> int:
+        """An event that is over when the stream has come this far."""
+        ...
+
+    def await_event(self, stream: int, event: int) -> None:
+        """Let a stream wait for an event."""
+        ...
+
+    def is_over(self, event: int) -> bool: ...
+    def drop_event(self, event: int) -> None: ...
+
+
+@lru_cache(maxsize=1)
+def driver() -> Device:
+    """NVIDIA's driver on this machine."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError(f"the array is in a GPU's memory, and NVIDIA's driver cannot be loaded: {error}") from None
+    return Driver(library)
+
+
+class Driver:
+    """The functions of `libcuda.so`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._call("cuInit", ctypes.c_uint(0))
+
+    def context_of(self, pointer: int) -> int:
+        context = ctypes.c_void_p()
+        if not pointer:
+            self._call("cuCtxGetCurrent", ctypes.byref(context))
+        else:
+            attribute = ctypes.c_int(_POINTER_CONTEXT)
+            self._call("cuPointerGetAttribute", ctypes.byref(context), attribute, _address(pointer))
+        if context.value is None:
+            raise DeviceError(f"the address {pointer:#x} is not in the memory of a GPU of this process")
+        return context.value
+
+    @contextlib.contextmanager
+    def within(self, context: int) -> Iterator[None]:
+        self._call("cuCtxPushCurrent_v2", _address(context))
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def new_stream(self) -> int:
+        stream = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(stream), ctypes.c_uint(_NON_BLOCKING))
+        return stream.value or 0
+
+    def synchronize(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", _address(stream))
+
+    def is_capturing(self, stream: int) -> bool:
+        status = ctypes.c_int()
+        self._call("cuStreamIsCapturing", _address(stream), ctypes.byref(status))
+        return status.value != 0
+
+    def register(self, address: int, bytes: int) -> None:
+        self._call("cuMemHostRegister_v2", _address(address), ctypes.c_size_t(bytes), ctypes.c_uint(0))
+
+    def unregister(self, address: int) -> None:
+        self._call("cuMemHostUnregister", _address(address))
+
+    def copy(self, target: int, source: int, bytes: int, stream: int) -> None:
+        self._call("cuMemcpyAsync", _address(target), _address(source), ctypes.c_size_t(bytes), _address(stream))
+
+    def call(self, stream: int, function: int, argument: int) -> None:
+        self._call("cuLaunchHostFunc", _address(stream), _address(function), _address(argument))
+
+    def new_event(self, stream: int) -> int:
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
+        self._call("cuEventRecord", event, _address(stream))
+        return event.value or 0
+
+    def await_event(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", _address(stream), _address(event), ctypes.c_uint(0))
+
+    def is_over(self, event: int) -> bool:
+        status = self._library.cuEventQuery(_address(event))
+        if status == _NOT_READY:
+            return False
+        self._check("cuEventQuery", status)
+        return True
+
+    def drop_event(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", _address(event))
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            self._check(name, status)
+
+    def _check(self, name: str, status: int) -> None:
+        if status == 0:
+            return
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(ctypes.c_int(status), ctypes.byref(text))
+        said = (text.value or b"unknown error").decode()
+        if status == _OUT_OF_MEMORY:
+            said += "; the GPU, or the memory that it may reach (ulimit -l), is full"
+        elif status in _GONE:
+            said += f" ({_GONE[status]})"
+        raise DeviceError(f"the GPU's driver refused {name}: {said} (error {status})")
+
+
+def _address(value: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(value)

@@ -1,0 +1,268 @@
+"""Arrays of a GPU, staged through shared memory: with a device that is made of NumPy, so that no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_device import DeviceArray, NumpyDevice
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.cuda import calls, staging
+
+
+def device_of(monkey: dict[str, Any] | None = None) -> NumpyDevice:
+    """The device of this rank, in place of the driver."""
+    device = NumpyDevice()
+    calls.driver = lambda: device  # type: ignore[assignment]
+    return device
+
+
+def contribution(rank: int, length: int, dtype: Any) -> np.ndarray[Any, Any]:
+    return (np.arange(length) % 7 + rank + 1).astype(dtype)
+
+
+def all_collectives(comm: Communicator, dtype: str, length: int) -> list[str]:
+    """What was wrong: every collective on arrays of the device, against NumPy."""
+    device = device_of()
+    stream, rank, size = device.new_stream(), comm.rank, comm.size
+    whole = [contribution(one, length * size, dtype) for one in range(size)]
+    part = slice(rank * length, (rank + 1) * length)
+    root, wrong = size - 1, []
+
+    def expect(what: str, array: DeviceArray, wanted: Any) -> None:
+        if not np.array_equal(array.memory, wanted):
+            wrong.append(f"{what}: {array.memory[:5]} instead of {wanted[:5]}")
+
+    def here(values: Any) -> DeviceArray:
+        return device.array(values, stream)
+
+    total = np.sum(whole, axis=0, dtype=dtype)
+    array = here(whole[rank])
+    comm.all_reduce(array)
+    expect("all_reduce", array, total)
+    array = here(whole[rank])
+    comm.all_reduce(array, "max", algorithm="ring")
+    expect("all_reduce max by ring", array, np.max(whole, axis=0))
+    array = here(whole[rank])
+    comm.reduce(array, root)
+    expect("reduce", array, total if rank == root else whole[rank])  # the others keep theirs
+    array = here(whole[rank])
+    comm.broadcast(array, root)
+    expect("broadcast", array, whole[root])
+    output = here(np.zeros(length, dtype))
+    comm.reduce_scatter(here(whole[rank]), output)
+    expect("reduce_scatter", output, total[part])
+    output = here(np.zeros(length * size, dtype))
+    comm.all_gather(here(whole[rank][part]), output)
+    expect("all_gather", output, np.concatenate([one[i * length : (i + 1) * length] for i, one in enumerate(whole)]))
+    output = here(np.zeros(length * size, dtype))
+    comm.all_to_all(here(whole[rank]), output)
+    expect("all_to_all", output, np.concatenate([one[part] for one in whole]))
+    gathered = here(np.zeros(length * size, dtype)) if rank == root else None
+    comm.gather(here(whole[rank][part]), gathered, root)
+    if gathered is not None:
+        expect("gather", gathered, np.concatenate([one[i * length : (i + 1) * length] for i, one in enumerate(whole)]))
+    output = here(np.zeros(length, dtype))
+    comm.scatter(output, here(whole[root]) if rank == root else None, root)
+    expect("scatter", output, whole[root][part])
+    comm.close()
+    if device.registered:
+        wrong.append("memory is still registered")
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(("dtype", "length"), [("float32", 1), ("int64", 1001), ("float64", 300_000), ("uint8", 0)])
+def test_every_collective_gives_what_numpy_gives(ranks: int, dtype: str, length: int) -> None:
+    assert af.spawn(all_collectives, ranks, args=(dtype, length), timeout=60) == [[]] * ranks
+
+
+def test_the_same_across_hosts() -> None:
+    pytest.importorskip("torch")
+    assert af.spawn(all_collectives, 3, args=("float32", 1001), hosts=2, timeout=60) == [[]] * 3
+
+
+def long_array(comm: Communicator) -> tuple[bool, int, int]:
+    device = device_of()
+    staging.PIECE_BYTES = 1 << 20
+    array = device.array(contribution(comm.rank, 1_000_003, np.float32), device.new_stream())
+    comm.all_reduce(array)
+    total = sum(contribution(rank, 1_000_003, np.float32) for rank in range(comm.size))
+    return np.array_equal(array.memory, total), max(device.copied), sum(device.registered.values())
+
+
+def test_a_long_array_goes_in_pieces() -> None:
+    for right, longest, pinned in af.spawn(long_array, 2, timeout=60):
+        assert right and longest == 1 << 20 and pinned <= 1 << 21
+
+
+def in_order(comm: Communicator) -> tuple[float, bool, float, float]:
+    """The call comes after what the stream holds, what comes later sees its result, and nobody waits in between."""
+    device = device_of()
+    stream = device.new_stream()
+    array = device.array(np.zeros(1000), stream)
+    comm.all_reduce(array)  # makes what the first call makes
+    gate, seen = threading.Event(), [0.0]
+    device.later(stream, lambda: gate.wait() and None)
+    device.later(stream, lambda: array.memory.fill(comm.rank + 1.0))
+    began = time.monotonic()
+    first = comm.all_reduce(array, async_op=True)
+    second = comm.all_reduce(array, async_op=True)
+    took = time.monotonic() - began
+    device.later(stream, lambda: seen.__setitem__(0, array.memory[0]))
+    assert first is not None and second is not None
+    early = first.done() or second.done()
+    gate.set()
+    second.wait()
+    first.wait()
+    device.synchronize(stream)
+    return took, early, seen[0], float(array.memory[0])
+
+
+def test_calls_are_in_the_order_of_the_stream_and_block_nobody() -> None:
+    for took, early, seen, after in af.spawn(in_order, 2, timeout=60):
+        assert took < 1.0 and not early and seen == after == 6.0
+
+
+def waits_with_a_limit(comm: Communicator) -> str:
+    device = device_of()
+    stream = device.new_stream()
+    array = device.array(np.zeros(10), stream)
+    comm.all_reduce(array)
+    gate = threading.Event()
+    device.later(stream, lambda: gate.wait() and None)
+    handle = comm.all_reduce(array, async_op=True)
+    assert handle is not None
+    try:
+        handle.wait(0.05)
+    except af.CollectiveTimeout as error:
+        said = str(error)
+    gate.set()
+    handle.wait()
+    return said
+
+
+def test_waiting_has_a_limit_and_the_call_goes_on() -> None:
+    assert all("goes on" in said for said in af.spawn(waits_with_a_limit, 2, timeout=60))
+
+
+def refused(comm: Communicator) -> list[str]:
+    device = device_of()
+    stream = device.new_stream()
+    array = device.array(np.zeros((4, 4)), stream)
+    transposed, fixed = DeviceArray(array.memory.T, stream), DeviceArray(np.zeros(4), stream)
+    fixed.memory.flags.writeable = False
+    captured = device.new_stream()
+    comm.all_reduce(array)
+    said = []
+    for call in (
+        lambda: comm.all_gather(array, np.zeros((8, 4))),
+        lambda: comm.all_reduce(transposed),
+        lambda: comm.all_reduce(fixed),
+        lambda: comm.all_reduce(array, dtype="float32"),
+        lambda: comm.all_gather(array, device.array(np.zeros(9), stream)),
+    ):
+        with pytest.raises(af.UsageError) as error:
+            call()
+        said.append(str(error.value))
+    device.captured = {*device._streams}
+    del captured
+    with pytest.raises(af.UsageError) as error:
+        comm.all_reduce(array)
+    device.captured = set()
+    comm.all_reduce(array)  # nothing was broken
+    return [*said, str(error.value)]
+
+
+def test_what_cannot_be_is_refused_and_breaks_nothing() -> None:
+    expected = ("the other is not", "not contiguous", "cannot be written", "float32", "got 16 and 9", "CUDA graph")
+    for said in af.spawn(refused, 2, timeout=60):
+        assert len(said) == len(expected)
+        for sentence, words in zip(said, expected, strict=True):
+            assert words in sentence
+
+
+def killed(comm: Communicator, victim: int) -> tuple[list[str], float, int]:
+    """What the survivors hear, how long it took, and how much memory stays registered."""
+    device = device_of()
+    array = device.array(np.ones(100_000), device.new_stream())
+    comm.all_reduce(array)
+    if comm.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began, said = time.monotonic(), []
+    for _ in range(2):
+        try:
+            comm.all_reduce(array)
+        except af.AllfoldError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    comm.close()
+    return said, time.monotonic() - began, len(device.registered)
+
+
+def test_a_rank_that_dies_is_named() -> None:
+    results = af.spawn(killed, 3, args=(1,), survive=True, timeout=60)
+    assert results[1] is None
+    for said, seconds, registered in (results[0], results[2]):
+        assert len(said) == 2 and all(one.startswith("RankLost: ") and "rank 1" in one for one in said)
+        assert seconds < 10 and registered == 0
+
+
+def mismatched(comm: Communicator) -> str:
+    device = device_of()
+    stream = device.new_stream()
+    comm.all_reduce(device.array(np.ones(5), stream))
+    try:
+        comm.all_reduce(device.array(np.ones(5 + comm.rank), stream))
+    except af.MismatchError as error:
+        return str(error)
+    return ""
+
+
+def test_different_calls_are_named() -> None:
+    for said in af.spawn(mismatched, 2, timeout=60):
+        assert "float64[5]" in said and "float64[6]" in said
+
+
+def left_alone(comm: Communicator) -> tuple[str, float]:
+    device = device_of()
+    array = device.array(np.ones(5), device.new_stream())
+    comm.all_reduce(array)
+    began = time.monotonic()
+    if comm.rank == 0:
+        try:
+            comm.all_reduce(array, timeout=0.3)
+        except af.CollectiveTimeout as error:
+            return str(error), time.monotonic() - began
+    time.sleep(2)
+    return "", 0.0
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    said, seconds = af.spawn(left_alone, 2, timeout=60)[0]
+    assert "rank 1" in said and seconds < 2
+
+
+def closes_early(comm: Communicator) -> tuple[float, int]:
+    """A call that is in the stream when the communicator is closed, and that the other rank never makes."""
+    device = device_of()
+    array = device.array(np.ones(5), device.new_stream())
+    comm.all_reduce(array)
+    if comm.rank == 0:
+        comm.all_reduce(array, async_op=True)
+    else:
+        comm.close()
+    began = time.monotonic()
+    comm.close()
+    return time.monotonic() - began, len(device.registered)
+
+
+def test_closing_leaves_nothing_behind() -> None:
+    for seconds, registered in af.spawn(closes_early, 2, timeout=60):
+        assert seconds < 15 and registered == 0
