@@ -25,6 +25,15 @@ nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
     return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(arena->at(loan->offset), {bytes}, owner));
 }
 
+// Bytes that were allocated in an arena, by this process or the one that owns it, as an array that keeps it mapped.
+nb::object view(std::shared_ptr<Arena> arena, size_t offset, size_t bytes) {
+    if (offset > arena->size() || bytes > arena->size() - offset)
+        throw nb::value_error("these bytes are not in the arena");
+    auto* held = new std::shared_ptr<Arena>(arena);
+    nb::capsule owner(held, [](void* pointer) noexcept { delete static_cast<std::shared_ptr<Arena>*>(pointer); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(arena->at(offset), {bytes}, owner));
+}
+
 }  // namespace
 
 void bind_arena(nb::module_& module) {
@@ -33,6 +42,7 @@ void bind_arena(nb::module_& module) {
         .def(nb::init<int, size_t>())
         .def("allocate", &Arena::allocate)
         .def("release", &Arena::release)
+        .def("view", &view)
         .def_prop_ro("descriptor", &Arena::descriptor)
         .def_prop_ro("size", &Arena::size)
         .def_prop_ro("in_use", &Arena::in_use);

@@ -15,10 +15,11 @@ import numpy as np
 from ..communicator.arrays import is_on_gpu
 from ..communicator.handle import Handle
 from ..dtypes import find_dtype
-from ..engines.engine import FAILURES, Call, Deferred, Engine
+from ..engines.engine import Call, Engine
 from ..errors import CollectiveTimeout, UsageError
-from .driver import driver
-from .staging import OnDevice, Staging
+from .driver import Device, driver
+from .staging import OnDevice
+from .ways import Ways
 
 _LOOK_AGAIN_SECONDS = 20e-6
 _LAST_CALLS_SECONDS = 5.0
@@ -30,7 +31,7 @@ class GpuCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._device = driver()
-        self._stagings: dict[int, tuple[Staging, int]] = {}  # by context: and its stream
+        self._ways: dict[int, tuple[Ways, int]] = {}  # by context: and its stream
 
     def enqueue(self, call: Call) -> GpuCall:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
@@ -39,24 +40,25 @@ class GpuCalls:
         located = [_located(call, array) for array in arrays]
         context = device.context_of(max(array.pointer for array, _ in located))
         with device.within(context):
-            if context not in self._stagings:
-                self._stagings[context] = Staging(self._engine, device, context), device.new_stream()
-            staging, stream = self._stagings[context]
+            if context not in self._ways:
+                self._ways[context] = Ways(self._engine, device, context), device.new_stream()
+            ways, stream = self._ways[context]
             for _, theirs in located:
                 self._order(theirs, stream)
             source = None if call.input is None else located[0][0]
             target = None if call.output is None else located[-1][0]
-            deferred = staging.enqueue(call, source, target, stream)
+            ways.enqueue(call, source, target, stream)
             for _, theirs in located:
                 self._order(stream, theirs)
-            return GpuCall(self._engine, deferred, device, context, device.new_event(stream), arrays)
+            return GpuCall(ways, device, context, device.new_event(stream), arrays)
 
     def abort(self) -> None:
-        self._engine.abort()
+        for ways, _ in self._ways.values():
+            ways.abort()
 
     def close(self) -> None:
-        for staging, _ in self._stagings.values():
-            staging.close(_LAST_CALLS_SECONDS)
+        for ways, _ in self._ways.values():
+            ways.close(_LAST_CALLS_SECONDS)
         self._engine.close(compares=False)
 
     def _order(self, first: int, second: int) -> None:
@@ -68,19 +70,16 @@ class GpuCalls:
 class GpuCall(Handle):
     """A call in a stream. The arrays belong to it until it is done."""
 
-    def __init__(
-        self, engine: Engine, deferred: Deferred, device: Any, context: int, over: int, arrays: list[Any]
-    ) -> None:
-        super().__init__(engine, deferred.ticket, tuple(arrays))
-        self._deferred = deferred  # alive until it is done
-        self._device, self._context = device, context
+    def __init__(self, ways: Ways, device: Device, context: int, over: int, arrays: list[Any]) -> None:
+        self._ways, self._device, self._context = ways, device, context
+        self._arrays = tuple(arrays)
         self._over: int | None = over
 
     def done(self) -> bool:
         """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
             with self._device.within(self._context):
-                if not self._device.is_over(self._over):
+                if not self._device.is_over(self._over) or not self._ways.is_compared():
                     return False
                 self._device.drop_event(self._over)
             self._over = self._arrays = None
@@ -93,11 +92,9 @@ class GpuCall(Handle):
             if limit is not None and time.monotonic() >= limit:
                 raise CollectiveTimeout(f"wait: the call was not over within {timeout:g} s; it goes on")
             time.sleep(_LOOK_AGAIN_SECONDS)
-        try:
-            self._deferred.ticket.raise_error()
-        except FAILURES as error:
-            self._engine.failed(error)
-            raise
+        error = self._ways.error()
+        if error is not None:
+            raise error
 
 
 def _located(call: Call, array: Any) -> tuple[OnDevice, int]:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Protocol
 
 from ..errors import DeviceError
+from . import kernels
 
 _NOT_READY, _OUT_OF_MEMORY = 600, 2
 _POINTER_CONTEXT = 1
 _NON_BLOCKING, _NO_TIMING = 1, 2
+_PORTABLE_MAPPED = 3
+_AT_LEAST = 0
+_OPEN_LAZILY = 1
+_PROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # attributes of a device
 _GONE = {4: "the process is ending", 46: "other processes have the GPU to themselves", 100: "there is no GPU"}
 
 
@@ -42,6 +47,10 @@ class Device(Protocol):
 
     def unregister(self, address: int) -> None: ...
 
+    def reached_at(self, address: int) -> int:
+        """Where the GPU sees registered memory."""
+        ...
+
     def copy(self, target: int, source: int, bytes: int, stream: int) -> None: ...
 
     def call(self, stream: int, function: int, argument: int) -> None:
@@ -59,6 +68,44 @@ class Device(Protocol):
     def is_over(self, event: int) -> bool: ...
     def drop_event(self, event: int) -> None: ...
 
+    # What programs on the GPU need besides (runner.py)
+
+    def identity(self) -> bytes:
+        """Sixteen bytes that tell this GPU from all others."""
+        ...
+
+    def allocate(self, bytes: int) -> int: ...
+    def free(self, pointer: int) -> None: ...
+    def handle_of(self, pointer: int) -> bytes:
+        """What another process needs to `open` this memory; at most 64 bytes."""
+        ...
+
+    def open(self, handle: bytes) -> int: ...
+    def close(self, pointer: int) -> None: ...
+
+    def write_value(self, stream: int, pointer: int, value: int) -> None:
+        """When the stream has come this far, and all that it wrote is visible, write a number of 32 bits."""
+        ...
+
+    def wait_for_value(self, stream: int, pointer: int, value: int) -> None:
+        """Let the stream wait until a number of 32 bits is at least `value`, or has gone round past it."""
+        ...
+
+    def can_fold(self, op: str, dtype: str) -> bool: ...
+
+    def fold(
+        self,
+        stream: int,
+        op: str,
+        dtype: str,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        elements: int,
+        divisor: int,
+    ) -> None:
+        """Combine arrays from left to right, and write the result to all destinations."""
+        ...
+
 
 @lru_cache(maxsize=1)
 def driver() -> Device:
@@ -75,6 +122,8 @@ class Driver:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._kernels: dict[tuple[object, ...], int] = {}
+        self._attributes: dict[tuple[int, int], int] = {}
         self._call("cuInit", ctypes.c_uint(0))
 
     def context_of(self, pointer: int) -> int:
@@ -110,10 +159,15 @@ class Driver:
         return status.value != 0
 
     def register(self, address: int, bytes: int) -> None:
-        self._call("cuMemHostRegister_v2", _address(address), ctypes.c_size_t(bytes), ctypes.c_uint(0))
+        self._call("cuMemHostRegister_v2", _address(address), ctypes.c_size_t(bytes), ctypes.c_uint(_PORTABLE_MAPPED))
 
     def unregister(self, address: int) -> None:
         self._call("cuMemHostUnregister", _address(address))
+
+    def reached_at(self, address: int) -> int:
+        pointer = ctypes.c_void_p()
+        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), _address(address), ctypes.c_uint(0))
+        return pointer.value or 0
 
     def copy(self, target: int, source: int, bytes: int, stream: int) -> None:
         self._call("cuMemcpyAsync", _address(target), _address(source), ctypes.c_size_t(bytes), _address(stream))
@@ -140,6 +194,94 @@ class Driver:
     def drop_event(self, event: int) -> None:
         self._call("cuEventDestroy_v2", _address(event))
 
+    def identity(self) -> bytes:
+        device, uuid = ctypes.c_int(), (ctypes.c_char * 16)()
+        self._call("cuCtxGetDevice", ctypes.byref(device))
+        self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)
+        return bytes(uuid)
+
+    def allocate(self, bytes: int) -> int:
+        pointer = ctypes.c_void_p()
+        self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(bytes))
+        return pointer.value or 0
+
+    def free(self, pointer: int) -> None:
+        self._call("cuMemFree_v2", _address(pointer))
+
+    def handle_of(self, pointer: int) -> bytes:
+        handle = _IpcHandle()
+        self._call("cuIpcGetMemHandle", ctypes.byref(handle), _address(pointer))
+        return bytes(handle)
+
+    def open(self, handle: bytes) -> int:
+        pointer = ctypes.c_void_p()
+        given = _IpcHandle.from_buffer_copy(handle)
+        self._call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), given, ctypes.c_uint(_OPEN_LAZILY))
+        return pointer.value or 0
+
+    def close(self, pointer: int) -> None:
+        self._call("cuIpcCloseMemHandle", _address(pointer))
+
+    def write_value(self, stream: int, pointer: int, value: int) -> None:
+        number = ctypes.c_uint32(value & 0xFFFFFFFF)
+        self._call("cuStreamWriteValue32_v2", _address(stream), _address(pointer), number, ctypes.c_uint(0))
+
+    def wait_for_value(self, stream: int, pointer: int, value: int) -> None:
+        number = ctypes.c_uint32(value & 0xFFFFFFFF)
+        self._call("cuStreamWaitValue32_v2", _address(stream), _address(pointer), number, ctypes.c_uint(_AT_LEAST))
+
+    def can_fold(self, op: str, dtype: str) -> bool:
+        return kernels.can_fold(op, dtype) and kernels.compiler() is not None
+
+    def fold(
+        self,
+        stream: int,
+        op: str,
+        dtype: str,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        elements: int,
+        divisor: int,
+    ) -> None:
+        kernel = self._kernel(op, dtype, len(sources))
+        given = kernels.Arguments.of(sources, destinations, elements, divisor)
+        blocks = max(1, min(-(-elements * given.element_bytes(dtype) // (16 * kernels.THREADS)), self._most_blocks()))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(given))
+        self._call(
+            "cuLaunchKernel",
+            _address(kernel),
+            *(ctypes.c_uint(count) for count in (blocks, 1, 1, kernels.THREADS, 1, 1, 0)),
+            _address(stream),
+            pointers,
+            None,
+        )
+
+    def _most_blocks(self) -> int:
+        """As many as run at once: each thread then does several pieces of the arrays."""
+        return 8 * self._attribute(_PROCESSORS)
+
+    def _attribute(self, number: int) -> int:
+        device, value = ctypes.c_int(), ctypes.c_int()
+        self._call("cuCtxGetDevice", ctypes.byref(device))
+        key = (device.value, number)
+        if key not in self._attributes:
+            self._call("cuDeviceGetAttribute", ctypes.byref(value), ctypes.c_int(number), device)
+            self._attributes[key] = value.value
+        return self._attributes[key]
+
+    def _kernel(self, op: str, dtype: str, sources: int) -> int:
+        context = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        key = (context.value, op, dtype, sources)
+        if key not in self._kernels:
+            architecture = f"sm_{self._attribute(_MAJOR)}{self._attribute(_MINOR)}"
+            code = kernels.compiled(op, dtype, sources, architecture)
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(code))
+            self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(b"fold"))
+            self._kernels[key] = function.value or 0
+        return self._kernels[key]
+
     def _call(self, name: str, *arguments: object) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
@@ -156,6 +298,10 @@ class Driver:
         elif status in _GONE:
             said += f" ({_GONE[status]})"
         raise DeviceError(f"the GPU's driver refused {name}: {said} (error {status})")
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
 
 
 def _address(value: int) -> ctypes.c_void_p:

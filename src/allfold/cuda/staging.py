@@ -54,9 +54,10 @@ class Staging:
         self._pending: deque[Deferred] = deque()
         self._stream: int | None = None
         self._is_closed = False
+        self._failure: BaseException | None = None
 
-    def enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> Deferred:
-        """Put a call into a stream, always the same one; what is returned last becomes done.
+    def enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
+        """Put a call into a stream, always the same one.
 
         The arrays are those of the call: its input and its output. An error of an earlier call is raised here, since
         nobody may have waited for that.
@@ -69,10 +70,9 @@ class Staging:
             self._stream = stream
             self.settle()
             for piece in _pieces(call, target):
-                last = self._enqueue(call, source, piece, stream)
-        return last
+                self._enqueue(call, source, piece, stream)
 
-    def _enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> Deferred:
+    def _enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
         is_root = call.root == self.engine.rank
         moved = call._replace(input=self._room("input", source), output=self._room("output", target))
         if source or target:
@@ -86,7 +86,6 @@ class Staging:
         self._pending.append(deferred)
         if target is not None and _comes_out(call, is_root):
             self._copy(moved.output, target, stream, goes_in=False)
-        return deferred
 
     def _copy(self, room: Any, array: OnDevice, stream: int, goes_in: bool) -> None:
         source, target = (array.pointer, room.ctypes.data) if goes_in else (room.ctypes.data, array.pointer)
@@ -95,12 +94,20 @@ class Staging:
 
     def settle(self) -> None:
         """Forget the calls that are over, and raise the error of the first that failed."""
-        while self._pending and self._pending[0].ticket.done():
+        error = self.error()
+        if error is not None:
+            raise error
+
+    def error(self) -> BaseException | None:
+        """What is known to have gone wrong, the first of it."""
+        while self._failure is None and self._pending and self._pending[0].ticket.done():
             try:
                 self._pending.popleft().ticket.raise_error()
-            except FAILURES as error:
-                self.engine.failed(error)
-                raise
+            except Exception as error:
+                if isinstance(error, FAILURES):
+                    self.engine.failed(error)
+                self._failure = error
+        return self._failure
 
     def close(self, seconds: float) -> None:
         """Wait for what is in the stream, end it after so many seconds, and give the memory back."""
@@ -120,11 +127,9 @@ class Staging:
 
     def _all_over(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self._pending:
-            if not self._pending[0].ticket.done() and time.monotonic() >= deadline:
+        while any(not one.ticket.done() for one in self._pending):
+            if time.monotonic() >= deadline:
                 return False
-            with contextlib.suppress(AllfoldError):
-                self.settle()
             time.sleep(0.001)
         return True
 

@@ -60,8 +60,14 @@ class Group(Member):
 
     def sums_at_once(self, tensor: Tensor) -> bool:
         """The fast path for the usual call: a plain sum. False if this is not one; then nothing has been done."""
-        # The engine itself notices a tensor that is not contiguous, or not in this machine's memory.
-        if self._line.open or tensor.__class__ is not Tensor or tensor.is_neg() or tensor.is_conj():
+        # The engine itself notices a tensor that is not contiguous.
+        if (
+            self._line.open
+            or tensor.__class__ is not Tensor
+            or not tensor.is_cpu
+            or tensor.is_neg()
+            or tensor.is_conj()
+        ):
             return False
         try:
             self._sum(tensor, self._seconds)

@@ -1,4 +1,4 @@
-"""CUDA tensors in a group: the same calls, in the order of a stream, staged through main memory (cuda/staging.py).
+"""CUDA tensors in a group: the same calls, in the order of a stream, staged or on the GPU (cuda/ways.py).
 
 As with NCCL, a call comes after the work that the current stream holds, `wait` makes the current stream wait for it,
 and neither blocks the host. All calls of a rank are on one stream per GPU, in the order in which they were made. The
@@ -21,9 +21,10 @@ from torch import Tensor
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
 from ..cuda.driver import driver
-from ..cuda.staging import CAPTURED, OnDevice, Staging
+from ..cuda.staging import CAPTURED, OnDevice
+from ..cuda.ways import Ways
 from ..dtypes import find_dtype
-from ..engines.engine import Call, Deferred
+from ..engines.engine import Call
 from ..errors import CollectiveTimeout, UsageError
 from ..ops import OPS
 from .backend import Group
@@ -91,7 +92,6 @@ class OnGpu(Group):
             self._devices.add(device)
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream), torch.inference_mode():
-                self._staged.last = None
                 try:
                     action(asked if asked > 0 else self._seconds)
                 except CollectiveTimeout as error:
@@ -107,8 +107,14 @@ class OnGpu(Group):
         """Return when the GPU has done all calls, and raise what went wrong in them."""
         for device in self._devices:
             stream_of(device).synchronize()
-        self._staged.settle()
         self._kept.clear()
+        error = self._staged.error()
+        if error is not None:
+            raise error
+
+    def abort(self) -> None:
+        self._staged.abort()
+        super().abort()
 
     def _leave(self, patience: float) -> None:
         if self._communicator is not None:
@@ -123,9 +129,8 @@ class _Staged(Engine):
     def __init__(self, communicator: Communicator, group: Member) -> None:
         super().__init__(communicator)
         self.group = group
-        self._stagings: dict[torch.device, Staging] = {}
+        self._ways: dict[torch.device, Ways] = {}
         self.device = torch.device("cuda")
-        self.last: Deferred | None = None
 
     def _call(self, name: str, tensors: tuple[Tensor | None, ...], **how: Any) -> None:
         given = [tensor for tensor in tensors if tensor is not None]
@@ -138,12 +143,12 @@ class _Staged(Engine):
             source, target = target, source
         op = how.get("op")
         call = Call(name, None, None, None if op is None else OPS[op], how.get("root", 0), None, how["timeout"], None)
-        staging = self._stagings.get(self.device)
-        if staging is None:
+        ways = self._ways.get(self.device)
+        if ways is None:
             context = driver().context_of(0)
-            staging = self._stagings[self.device] = Staging(self.communicator._engine, driver(), context)
+            ways = self._ways[self.device] = Ways(self.communicator._engine, driver(), context)
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        self.last = staging.enqueue(call, _on_device(source), _on_device(target), stream)
+        ways.enqueue(call, _on_device(source), _on_device(target), stream)
 
     def send(self, tensor: Tensor, destination: int, tag: int) -> Pending:
         """The message is on its way when the GPU has copied it out, which the host waits for."""
@@ -155,13 +160,17 @@ class _Staged(Engine):
         pending = self.communicator.irecv(to_dlpack(here), source, tag)
         return pending, lambda: bring_home(here.view(tensor.dtype).view(tensor.shape), tensor)
 
-    def settle(self) -> None:
-        for staging in self._stagings.values():
-            staging.settle()
+    def error(self) -> BaseException | None:
+        """What is known to have gone wrong in the streams."""
+        return next((error for ways in self._ways.values() if (error := ways.error()) is not None), None)
+
+    def abort(self) -> None:
+        for ways in self._ways.values():
+            ways.abort()
 
     def close(self, seconds: float) -> None:
-        for staging in self._stagings.values():
-            staging.close(seconds)
+        for ways in self._ways.values():
+            ways.close(seconds)
 
 
 def _on_device(tensor: Tensor | None) -> OnDevice | None:
@@ -177,7 +186,7 @@ class Enqueued(Awaited):
         super().__init__()
         self._over = stream.record_event()
         self._stream, self._results, self._action = stream, results, action
-        self._ticket = None if staged.last is None else staged.last.ticket
+        self._staged = staged
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
         error = self.exception()
@@ -191,14 +200,8 @@ class Enqueued(Awaited):
         return bool(self._over.query())
 
     def exception(self) -> BaseException | None:
-        if self._ticket is not None and self._ticket.done():
-            try:
-                self._ticket.raise_error()
-            except CollectiveTimeout as error:
-                return GroupTimeout.of(error)
-            except Exception as error:
-                return error
-        return None
+        error = self._staged.error()
+        return GroupTimeout.of(error) if isinstance(error, CollectiveTimeout) else error
 
     def result(self) -> Any:
         self.wait()

@@ -1,0 +1,110 @@
+"""How a call on arrays in a GPU's memory goes: on the GPU (runner.py), or through main memory (staging.py).
+
+On the GPU it needs ranks that share memory and one GPU. Without MPS the driver gives the GPU to one process after the
+other, some hundred microseconds each. Kernels wait for that, and copies do not: so short arrays are staged there. With
+MPS, or with a GPU for itself, everything goes on the GPU. Measured on an H200 with 4 ranks (docs/gpu.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import numpy as np
+
+from ..engines.engine import Call, Engine
+from ..engines.shared_memory.choice import choices
+from ..engines.shared_memory.engine import SharedMemory
+from ..errors import DeviceError
+from ..ops import OPS
+from ..registry import AnyAlgorithm
+from .driver import Device
+from .runner import Runner
+from .staging import OnDevice, Staging
+
+STAGED_UP_TO = 512 << 10
+"""Bytes of the whole array, where processes take turns on the GPU."""
+ONE_ROUND_UP_TO = 4 << 20
+"""Bytes up to which every rank folds the whole array (one wait), where they do not; beyond, each rank its share."""
+_TURN_SECONDS = 50e-6
+
+log = logging.getLogger(__name__)
+
+
+class Ways:
+    """The calls of one communicator on arrays of one GPU. The engines are its own: staged calls wait in the stream."""
+
+    def __init__(self, engine: Engine, device: Device, context: int) -> None:
+        self.staging = Staging(engine, device, context)
+        self.runner: Runner | None = None
+        self.takes_turns = True
+        if isinstance(engine, SharedMemory) and engine.size > 1:
+            own = engine.group(range(engine.size), None)
+            assert own is not None
+            try:
+                self.runner = Runner(own, device, context)
+            except DeviceError as error:
+                log.info("calls on the GPU are staged through main memory: %s", error)
+            else:
+                self.takes_turns = _takes_turns(self.runner, device, context)
+
+    def enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
+        """Put a call into a stream, always the same one. An error of an earlier call is raised here."""
+        runner, array = self.runner, source or target
+        if runner is not None and array is not None:
+            bytes = max(one.bytes for one in (source, target) if one is not None)
+            algorithm = self._algorithm(call, bytes)
+            if bytes > (STAGED_UP_TO if self.takes_turns else 0) and runner.can_run(call, array.dtype.name, algorithm):
+                self.staging.settle()
+                runner.enqueue(call, source, target, stream, algorithm)
+                return
+            runner.accompany(call, source, target)
+        self.staging.enqueue(call, source, target, stream)
+
+    def _algorithm(self, call: Call, bytes: int) -> AnyAlgorithm:
+        if call.algorithm is not None:
+            return call.algorithm
+        if call.collective == "all_reduce" and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
+            return "naive"
+        return choices(call.collective, self.staging.engine.size)[-1][1]
+
+    def error(self) -> BaseException | None:
+        """What is known to have gone wrong in the stream."""
+        if self.runner is not None and self.runner.failure is not None:
+            return self.runner.failure
+        return self.staging.error()
+
+    def is_compared(self) -> bool:
+        """Whether it is known that all ranks made the same calls."""
+        if self.runner is None:
+            return True
+        self.runner.look()
+        return self.runner.is_compared()
+
+    def abort(self) -> None:
+        self.staging.engine.abort()
+        if self.runner is not None:
+            self.runner.engine.abort()
+
+    def close(self, seconds: float) -> None:
+        self.staging.close(seconds)
+        if self.runner is not None:
+            self.runner.close(seconds)
+
+
+def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
+    """Whether the processes have the GPU one after the other: then even the shortest kernel takes long."""
+    engine, word = runner.engine, runner.arena
+    with device.within(context):
+        stream = device.new_stream()
+        engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
+        device.fold(stream, "sum", "int32", [word, word], [word], 1, 1)
+        device.synchronize(stream)
+        began = time.monotonic()
+        for _ in range(10):
+            device.fold(stream, "sum", "int32", [word, word], [word], 1, 1)
+            device.synchronize(stream)
+        seconds = np.array([(time.monotonic() - began) / 10])
+    # The slowest rank decides for all.
+    engine.run(Call("all_reduce", None, seconds, OPS["max"], 0, None, None, None), False)
+    return bool(seconds[0] > _TURN_SECONDS)
