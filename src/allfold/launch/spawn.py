@@ -68,13 +68,14 @@ def spawn(
 ) -> list[Result]:
     """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
-    Works from scripts without an `if __name__` guard and from notebooks: the processes are fresh interpreters, and
-    functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and
-    RankFailed names it. `timeout` limits the whole run, in seconds; None means no limit. With `prefix_output` this
-    process prints every line that a rank prints, with the rank in front of it. With `survive` a rank that raises or
-    dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and RankFailed
-    is raised only if no rank finished. With `hosts` the ranks pretend to be on so many hosts, or on hosts with so many
-    ranks each: they share memory with their own host only, and reach the others by the fabric (docs/hosts.md).
+    Works from scripts without an `if __name__` guard and from notebooks: the processes are forked from a fresh
+    interpreter, not from this process, and functions travel by value where they cannot be imported. When a rank raises
+    or dies, the whole run ends and RankFailed names it. `timeout` limits the whole run, in seconds; None means no
+    limit. With `prefix_output` this process prints every line that a rank prints, with the rank in front of it. With
+    `survive` a rank that raises or dies does not end the others, which may go on without it (`Communicator.shrink`);
+    its result is None, and RankFailed is raised only if no rank finished. With `hosts` the ranks pretend to be on so
+    many hosts, or on hosts with so many ranks each: they share memory with their own host only, and reach the others
+    by the fabric (docs/hosts.md).
     """
     return run_everywhere(
         _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
@@ -138,7 +139,8 @@ def run_everywhere(
         raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
     places = _pretended(ranks, hosts)
     pickled = _pickled(enter, work, args)
-    descriptor = _private_file(pickled)
+    # The path is pickled separately: the work can only be imported with it.
+    descriptor = _private_file(pickle.dumps((sys.path, _pickled_algorithms(), pickled)))
     try:
         with _store(places) as store, Supervisor(prefix_output, survive) as supervisor:
             common = _common_variables(ranks, prefix_output)
@@ -289,17 +291,21 @@ def _free_port() -> int:
 
 def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
     try:
-        content = cloudpickle.dumps((enter, work, tuple(args)))
+        return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
         raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
-    # What the script has registered goes along, so that ranks find it by its name. An algorithm that cannot be pickled
-    # is left out, and ranks that ask for it are told that there is none.
+
+
+def _pickled_algorithms() -> list[bytes]:
+    """What the script has registered goes along, so that ranks find it by its name.
+
+    An algorithm that cannot be pickled is left out, and ranks that ask for it are told that there is none.
+    """
     algorithms = []
     for one in algorithms_of_script():
         with contextlib.suppress(Exception):
             algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
-    # The path is pickled separately: the content of the others can only be imported with it.
-    return pickle.dumps((sys.path, algorithms, content))
+    return algorithms
 
 
 def _modules(work: Callable[..., Any], pickled: bytes, places: list[int], common: Mapping[str, str]) -> list[str]:

@@ -246,8 +246,8 @@ class Supervisor:
         if deadline is not None and not self.late:
             moments.append(deadline)
         waits = [max(0.0, moment - time.monotonic()) for moment in moments]
-        parents_of_others = [self.template] if self.template is not None else self._running()
-        if any(one.end_descriptor is None for one in parents_of_others):
+        own_processes = self._running() if self.template is None else [self.template]
+        if any(one.end_descriptor is None for one in own_processes):
             waits.append(_LOOK_AGAIN_SECONDS)
         return min([_LONGEST_SLEEP_SECONDS, *waits])
 

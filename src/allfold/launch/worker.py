@@ -62,6 +62,7 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
     import json
     import socket
 
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child has ended
     gc.disable()  # hardly anything of what is imported is garbage
     with os.fdopen(work, "rb") as file:
         file.seek(0)
@@ -70,17 +71,20 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
     for module in modules:
         with contextlib.suppress(Exception):  # the ranks that need it say what is wrong
             importlib.import_module(module)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # what is left in a buffer would be written by every rank
     gc.freeze()  # a collection in a rank would write to all that was imported, and the kernel copy it for that
     launcher = socket.socket(fileno=connection)
     launcher.set_inheritable(False)
     template = os.getpid()
     running: dict[int, int] = {}
     for rank in range(ranks):
-        message, descriptors, _, _ = socket.recv_fds(
-            launcher, _LONGEST_REQUEST, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-        )
+        message, descriptors, _, _ = socket.recv_fds(launcher, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
         if not message:
             break
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         # Until the rank has set itself up, or has ended, it holds the other end of this pipe.
         waiting, set_up = os.pipe2(os.O_CLOEXEC)
         try:
