@@ -14,7 +14,6 @@ import threading
 import time
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from live_ranks import live_ranks
@@ -27,8 +26,6 @@ from allfold.communicator.communicator import Communicator
 from allfold.engines.shared_memory.stacks import describe_stacks
 from allfold.launch.spawn import run_everywhere
 from allfold.launch.threads import run_threads
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PATIENCE = 60.0
 

@@ -24,8 +24,6 @@ from allfold.errors import CollectiveTimeout, RankFailed
 from allfold.launch.environment import Place
 from allfold.launch.spawn import _modules, run_everywhere
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 
 def everywhere(work: Any, ranks: int, **options: Any) -> list[Any]:
     return run_everywhere(nullcontext, work, ranks, **options)

@@ -319,11 +319,13 @@ def _modules(work: Callable[..., Any], pickled: bytes, places: list[int], common
 
 
 def _mentions_torch(work: Callable[..., Any], pickled: bytes) -> bool:
-    """Whether the work seems to need torch: work that is pickled by its name brings its whole module along."""
-    module = sys.modules.get(getattr(work, "__module__", None) or "")
-    if b"torch" in pickled or module is None:
+    """Whether the work seems to need torch. Work that is pickled by its name brings its whole module along."""
+    name = getattr(work, "__module__", None)
+    by_value = name == "__main__" or name in cloudpickle.list_registry_pickle_by_value()
+    if b"torch" in pickled or by_value or name not in sys.modules:
         return b"torch" in pickled
-    homes = (getattr(one, "__module__", None) or getattr(one, "__name__", None) for one in vars(module).values())
+    beside_it = vars(sys.modules[name]).values()
+    homes = (getattr(one, "__module__", None) or getattr(one, "__name__", None) for one in beside_it)
     return any(isinstance(home, str) and home.startswith("torch") for home in homes)
 
 
