@@ -257,6 +257,8 @@ class Supervisor:
             for child in self._running():
                 child.was_told_to_end = True
                 self._kill_group(child, number)
+            if number == signal.SIGKILL and self.template is not None:
+                self.template.wake()
         if not self.signals_due and any(child.was_told_to_end for child in self._running()):
             # SIGKILL was sent and cannot be refused, but a rank that is inside the kernel may take a while to end.
             self.signals_due = [(now + SECONDS_TO_OBEY, signal.SIGKILL)]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -80,6 +81,10 @@ class Template:
 
     def kill(self) -> None:
         self._process.kill()
+
+    def wake(self) -> None:
+        """If somebody has stopped it, it cannot say who has ended."""
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self, patience: float) -> None:
         """End it, whatever it does; it has some time to wait for ranks that have ended."""

@@ -80,9 +80,11 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
     template = os.getpid()
     running: dict[int, int] = {}
     for rank in range(ranks):
-        message, descriptors, _, _ = socket.recv_fds(launcher, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
+        message, descriptors = b"", list[int]()
+        with contextlib.suppress(ConnectionError):
+            message, descriptors, _, _ = socket.recv_fds(launcher, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
         if not message:
-            break
+            break  # the launcher gives up
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         # Until the rank has set itself up, or has ended, it holds the other end of this pipe.
@@ -90,7 +92,7 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
         try:
             process = os.fork()
         except OSError as error:
-            launcher.send(json.dumps({"error": [error.errno, f"cannot fork rank {rank}: {error.strerror}"]}).encode())
+            _tell(launcher, {"error": [error.errno, f"cannot fork rank {rank}: {error.strerror}"]})
             break
         if process == 0:
             os.close(waiting)
@@ -105,7 +107,7 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
             os.close(descriptor)
         os.read(waiting, 1)
         os.close(waiting)
-        launcher.send(json.dumps({"rank": rank, "started": process}).encode())
+        _tell(launcher, {"rank": rank, "started": process})
     del algorithms, pickled_work  # the ranks have what they need of it
     _wait_for_ranks(launcher, running)
     os._exit(0)  # what the modules do at the end of a process is not for this one
@@ -125,8 +127,6 @@ def _become_rank(variables: dict[str, str], outputs: list[int]) -> None:
 
 def _wait_for_ranks(launcher: Any, running: dict[int, int]) -> None:
     """Tell the launcher which ranks have ended, and wait for them only when it no longer needs their process ids."""
-    import json
-
     while running:
         first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert first is not None
@@ -135,14 +135,21 @@ def _wait_for_ranks(launcher: Any, running: dict[int, int]) -> None:
             if found := os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG):
                 ended[process] = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         if ended:
-            try:
-                launcher.send(json.dumps({"ended": [[running[one], status] for one, status in ended.items()]}).encode())
-                launcher.recv(1)
-            except ConnectionError:
-                pass  # the launcher has done what it wanted with the ranks
+            _tell(launcher, {"ended": [[running[process], status] for process, status in ended.items()]}, wait=True)
         for process in ended or [first.si_pid]:  # an import may have left a process as well
             os.waitpid(process, 0)
             running.pop(process, None)
+
+
+def _tell(launcher: Any, message: dict[str, Any], wait: bool = False) -> None:
+    """Send a message, and wait for an answer if that is wanted. A launcher that has gone needs to be told nothing."""
+    import contextlib
+    import json
+
+    with contextlib.suppress(ConnectionError):
+        launcher.send(json.dumps(message).encode())
+        if wait:
+            launcher.recv(1)
 
 
 def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) -> NoReturn:
