@@ -21,6 +21,7 @@ from allfold.launch.template import WORKER, Template
 SECONDS_TO_FINISH = 1.0
 SECONDS_TO_OBEY = 1.0
 
+_REQUESTS_AHEAD = 8
 _READ_BYTES = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
@@ -156,10 +157,11 @@ class Supervisor:
         self.selector.register(self.template.connection, selectors.EVENT_READ, self._hear_template)
         if self.template.end_descriptor is not None:
             self.selector.register(self.template.end_descriptor, selectors.EVENT_READ)
-        self._request(self.children[0])
+        for child in self.children[:_REQUESTS_AHEAD]:
+            self._request(child)
 
     def _request(self, child: Child) -> None:
-        """Have the template fork a rank. One at a time, so that its answer is awaited in `watch`, with all else."""
+        """Have the template fork a rank. Few at a time, so that its answers are awaited in `watch`, with all else."""
         assert self.template is not None
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self._listen_to(child, reading, child.report.extend)
@@ -201,8 +203,8 @@ class Supervisor:
                 child.process = message["started"]
                 if child.was_told_to_end:
                     self._kill_group(child, signal.SIGTERM)
-                if child.rank + 1 < len(self.children):
-                    self._request(self.children[child.rank + 1])
+                for following in self.children[child.rank + _REQUESTS_AHEAD :][:1]:
+                    self._request(following)
             for rank, status in message.get("ended", []):
                 self.children[rank].found = status
 
