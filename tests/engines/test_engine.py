@@ -38,7 +38,7 @@ def all_of(cases: list[Case], comm: Communicator) -> tuple[list[bytes], int, int
     return digests, os.fstat(arena.descriptor).st_blocks * 512, arena.in_use
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [ranks for ranks in RANKS if ranks != 7])  # 7: as threads
 def test_every_collective_by_every_algorithm_at_every_size(ranks: int) -> None:
     cases = by_size(ranks)
     results = allfold.spawn(partial(all_of, cases), ranks, timeout=PATIENCE * 4)
