@@ -469,6 +469,7 @@ def test_the_one_that_holds_up_all_is_named_and_not_those_who_wait_for_it() -> N
             return one + other
 
         op = allfold.op(fold, commutative=True)
+        comm.all_reduce(np.ones(40), algorithm="ring")  # its programs are made now, and not while the others wait
         said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), op, algorithm="ring", timeout=0.5)
         if comm.rank != 1 and all_know.wait(PATIENCE) == 0:
             over.set()
