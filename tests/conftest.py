@@ -1,4 +1,5 @@
-"""What all tests need: signals as they are on a terminal, no tuning of this machine, the same examples every time.
+"""What all tests need: signals as they are on a terminal, no tuning of this machine, the same examples every time,
+ranks that need not import the tests.
 
 In the background, or under nohup, tests run with interrupts and hang-ups ignored. Every process that they start would
 inherit that, and the launcher correctly keeps ignoring what it was told to ignore.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 
+import cloudpickle  # type: ignore[import-untyped]
+import pytest
 from hypothesis import settings
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -21,3 +24,9 @@ os.environ.setdefault("ALLFOLD_TUNING", "off")
 # The same examples for everybody. To search further: pytest -m hypothesis --hypothesis-profile=default
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have functions of tests pickled by value: a rank that imports the test's module also imports pytest, and more."""
+    for module in {item.module for item in items if isinstance(item, pytest.Function)}:
+        cloudpickle.register_pickle_by_value(module)

@@ -129,14 +129,20 @@ def assert_printed(quoted: list[str], printed: str, what: str) -> None:
         assert any(one.startswith(line) for one in real), f"{what}: {line!r} is not printed"
 
 
-@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "simulate", "demo"])
-def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+def examples_of(command: str, call: Call) -> Iterator[tuple[str, list[str]]]:
+    """The commands that the help of a command shows, with what it says that they print."""
     example = call(command, "--help")[1].split("example:\n")[1].split("\nexit status")[0]
     for block in example.split("  $ allfold ")[1:]:
         words, *quoted = block.rstrip().splitlines()
         if quoted:
-            assert_printed([line[2:] for line in quoted], call(*words.split())[1], words)
+            yield words, [line[2:] for line in quoted]
+
+
+@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "simulate"])
+def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for words, quoted in examples_of(command, call):
+        assert_printed(quoted, call(*words.split())[1], words)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/language.md"])
@@ -332,7 +338,7 @@ def test_long_schedules_are_shortened_and_counted() -> None:
 
 
 def test_colour_only_where_somebody_looks(call: Call) -> None:
-    for command in (("show", "ring"), ("list",), ("compare",), ("verify", "ring"), ("demo",)):
+    for command in (("show", "ring"), ("list",), ("compare",), ("verify", "ring")):
         assert "\x1b" not in call(*command)[1]
     assert "\x1b[" in call("show", "ring", "--color")[1]
     assert "\x1b" not in process("show", "ring", FORCE_COLOR="1").stdout
@@ -469,10 +475,16 @@ def test_summaries_say_where_a_fact_holds(holds: Callable[[int, int], bool], say
 # The process ---------------------------------------------------------------------------------------------------------
 
 
-def test_demo(call: Call) -> None:
+def test_demo(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for all that can be seen in it: it takes longer than most commands."""
+    monkeypatch.setenv("COLUMNS", "100")
+    ((words, quoted),) = examples_of("demo", call)
+    assert words == "demo"
     status, out, _ = call("demo")
     assert status == 0 and out.count("checked, proved") == len(af.algorithms("all_reduce"))
     assert "all_reduce by ring: 4 ranks" in out
+    assert_printed(quoted, out, words)
+    assert "\x1b" not in out
 
 
 def test_as_a_process() -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -205,11 +206,15 @@ def overlapping(comm: Communicator, elements: int, shared: bool, torch_too: bool
     return found
 
 
-@pytest.mark.parametrize("torch_too", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("elements", [1, 3, 40_000])
-def test_input_and_output_may_overlap(elements: int, shared: bool, torch_too: bool) -> None:
-    assert af.spawn(overlapping, 3, args=(elements, shared, torch_too)) == [[True] * 14] * 3
+OVERLAPS = list(product((1, 3, 40_000), (False, True), (False, True)))  # elements, shared memory, torch
+
+
+def overlapping_in_every_way(comm: Communicator) -> dict[tuple[int, bool, bool], list[bool]]:
+    return {case: overlapping(comm, *case) for case in OVERLAPS}
+
+
+def test_input_and_output_may_overlap() -> None:
+    assert af.spawn(overlapping_in_every_way, 3) == [{case: [True] * 14 for case in OVERLAPS}] * 3
 
 
 PENDING = """

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,8 +25,6 @@ from allfold.communicator.communicator import Communicator
 from allfold.engines.shared_memory.flight import FOLDER, read
 from allfold.errors import UsageError
 from allfold.export.flight import to_chrome, to_torch
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PATIENCE = 60.0
 

@@ -15,7 +15,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
 import pytest
 from launchers import MPICH, OPEN_MPI, SLURM, TORCHRUN
 
@@ -24,9 +23,6 @@ from allfold.errors import CollectiveTimeout, RankFailed, RankLost, UsageError
 from allfold.launch.environment import Place
 from allfold.launch.spawn import launch, run_everywhere
 from allfold.launch.supervise import Supervisor
-
-# However the test runner imported this module, the ranks need not be able to import it too.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PATIENCE = 30.0  # seconds after which something that should happen at once is taken not to happen
 

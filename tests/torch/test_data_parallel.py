@@ -195,9 +195,7 @@ def compare(comm: Communicator) -> Compared:
     return Compared(on_one_host, accumulated_like_one_process(comm), whole_batch_like_one_process(comm), like_ddp(comm))
 
 
-@pytest.fixture(
-    scope="module", params=[(2, 1), (3, 1), (4, 1), (4, 2)], ids=lambda shape: "{} ranks, {} hosts".format(*shape)
-)
+@pytest.fixture(scope="module", params=[(2, 1), (3, 1), (4, 2)], ids=lambda shape: "{} ranks, {} hosts".format(*shape))
 def compared(request: pytest.FixtureRequest) -> list[Compared]:
     """Everything in one run for each number of ranks: starting processes takes longer than training."""
     ranks, hosts = request.param

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
@@ -68,13 +68,14 @@ def spawn(
 ) -> list[Result]:
     """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
-    Works from scripts without an `if __name__` guard and from notebooks: the processes are fresh interpreters, and
-    functions travel by value where they cannot be imported. When a rank raises or dies, the whole run ends and
-    RankFailed names it. `timeout` limits the whole run, in seconds; None means no limit. With `prefix_output` this
-    process prints every line that a rank prints, with the rank in front of it. With `survive` a rank that raises or
-    dies does not end the others, which may go on without it (`Communicator.shrink`); its result is None, and RankFailed
-    is raised only if no rank finished. With `hosts` the ranks pretend to be on so many hosts, or on hosts with so many
-    ranks each: they share memory with their own host only, and reach the others by the fabric (docs/hosts.md).
+    Works from scripts without an `if __name__` guard and from notebooks: the processes are forked from a fresh
+    interpreter, not from this process, and functions travel by value where they cannot be imported. When a rank raises
+    or dies, the whole run ends and RankFailed names it. `timeout` limits the whole run, in seconds; None means no
+    limit. With `prefix_output` this process prints every line that a rank prints, with the rank in front of it. With
+    `survive` a rank that raises or dies does not end the others, which may go on without it (`Communicator.shrink`);
+    its result is None, and RankFailed is raised only if no rank finished. With `hosts` the ranks pretend to be on so
+    many hosts, or on hosts with so many ranks each: they share memory with their own host only, and reach the others
+    by the fabric (docs/hosts.md).
     """
     return run_everywhere(
         _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
@@ -137,11 +138,14 @@ def run_everywhere(
     if not callable(work):
         raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
     places = _pretended(ranks, hosts)
-    descriptor = _private_file(_pickled(enter, work, args))
+    pickled = _pickled(enter, work, args)
+    # The path is pickled separately: the work can only be imported with it.
+    descriptor = _private_file(pickle.dumps((sys.path, _pickled_algorithms(), pickled)))
     try:
         with _store(places) as store, Supervisor(prefix_output, survive) as supervisor:
-            for rank, environment in enumerate(_environments(ranks, prefix_output, places, store)):
-                supervisor.start_work(rank, descriptor, environment)
+            common = _common_variables(ranks, prefix_output)
+            own = _own_variables(ranks, places, store)
+            supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
             supervisor.watch(timeout)
     finally:
         os.close(descriptor)
@@ -180,8 +184,9 @@ def launch(
             _store(places) as store,
             Supervisor(prefix_output, survive) as supervisor,
         ):
-            for rank, environment in enumerate(_environments(ranks, prefix_output, places, store)):
-                supervisor.start_command(rank, command, environment)
+            common = _common_variables(ranks, prefix_output)
+            for rank, own in enumerate(_own_variables(ranks, places, store)):
+                supervisor.start_command(rank, command, common | own)
             supervisor.watch(timeout, interrupts)
     except BrokenPipeError:  # the reader of our output has gone, as in `allfold run … | head`
         return 128 + signal.SIGPIPE
@@ -234,7 +239,8 @@ def _store(places: list[int]) -> Iterator[str]:
         yield os.path.join(folder, "store")
 
 
-def _environments(ranks: int, prefix_output: bool, places: list[int], store: str) -> Iterator[dict[str, str]]:
+def _common_variables(ranks: int, prefix_output: bool) -> dict[str, str]:
+    """The environment that all ranks have."""
     inherited = dict(os.environ)
     for name in os.environ:
         # The variables of an outer torchrun would make torch look for the outer run's store.
@@ -245,15 +251,21 @@ def _environments(ranks: int, prefix_output: bool, places: list[int], store: str
     if prefix_output:
         # Into a pipe Python writes in blocks, and a block arrives long after its lines were printed.
         inherited.setdefault("PYTHONUNBUFFERED", "1")
+    return inherited
+
+
+def _own_variables(ranks: int, places: list[int], store: str) -> list[dict[str, str]]:
+    """What the launcher says to every rank in its environment, by rank."""
     key, port = secrets.token_hex(16), _free_port()
     seats = [(host, seat, count) for host, count in enumerate(places) for seat in range(count)]
+    variables = []
     for rank in range(ranks):
         pretended = {}
         if seats:
             host, seat, count = seats[rank]
             pretended = {"ALLFOLD_HOSTID": f"host{host}", "ALLFOLD_STORE": store}
             pretended |= {"LOCAL_RANK": str(seat), "LOCAL_WORLD_SIZE": str(count)}
-        yield inherited | {
+        named = {
             "ALLFOLD_RANK": str(rank),
             "ALLFOLD_SIZE": str(ranks),
             "ALLFOLD_KEY": key,
@@ -264,8 +276,9 @@ def _environments(ranks: int, prefix_output: bool, places: list[int], store: str
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
-            **pretended,
         }
+        variables.append(named | pretended)
+    return variables
 
 
 def _free_port() -> int:
@@ -278,17 +291,42 @@ def _free_port() -> int:
 
 def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
     try:
-        content = cloudpickle.dumps((enter, work, tuple(args)))
+        return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
         raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
-    # What the script has registered goes along, so that ranks find it by its name. An algorithm that cannot be pickled
-    # is left out, and ranks that ask for it are told that there is none.
+
+
+def _pickled_algorithms() -> list[bytes]:
+    """What the script has registered goes along, so that ranks find it by its name.
+
+    An algorithm that cannot be pickled is left out, and ranks that ask for it are told that there is none.
+    """
     algorithms = []
     for one in algorithms_of_script():
         with contextlib.suppress(Exception):
             algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
-    # The path is pickled separately: the content of the others can only be imported with it.
-    return pickle.dumps((sys.path, algorithms, content))
+    return algorithms
+
+
+def _modules(work: Callable[..., Any], pickled: bytes, places: list[int], common: Mapping[str, str]) -> list[str]:
+    """What all ranks are going to import, so that it is imported once. A wrong guess costs time, and nothing else."""
+    modules = ["allfold.launch.spawn", "allfold.communicator.communicator", "allfold.engines.shared_memory.engine"]
+    if places and common.get("ALLFOLD_FABRIC", "gloo") == "gloo":
+        modules += ["allfold.engines.islands.engine", "allfold.fabrics.gloo"]
+    if "torch" in sys.modules and _mentions_torch(work, pickled):
+        modules.append("torch")
+    return modules
+
+
+def _mentions_torch(work: Callable[..., Any], pickled: bytes) -> bool:
+    """Whether the work seems to need torch. Work that is pickled by its name brings its whole module along."""
+    name = getattr(work, "__module__", None)
+    by_value = name == "__main__" or name in cloudpickle.list_registry_pickle_by_value()
+    if b"torch" in pickled or by_value or name not in sys.modules:
+        return b"torch" in pickled
+    beside_it = vars(sys.modules[name]).values()
+    homes = (getattr(one, "__module__", None) or getattr(one, "__name__", None) for one in beside_it)
+    return any(isinstance(home, str) and home.startswith("torch") for home in homes)
 
 
 def _private_file(content: bytes) -> int:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
+
+from allfold.launch.template import WORKER, Template
 
 # After a failure the other ranks get some time to finish by themselves (they have errors of their own to write), then
 # they are asked to end, then they are killed.
 SECONDS_TO_FINISH = 1.0
 SECONDS_TO_OBEY = 1.0
 
-_WORKER = str(Path(__file__).with_name("worker.py"))
+_REQUESTS_AHEAD = 8
 _READ_BYTES = 64 * 1024
 _LONGEST_LINE = 1024 * 1024
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
@@ -37,8 +37,9 @@ class Child:
     """One rank's process, and what is known of it."""
 
     rank: int
-    process: subprocess.Popen[bytes]
-    expects_report: bool
+    command: subprocess.Popen[bytes] | None = None  # None: it does work, and is forked from the template
+    process: int | None = None  # its id; None until the template has forked it
+    found: int | None = None  # the status that the template saw it end with
     report: bytearray = field(default_factory=bytearray)
     sources: dict[int, Callable[[bytes], None]] = field(default_factory=dict)
     end_descriptor: int | None = None
@@ -59,7 +60,7 @@ class Child:
     def has_failed(self) -> bool:
         if self.has_reported(b"E"):
             return True
-        return self.status is not None and (self.status != 0 or (self.expects_report and not self.has_reported(b"R")))
+        return self.status is not None and (self.status != 0 or (self.command is None and not self.has_reported(b"R")))
 
     @property
     def shell_status(self) -> int:
@@ -68,7 +69,7 @@ class Child:
         return 128 - self.status if self.status < 0 else self.status
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (process {self.process.pid})"
+        return f"rank {self.rank}" + (f" (process {self.process})" if self.process is not None else "")
 
     def how_it_ended(self) -> str:
         assert self.status is not None
@@ -93,6 +94,8 @@ class Supervisor:
         self.late: list[int] = []  # the ranks that the timeout cut off
         self.selector = selectors.DefaultSelector()
         self.signals_due: list[tuple[float, signal.Signals]] = []
+        self.template: Template | None = None
+        self.requests: list[Mapping[str, str]] = []  # the variables of the ranks, by rank
 
     def __enter__(self) -> Self:
         return self
@@ -108,8 +111,11 @@ class Supervisor:
             # Also reached after a second interrupt: kill at once, and pass on no more output.
             for child in self._running():
                 self._kill_group(child, signal.SIGKILL)
+            if self.template is not None:
+                self.template.close(SECONDS_TO_OBEY)
             for child in self.children:
-                child.process.wait()
+                if child.command is not None:
+                    child.command.wait()
                 for descriptor in child.sources:
                     os.close(descriptor)
                 if child.end_descriptor is not None:
@@ -118,54 +124,89 @@ class Supervisor:
 
     def start_command(self, rank: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
         # Isolated and without site: this interpreter lives only a few milliseconds, until it becomes the command.
-        bootstrap = [sys.executable, "-I", "-S", _WORKER, "exec", str(os.getpid()), *command]
-        # Input goes to rank 0, as with other launchers: shared among all ranks it would be torn to pieces.
-        self._start(rank, bootstrap, environment, stdin=None if rank == 0 else subprocess.DEVNULL)
+        bootstrap = [sys.executable, "-I", "-S", WORKER, "exec", str(os.getpid()), *command]
+        child = Child(rank)
+        with self._outputs(child) as (stdout, stderr):
+            child.command = subprocess.Popen(
+                bootstrap,
+                env=environment,
+                # Input goes to rank 0, as with other launchers: shared among all ranks it would be torn to pieces.
+                stdin=None if rank == 0 else subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                # A session of its own: Ctrl-C reaches the launcher alone, which then ends all ranks in one way,
+                # together with the processes that they started themselves.
+                start_new_session=True,
+            )
+            child.process = child.command.pid
+            self.children.append(child)
+        with contextlib.suppress(OSError):
+            child.end_descriptor = os.pidfd_open(child.process)
+            self.selector.register(child.end_descriptor, selectors.EVENT_READ)
 
-    def start_work(self, rank: int, work: int, environment: Mapping[str, str]) -> None:
-        """Start a rank that does the pickled work in descriptor `work` and reports the outcome."""
+    def start_work(
+        self, work: int, modules: Sequence[str], common: Mapping[str, str], own: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Start ranks that do the pickled work in descriptor `work` and report the outcome.
+
+        `modules` are what all of them are going to import; `common` and `own` are their environment variables.
+        """
+        self.requests = list(own)
+        self.template = Template(work, modules, common, len(own), has_output=not self.prefix_output)
+        self.children = [Child(rank) for rank in range(len(own))]
+        self.selector.register(self.template.connection, selectors.EVENT_READ, self._hear_template)
+        if self.template.end_descriptor is not None:
+            self.selector.register(self.template.end_descriptor, selectors.EVENT_READ)
+        for child in self.children[:_REQUESTS_AHEAD]:
+            self._request(child)
+
+    def _request(self, child: Child) -> None:
+        """Have the template fork a rank. Few at a time, so that its answers are awaited in `watch`, with all else."""
+        assert self.template is not None
         reading, writing = os.pipe2(os.O_CLOEXEC)
+        self._listen_to(child, reading, child.report.extend)
         try:
-            bootstrap = [sys.executable, "-P", _WORKER, "work", str(os.getpid()), str(work), str(writing)]
-            child = self._start(rank, bootstrap, environment, subprocess.DEVNULL, (work, writing))
-            self._listen_to(child, reading, child.report.extend)
-        except BaseException:
-            os.close(reading)
-            raise
+            with self._outputs(child) as outputs:
+                descriptors = [writing, *(one for one in outputs if one is not None)]
+                self.template.request(self.requests[child.rank], descriptors)
         finally:
             os.close(writing)
 
-    def _start(
-        self,
-        rank: int,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        stdin: int | None,
-        inherited: Sequence[int] = (),
-    ) -> Child:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=stdin,
-            stdout=subprocess.PIPE if self.prefix_output else None,
-            stderr=subprocess.PIPE if self.prefix_output else None,
-            pass_fds=inherited,
-            # A session of its own: Ctrl-C reaches the launcher alone, which then ends all ranks in one way, together
-            # with the processes that they started themselves.
-            start_new_session=True,
-        )
-        child = Child(rank, process, expects_report=bool(inherited))
-        self.children.append(child)
-        for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-            if pipe is not None:
-                # A descriptor of our own, without the file object, which would close its own when collected.
-                descriptor = fcntl.fcntl(pipe.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-                pipe.close()
-                self._listen_to(child, descriptor, _Lines(rank, stream).feed)
-        with contextlib.suppress(OSError):
-            child.end_descriptor = os.pidfd_open(process.pid)
-            self.selector.register(child.end_descriptor, selectors.EVENT_READ)
-        return child
+    @contextlib.contextmanager
+    def _outputs(self, child: Child) -> Iterator[tuple[int | None, int | None]]:
+        """Where a rank writes its output and its errors, if this process passes them on."""
+        if not self.prefix_output:
+            yield None, None
+            return
+        writings = []
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                reading, writing = os.pipe2(os.O_CLOEXEC)
+                writings.append(writing)
+                self._listen_to(child, reading, _Lines(child.rank, stream).feed)
+            yield writings[0], writings[1]
+        except BaseException:
+            for reading in list(child.sources):
+                self._stop_listening(child, reading)
+            raise
+        finally:
+            for writing in writings:
+                os.close(writing)
+
+    def _hear_template(self) -> None:
+        assert self.template is not None
+        for message in self.template.messages():
+            if "error" in message:
+                raise OSError(*message["error"])
+            if "started" in message:
+                child = self.children[message["rank"]]
+                child.process = message["started"]
+                if child.was_told_to_end:
+                    self._kill_group(child, signal.SIGTERM)
+                for following in self.children[child.rank + _REQUESTS_AHEAD :][:1]:
+                    self._request(following)
+            for rank, status in message.get("ended", []):
+                self.children[rank].found = status
 
     def watch(self, timeout: float | None, interrupts: int | None = None) -> None:
         """Watch until all have ended. A byte read from `interrupts` is the number of a signal that ends them."""
@@ -207,7 +248,8 @@ class Supervisor:
         if deadline is not None and not self.late:
             moments.append(deadline)
         waits = [max(0.0, moment - time.monotonic()) for moment in moments]
-        if any(child.end_descriptor is None for child in self._running()):
+        own_processes = self._running() if self.template is None else [self.template]
+        if any(one.end_descriptor is None for one in own_processes):
             waits.append(_LOOK_AGAIN_SECONDS)
         return min([_LONGEST_SLEEP_SECONDS, *waits])
 
@@ -217,16 +259,20 @@ class Supervisor:
             for child in self._running():
                 child.was_told_to_end = True
                 self._kill_group(child, number)
+            if number == signal.SIGKILL and self.template is not None:
+                self.template.wake()
         if not self.signals_due and any(child.was_told_to_end for child in self._running()):
             # SIGKILL was sent and cannot be refused, but a rank that is inside the kernel may take a while to end.
             self.signals_due = [(now + SECONDS_TO_OBEY, signal.SIGKILL)]
 
     def _collect_ended(self) -> None:
+        if self.template is not None and self.template.has_ended():
+            self._lose_template()
         ended = [child for child in self._running() if self._has_ended(child)]
         for child in ended:
             # Until the process has been waited for, its process id cannot be reused.
             self._kill_group(child, signal.SIGKILL)
-            child.status = child.process.wait()
+            child.status = child.found if child.command is None else child.command.wait()
             child.ended_at = time.monotonic()
             if child.end_descriptor is not None:
                 self.selector.unregister(child.end_descriptor)
@@ -237,21 +283,41 @@ class Supervisor:
                     pass
                 if descriptor in child.sources:  # somebody outside the session still holds the other end
                     self._stop_listening(child, descriptor)
+        if ended and self.template is not None:
+            self.template.allow_waiting()
         # Of those that were found at the same moment, killed ranks go first: a rank that was killed may be why others
         # exited, never the other way round, since this launcher has not signalled anybody yet.
         self.ended += sorted(
             ended, key=lambda child: (child.was_told_to_end, child.status is not None and child.status >= 0)
         )
 
-    @staticmethod
-    def _has_ended(child: Child) -> bool:
-        return os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def _lose_template(self) -> None:
+        """The template has ended: after its ranks, as it should, or before them, and then they die with it."""
+        assert self.template is not None
+        self._hear_template()
+        for child in self._running():
+            if child.found is None:
+                child.found = self.template.status if child.process is None else -signal.SIGKILL
 
     @staticmethod
-    def _kill_group(child: Child, number: signal.Signals) -> None:
+    def _has_ended(child: Child) -> bool:
+        if child.command is None:
+            return child.found is not None
+        return os.waitid(os.P_PID, child.command.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _kill_group(self, child: Child, number: signal.Signals) -> None:
+        if self.template is not None:
+            if self.template.has_ended():
+                return  # whoever took over its ranks may have waited for them: their ids may be others' now
+            if child.process is None:
+                # It gets its SIGTERM when it has started. Killing the template kills all its ranks.
+                if number == signal.SIGKILL or self.children[0].process is None:
+                    self.template.kill()
+                return
+        assert child.process is not None
         # A command may have switched to another user, whose processes we may not signal.
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.process.pid, number)
+            os.killpg(child.process, number)
 
     def _listen_to(self, child: Child, descriptor: int, sink: Callable[[bytes], None]) -> None:
         os.set_blocking(descriptor, False)

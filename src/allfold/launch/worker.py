@@ -3,20 +3,26 @@
 The launcher runs this file by its path, before it is known where allfold is installed. Hence only the standard library
 is imported at the top, and nothing of allfold before the launcher's own `sys.path` has been taken over.
 
-    worker.py exec LAUNCHER COMMAND…         become the command
-    worker.py work LAUNCHER WORK REPORT      do what descriptor WORK holds, report the outcome on descriptor REPORT
+    worker.py exec LAUNCHER COMMAND…                             become the command
+    worker.py fork LAUNCHER CONNECTION WORK RANKS MODULE…        import the modules, then fork as many ranks; each does
+                                                                 what descriptor WORK holds, and reports the outcome
+
+`template.py` says what the template and the launcher tell each other through the descriptor CONNECTION.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_LONGEST_REQUEST = 256 * 1024
+_MOST_DESCRIPTORS = 3
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -24,16 +30,16 @@ def main(arguments: list[str]) -> NoReturn:
     _die_with(int(launcher))
     if task == "exec":
         _become(rest)
-    work, report = (int(descriptor) for descriptor in rest)
-    _perform(work, report)
+    connection, work, ranks = map(int, rest[:3])
+    _fork_ranks(connection, work, ranks, rest[3:])
 
 
-def _die_with(launcher: int) -> None:
-    """Ask the kernel for a SIGKILL when the launcher ends, however it ends. This outlives exec."""
+def _die_with(parent: int) -> None:
+    """Ask the kernel for a SIGKILL when the parent ends, however it ends. This outlives exec."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the kernel refused prctl(PR_SET_PDEATHSIG)")
-    # If the launcher was gone before the call, the kernel no longer reports its end.
-    if os.getppid() != launcher:
+    # If the parent was gone before the call, the kernel no longer reports its end.
+    if os.getppid() != parent:
         os._exit(1)
 
 
@@ -49,20 +55,110 @@ def _become(command: list[str]) -> NoReturn:
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def _perform(work: int, report: int) -> NoReturn:
+def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> NoReturn:
+    """Be the template. Ranks leave this function by doing their work."""
+    import contextlib
+    import importlib
+    import json
+    import socket
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns how a child has ended
+    gc.disable()  # hardly anything of what is imported is garbage
+    with os.fdopen(work, "rb") as file:
+        file.seek(0)
+        path, algorithms, pickled_work = pickle.load(file)
+    sys.path[:] = path
+    for module in modules:
+        with contextlib.suppress(Exception):  # the ranks that need it say what is wrong
+            importlib.import_module(module)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()  # what is left in a buffer would be written by every rank
+    gc.freeze()  # a collection in a rank would write to all that was imported, and the kernel copy it for that
+    launcher = socket.socket(fileno=connection)
+    launcher.set_inheritable(False)
+    template = os.getpid()
+    running: dict[int, int] = {}
+    for rank in range(ranks):
+        message, descriptors = b"", list[int]()
+        with contextlib.suppress(ConnectionError):
+            message, descriptors, _, _ = socket.recv_fds(launcher, _LONGEST_REQUEST, _MOST_DESCRIPTORS)
+        if not message:
+            break  # the launcher gives up
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        # Until the rank has set itself up, or has ended, it holds the other end of this pipe.
+        waiting, set_up = os.pipe2(os.O_CLOEXEC)
+        try:
+            process = os.fork()
+        except OSError as error:
+            _tell(launcher, {"error": [error.errno, f"cannot fork rank {rank}: {error.strerror}"]})
+            break
+        if process == 0:
+            os.close(waiting)
+            launcher.close()
+            _die_with(template)
+            os.setsid()  # as the launcher's own processes; see `Supervisor.start_command`
+            os.close(set_up)
+            _become_rank(json.loads(message), descriptors[1:])
+            _perform(algorithms, pickled_work, descriptors[0])
+        running[process] = rank
+        for descriptor in (set_up, *descriptors):
+            os.close(descriptor)
+        os.read(waiting, 1)
+        os.close(waiting)
+        _tell(launcher, {"rank": rank, "started": process})
+    del algorithms, pickled_work  # the ranks have what they need of it
+    _wait_for_ranks(launcher, running)
+    os._exit(0)  # what the modules do at the end of a process is not for this one
+
+
+def _become_rank(variables: dict[str, str], outputs: list[int]) -> None:
+    """Give a forked process what would be its own if it were not forked."""
+    gc.enable()
+    os.environ.update(variables)
+    for number, descriptor in enumerate(outputs, start=1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    # Python sees to its own random numbers after a fork.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+
+
+def _wait_for_ranks(launcher: Any, running: dict[int, int]) -> None:
+    """Tell the launcher which ranks have ended, and wait for them only when it no longer needs their process ids."""
+    while running:
+        first = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        assert first is not None
+        ended = {}
+        for process in running:
+            if found := os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                ended[process] = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if ended:
+            _tell(launcher, {"ended": [[running[process], status] for process, status in ended.items()]}, wait=True)
+        for process in ended or [first.si_pid]:  # an import may have left a process as well
+            os.waitpid(process, 0)
+            running.pop(process, None)
+
+
+def _tell(launcher: Any, message: dict[str, Any], wait: bool = False) -> None:
+    """Send a message, and wait for an answer if that is wanted. A launcher that has gone needs to be told nothing."""
+    import contextlib
+    import json
+
+    with contextlib.suppress(ConnectionError):
+        launcher.send(json.dumps(message).encode())
+        if wait:
+            launcher.recv(1)
+
+
+def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) -> NoReturn:
     import faulthandler
 
-    os.set_inheritable(report, False)
     faulthandler.enable()  # a crash in native code then says where it happened, before the launcher says that it did
     rank_process = os.getpid()
     status = 0
     try:
-        # The ranks share one open file, and with it one file position: map the file instead of reading from there.
-        import mmap
-
-        with os.fdopen(work, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
-            path, pickled_algorithms, pickled_work = pickle.loads(memory)
-        sys.path[:] = path
         import cloudpickle  # type: ignore[import-untyped]
 
         from allfold.errors import UsageError
