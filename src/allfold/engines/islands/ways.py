@@ -1,16 +1,15 @@
 """How the collectives go when the caller names no algorithm: inside the islands through shared memory, across by rails.
 
+Which schedule that is, `Crossing.schedule` says; here it is carried out, in segments and with as few copies as possible.
 Reductions fold in two levels, whatever their size: inside each island from its lowest rank up, then over the islands in
-the order of their lowest ranks. So the size never changes a bit of the result. These are the schedules `hierarchical`
-(one leader per island crosses, with few bytes) and `two_level`
-(every rank crosses with its share), with the islands as groups.
+the order of their lowest ranks. So the size never changes a bit of the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from .wire import Run, folding
 if TYPE_CHECKING:
     from .engine import Islands
 
-_BROADCAST_BYTES = 4 << 20
+_SEGMENT_BYTES = 4 << 20
 _DEPTH = 2  # segments on the wire at once
 
 
@@ -43,18 +42,26 @@ def perform(engine: Islands, job: Job) -> None:
         engine.fronts.send(job.digest, job.text, job.left())
     if job.call.algorithm is not None:
         return follow(engine, job, job.call.algorithm)
+    name, parameters = _schedule(engine, job)
+    if "groups" not in parameters:
+        return follow(engine, job, name)
     ways = {
-        "all_reduce": _all_reduce,
+        "all_reduce": _by_leaders if name == "hierarchical" else _by_shares,
         "reduce": _reduce,
         "broadcast": _broadcast,
+        "gather": _gather,
+        "scatter": _scatter,
         "all_gather": _all_gather,
         "reduce_scatter": _reduce_scatter,
-        "gather": _driver,
-        "scatter": _driver,
-        "all_to_all": _direct,
         "barrier": _barrier,
     }
-    ways[job.call.collective](engine, job)
+    ways[job.call.collective](engine, job, parameters["across"])
+
+
+def _schedule(engine: Islands, job: Job) -> tuple[str, dict[str, Any]]:
+    op = job.call.op
+    commutative = op is None or op.commutative
+    return engine.crossing.schedule(job.call.collective, engine.islands, job.elements * job.dtype.itemsize, commutative)
 
 
 def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
@@ -67,16 +74,8 @@ def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
     run.finish()
 
 
-def _driver(engine: Islands, job: Job) -> None:
-    follow(engine, job, "driver")
-
-
-def _direct(engine: Islands, job: Job) -> None:
-    follow(engine, job, "direct")
-
-
-def _barrier(engine: Islands, job: Job) -> None:
-    engine.compare(job)
+def _barrier(engine: Islands, job: Job, across: str) -> None:
+    engine.compare(job)  # the leaders' fronts are the signals across
     _inside(engine, job, "barrier", None, None)
 
 
@@ -125,18 +124,14 @@ def _cross(engine: Islands, job: Job) -> None:
     folding(job.call.op, job.dtype, engine.size)(parts, array, True)
 
 
-def _all_reduce(engine: Islands, job: Job) -> None:
-    array, op = job.output, job.call.op
-    assert array is not None and op is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "direct")
-    if array.nbytes <= engine.crossing.leaders_up_to:
-        return _by_leaders(engine, job, array)
+def _by_shares(engine: Islands, job: Job, across: str) -> None:
+    array = job.output
+    assert array is not None
     units = _units(engine)
     segment = max(1, engine.crossing.segment // job.dtype.itemsize // units) * units
     whole = array.size // units * units
     segments = [array[start : min(start + segment, whole)] for start in range(0, whole, segment)]
-    shares = [_Share(engine, job, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
+    shares = [_Share(engine, job, across, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
     for number, share in enumerate(shares):
         share.begin()
         if number == 0:
@@ -146,14 +141,17 @@ def _all_reduce(engine: Islands, job: Job) -> None:
     for share in shares[-_DEPTH:]:
         share.end()
     if whole < array.size:
-        _by_leaders(engine, job, array[whole:], compares=not shares)
+        _by_leaders(engine, job, "direct", array[whole:], compares=not shares)
 
 
-def _by_leaders(engine: Islands, job: Job, array: Flat, compares: bool = True) -> None:
+def _by_leaders(engine: Islands, job: Job, across: str, rest: Flat | None = None, compares: bool = True) -> None:
+    """The whole array, or the few elements that the shares leave."""
+    array = job.output if rest is None else rest
+    assert array is not None
     leaders = [island[0] for island in engine.islands]
     run = None
     if engine.rank in leaders:
-        made = message_programs_of("all_reduce", "direct", len(leaders), None)
+        made = message_programs_of("all_reduce", across, len(leaders), None)
         run = _across(engine, job, made, leaders, None, array, array.size)
         run.post()
     _inside(engine, job, "reduce", None, array, job.call.op, 0)
@@ -168,8 +166,9 @@ def _by_leaders(engine: Islands, job: Job, array: Flat, compares: bool = True) -
 class _Share:
     """One segment of a large all_reduce: this rank's share of it crosses."""
 
-    def __init__(self, engine: Islands, job: Job, part: Flat, slot: int) -> None:
+    def __init__(self, engine: Islands, job: Job, across: str, part: Flat, slot: int) -> None:
         self.engine, self.job, self.part = engine, job, part
+        self.made = message_programs_of("all_reduce", across, len(engine.islands), None)
         size = len(engine.island_ranks)
         bytes = part.nbytes // size
         self.own = engine.scratch(f"share {slot}", bytes).view(job.dtype.carrier) if size > 1 else part
@@ -179,14 +178,13 @@ class _Share:
         engine, groups = self.engine, self.engine.islands
         shares = lcm(*(len(group) for group in groups))
         mine = shares // len(engine.island_ranks)
-        made = message_programs_of("all_reduce", engine.crossing.algorithm(len(groups)), len(groups), None)
         length = self.own.size // mine
         tags = [self.job.tag() for _ in range(shares)]
         for number in range(mine):
             share = engine.local[engine.rank] * mine + number
             owners = [group[share * len(group) // shares] for group in groups]
             part = self.own[number * length : (number + 1) * length]
-            self.runs.append(_across(engine, self.job, made, owners, None, part, length, tags[share]))
+            self.runs.append(_across(engine, self.job, self.made, owners, None, part, length, tags[share]))
         for run in self.runs:
             run.post()
         if self.own is not self.part:
@@ -201,29 +199,30 @@ class _Share:
             _inside(self.engine, self.job, "all_gather", self.own, self.part)
 
 
-def _reduce(engine: Islands, job: Job) -> None:
-    array, op = job.output, job.call.op
-    assert array is not None and op is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "driver")
-    speakers = _speakers(engine, job.call.root)
-    own = speakers[engine.islands.index(engine.island_ranks)]
-    _inside(engine, job, "reduce", None, array, op, engine.island_ranks.index(own))
-    if engine.rank != own:
-        engine.compare(job)
-        return
-    made = message_programs_of("reduce", "driver", len(speakers), speakers.index(job.call.root))
-    run = _across(engine, job, made, speakers, None, array, array.size)
-    run.start()
-    engine.compare(job)
-    run.finish()
+def _reduce(engine: Islands, job: Job, across: str) -> None:
+    array = job.output
+    assert array is not None
+    speakers, own = _speakers(engine, job.call.root)
+    made = message_programs_of("reduce", across, len(speakers), speakers.index(job.call.root))
+    runs: list[Run] = []
+    for number, part in enumerate(_segments(job, array)):
+        if engine.rank == own:
+            runs.append(_across(engine, job, made, speakers, None, part, part.size))
+            runs[-1].post()
+        _inside(engine, job, "reduce", None, part, job.call.op, engine.local[own])
+        if runs:
+            runs[-1].start()
+        if number == 0:
+            engine.compare(job)
+        if runs and number >= _DEPTH:
+            runs[number - _DEPTH].finish()
+    for run in runs[-_DEPTH:]:
+        run.finish()
 
 
-def _reduce_scatter(engine: Islands, job: Job) -> None:
+def _reduce_scatter(engine: Islands, job: Job, across: str) -> None:
     op, source, output = job.call.op, job.input, job.output
     assert op is not None and source is not None and output is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "direct")
     block, carried = output.size, _carried(engine)
     deep = max(map(len, carried))
     rows = source.reshape(engine.size, block)
@@ -264,16 +263,12 @@ def _reduce_scatter(engine: Islands, job: Job) -> None:
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
-def _broadcast(engine: Islands, job: Job) -> None:
+def _broadcast(engine: Islands, job: Job, across: str) -> None:
     array = job.output
     assert array is not None
-    speakers = _speakers(engine, job.call.root)
-    own = speakers[engine.islands.index(engine.island_ranks)]
-    made = message_programs_of(
-        "broadcast", "driver" if len(speakers) <= 3 else "tree", len(speakers), speakers.index(job.call.root)
-    )
-    segment = _BROADCAST_BYTES // job.dtype.itemsize
-    parts = [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
+    speakers, own = _speakers(engine, job.call.root)
+    made = message_programs_of("broadcast", across, len(speakers), speakers.index(job.call.root))
+    parts = _segments(job, array)
     runs = []
     if engine.rank == own:
         runs = [_across(engine, job, made, speakers, None, part, part.size) for part in parts]
@@ -283,12 +278,67 @@ def _broadcast(engine: Islands, job: Job) -> None:
     for number, part in enumerate(parts):
         if runs and engine.rank != job.call.root:
             runs[number].finish()
-        _inside(engine, job, "broadcast", None, part, None, engine.island_ranks.index(own))
+        _inside(engine, job, "broadcast", None, part, None, engine.local[own])
     for run in runs:
         run.finish()
 
 
-def _all_gather(engine: Islands, job: Job) -> None:
+def _gather(engine: Islands, job: Job, across: str) -> None:
+    """Each leader sends the root the slices of its island in one message."""
+    source, root, tag = job.input, job.call.root, job.tag()
+    assert source is not None
+    speakers, own = _speakers(engine, root)
+    slab, slabs, receives, sends = None, [], [], []
+    if engine.rank == root:
+        assert job.output is not None
+        whole = job.output.reshape(engine.size, source.size)
+        # Where the slices of an island lie side by side, they come to their place at once.
+        slabs = [whole[island[0] : island[-1] + 1] if _adjoin(island) else whole[island] for island in engine.islands]
+        slab = slabs[speakers.index(root)]
+        for speaker, part in zip(speakers, slabs, strict=True):
+            if speaker != root and source.size:
+                receives.append(engine.links.receive(speaker, _bytes(part), tag))
+    elif engine.rank == own:
+        slab = engine.scratch("slab", len(engine.local) * source.nbytes).view(source.dtype)
+    _inside(engine, job, "gather", source, None if slab is None else slab.reshape(-1), None, engine.local[own])
+    if slab is not None and engine.rank != root and source.size:
+        sends.append(engine.links.send(root, _bytes(slab), tag))
+    engine.compare(job)
+    for transfer in receives + sends:
+        transfer.wait(job.left())
+    for island, part in zip(engine.islands, slabs, strict=bool(slabs)):
+        if not _adjoin(island):
+            whole[island] = part
+
+
+def _scatter(engine: Islands, job: Job, across: str) -> None:
+    """The root sends each leader the slices of its island in one message."""
+    output, root, tag = job.output, job.call.root, job.tag()
+    assert output is not None
+    speakers, own = _speakers(engine, root)
+    slab, sends, receives = None, [], []
+    if engine.rank == root:
+        assert job.input is not None
+        whole = job.input.reshape(engine.size, output.size)
+        for island, speaker in zip(engine.islands, speakers, strict=True):
+            part = whole[island[0] : island[-1] + 1] if _adjoin(island) else whole[island]
+            if speaker == root:
+                slab = part
+            elif output.size:
+                sends.append((engine.links.send(speaker, _bytes(part), tag), part))
+    elif engine.rank == own:
+        slab = engine.scratch("slab", len(engine.local) * output.nbytes).view(output.dtype)
+        if output.size:
+            receives.append(engine.links.receive(root, _bytes(slab), tag))
+    engine.compare(job)
+    for receive in receives:
+        receive.wait(job.left())
+    _inside(engine, job, "scatter", None if slab is None else slab.reshape(-1), output, None, engine.local[own])
+    for send, _ in sends:
+        send.wait(job.left())
+
+
+def _all_gather(engine: Islands, job: Job, across: str) -> None:
     source, output = job.input, job.output
     assert source is not None and output is not None
     carried = _carried(engine)
@@ -339,9 +389,11 @@ def _inside(
     It has no limit of its own: whoever watches over the call ends it.
     """
     if len(engine.island_ranks) == 1:
+        if input is not None and output is not None:
+            output[...] = input
         return
     op = OPS["sum"] if op is not None and op.averages else op
-    dtype = None if output is None else job.dtype.name
+    dtype = None if input is None and output is None else job.dtype.name
     engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
 
 
@@ -364,9 +416,16 @@ def _across(
     )
 
 
-def _speakers(engine: Islands, root: int) -> list[int]:
-    """The rank of each island that crosses in a rooted collective: the root, elsewhere the first."""
-    return [root if root in island else island[0] for island in engine.islands]
+def _speakers(engine: Islands, root: int) -> tuple[list[int], int]:
+    """The rank of each island that crosses in a rooted collective: the root, elsewhere the first; and that of this one."""
+    speakers = [root if root in island else island[0] for island in engine.islands]
+    return speakers, speakers[engine.islands.index(engine.island_ranks)]
+
+
+def _segments(job: Job, array: Flat) -> list[Flat]:
+    """The parts of an array of which one is on the wire while the one before is in shared memory."""
+    segment = _SEGMENT_BYTES // job.dtype.itemsize
+    return [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
 
 
 def _carrier(island: Sequence[int], islands: Sequence[Sequence[int]], rank: int) -> int:
@@ -382,6 +441,10 @@ def _carried(engine: Islands) -> list[list[int]]:
         for rank in island if island is not engine.island_ranks else ():
             carried[_carrier(engine.island_ranks, engine.islands, rank)].append(rank)
     return list(carried.values())
+
+
+def _adjoin(island: Sequence[int]) -> bool:
+    return island[-1] - island[0] == len(island) - 1
 
 
 def _units(engine: Islands) -> int:
