@@ -35,7 +35,7 @@ HOSTS = [(1, 3), (2, 2), (2, 1, 1)]
 LENGTHS = (0, 1, 7, 1000, 70_001)
 LONG = 600_001  # every rank crosses, in several segments of this length:
 SEGMENT = 1_200_000
-LONGER = 1_100_001  # of a reduce or a broadcast, several segments
+LONGER = 1_100_001  # of a broadcast, several segments
 
 
 def islands_of(hosts: Sequence[int]) -> list[list[int]]:
@@ -281,7 +281,7 @@ def bits_of_its_schedule(comm: Communicator, collective: str) -> None:
     ):
         lengths = LENGTHS if dtype == "float32" else LENGTHS[:4]
         if dtype == "float32":
-            lengths += (LONGER,) if collective in ("reduce", "broadcast") else (LONG,)
+            lengths += (LONGER,) if collective == "broadcast" else (LONG,)
         for length in lengths:
             inputs = inputs_of(comm, collective, length, dtype)
             for op in ops if promise.reduces else ("sum",):

@@ -24,7 +24,7 @@ from allfold import _native
 from allfold.communicator.timeouts import check_timeout
 from allfold.engines.engine import DEFAULT_TIMEOUT
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
-from allfold.launch.environment import Place, launched_place, place_from_environment
+from allfold.launch.environment import Place, launched_place, place_from_environment, with_meeting_point
 from allfold.launch.supervise import Child, Supervisor
 from allfold.registry import algorithms_of_script
 from allfold.wording import name_ranks
@@ -53,7 +53,8 @@ def _joined(place: Place, timeout: float) -> Communicator:
         return connect(place.rank, place.size, place.key, timeout)
     from allfold.fabrics.table import board_from_environment
 
-    return connect_across(board_from_environment(os.environ, place.rank, place.size, timeout), timeout)
+    environ = with_meeting_point(os.environ)
+    return connect_across(board_from_environment(environ, place.rank, place.size, timeout), timeout)
 
 
 def spawn(

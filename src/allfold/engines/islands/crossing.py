@@ -17,7 +17,7 @@ _MOST_RUNS = 1000
 IN_ORDER = ("naive", "direct")
 """The algorithms that fold in the order of the islands, so that tuning never changes a bit of the result."""
 
-SLICES_BY_LEADERS = 1 << 20
+SLICES_BY_LEADERS = 2 << 20
 """Bytes of all slices up to which gather and scatter go through leaders; beyond, copying them twice takes longer."""
 
 _MOST_SPOKES = 3  # islands to which the root of a broadcast sends by itself

@@ -27,7 +27,7 @@ from .wire import Run, folding
 if TYPE_CHECKING:
     from .engine import Islands
 
-_SEGMENT_BYTES = 4 << 20
+_BROADCAST_BYTES = 4 << 20
 _DEPTH = 2  # segments on the wire at once
 
 
@@ -205,7 +205,7 @@ def _reduce(engine: Islands, job: Job, across: str) -> None:
     speakers, own = _speakers(engine, job.call.root)
     made = message_programs_of("reduce", across, len(speakers), speakers.index(job.call.root))
     runs: list[Run] = []
-    for number, part in enumerate(_segments(job, array)):
+    for number, part in enumerate(_segments(array, engine.crossing.segment)):
         if engine.rank == own:
             runs.append(_across(engine, job, made, speakers, None, part, part.size))
             runs[-1].post()
@@ -268,7 +268,7 @@ def _broadcast(engine: Islands, job: Job, across: str) -> None:
     assert array is not None
     speakers, own = _speakers(engine, job.call.root)
     made = message_programs_of("broadcast", across, len(speakers), speakers.index(job.call.root))
-    parts = _segments(job, array)
+    parts = _segments(array, _BROADCAST_BYTES)
     runs = []
     if engine.rank == own:
         runs = [_across(engine, job, made, speakers, None, part, part.size) for part in parts]
@@ -422,9 +422,9 @@ def _speakers(engine: Islands, root: int) -> tuple[list[int], int]:
     return speakers, speakers[engine.islands.index(engine.island_ranks)]
 
 
-def _segments(job: Job, array: Flat) -> list[Flat]:
-    """The parts of an array of which one is on the wire while the one before is in shared memory."""
-    segment = _SEGMENT_BYTES // job.dtype.itemsize
+def _segments(array: Flat, bytes: int) -> list[Flat]:
+    """The parts of an array, of which one is on the wire while another is in shared memory."""
+    segment = max(1, bytes // array.itemsize)
     return [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
 
 
