@@ -197,7 +197,8 @@ def traces(comm: Communicator, hosts: Sequence[int]) -> None:
         comm.all_reduce(np.ones(5000), algorithm="ring")
     wire = [event for event in trace.events if event.memory == "wire"]
     inside = [event for event in trace.events if event.memory != "wire"]
-    assert {event.call - before for event in wire} == {1, 2, 3}
+    names = {1: "hierarchical", 2: "two_level", 3: "ring"}
+    assert {(event.call - before, event.algorithm) for event in wire} == set(names.items())
     assert {event.rank for event in wire} == set(range(comm.size))
     assert {event.rank for event in inside} == {rank for group in islands_of(hosts) for rank in group if len(group) > 1}
     host_of = {rank: number for number, group in enumerate(islands_of(hosts)) for rank in group}

@@ -10,7 +10,7 @@ from ..patterns import Everybody, Pattern, reductions
 from ..registry import algorithm
 from ..schedule import Move, reduce
 from .groups import Groups, checked
-from .hierarchical import falling, hierarchical, rising, two_trees
+from .hierarchical import falling, hierarchical, leader_chunks, rising, two_trees
 from .naive import naive
 from .tree import doublings, log_up, tree_all_reduce, up_and_down
 
@@ -61,7 +61,14 @@ def leader_signals(ranks: int, groups: Groups | None = None) -> Iterator[Pattern
         yield reductions(one.source, one.destination, 0.0)
 
 
-@algorithm("barrier", "hierarchical", steps=lambda p: 2 * two_trees(p), port=lambda p: 0, patterns=leader_signals)
+@algorithm(
+    "barrier",
+    "hierarchical",
+    chunks=lambda ranks, across="tree", **others: leader_chunks(ranks, across=across, **others),
+    steps=lambda p: 2 * two_trees(p),
+    port=lambda p: 0,
+    patterns=leader_signals,
+)
 def hierarchical_barrier(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "tree", down: str = "tree"
 ) -> Iterator[list[Move]]:

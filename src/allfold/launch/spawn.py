@@ -211,8 +211,11 @@ def _check_ranks(ranks: int) -> None:
 
 def _pretended(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
     """How many ranks each host has that the ranks pretend to be on; nothing if they do not pretend."""
-    if hosts is None:
-        return []
+    return [] if hosts is None else ranks_per_host(ranks, hosts)
+
+
+def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
+    """From a number of hosts, or from the number of ranks on each."""
     counts = [hosts] if isinstance(hosts, (bool, int)) else list(hosts)
     if not counts or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
         raise UsageError(f"hosts: expected a number of hosts, or the number of ranks on each, not {hosts!r}")

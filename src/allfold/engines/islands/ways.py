@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def perform(engine: Islands, job: Job) -> None:
         engine.fronts.send(job.digest, job.text, job.left())
     if job.call.algorithm is not None:
         return follow(engine, job, job.call.algorithm)
-    name, parameters = _schedule(engine, job)
+    name, parameters = job.schedule()
     if "groups" not in parameters:
         return follow(engine, job, name)
     ways = {
@@ -56,12 +56,6 @@ def perform(engine: Islands, job: Job) -> None:
         "barrier": _barrier,
     }
     ways[job.call.collective](engine, job, parameters["across"])
-
-
-def _schedule(engine: Islands, job: Job) -> tuple[str, dict[str, Any]]:
-    op = job.call.op
-    commutative = op is None or op.commutative
-    return engine.crossing.schedule(job.call.collective, engine.islands, job.elements * job.dtype.itemsize, commutative)
 
 
 def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
