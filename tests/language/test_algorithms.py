@@ -168,7 +168,9 @@ def test_hierarchies_are_built_from_any_parts() -> None:
 
 
 TWO_LEVELS = [pair for pair in EVERY if find_algorithm(*pair).takes_groups]
-PHASES = {  # by parameter: the collective whose algorithms it names; that of the schedule itself if None
+PHASES = {  # by parameter: the collective whose algorithms it names, where it is not that of the schedule itself
+    "all_gather": {"up": "gather", "down": "broadcast"},
+    "reduce_scatter": {"up": "reduce", "down": "scatter"},
     "all_reduce": {"up": "reduce", "down": "broadcast", "scatter": "reduce_scatter", "gather": "all_gather"},
     "barrier": {"up": "reduce", "across": "all_reduce", "down": "broadcast"},
 }

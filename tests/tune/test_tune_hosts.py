@@ -113,8 +113,8 @@ def test_a_plan_between_hosts_names_what_runs() -> None:
         "broadcast": 1,
         "gather": 1,
         "scatter": 1,
-        "all_gather": 5,
-        "reduce_scatter": 5,
+        "all_gather": 2,
+        "reduce_scatter": 2,
         "all_to_all": 12,
         "barrier": 2,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from math import lcm
+from math import gcd, lcm
 
 import numpy as np
 
@@ -249,3 +249,125 @@ def hierarchical_scatter(
     _, inside, between = phases("scatter", ranks, root, groups, down, across)
     yield from between
     yield from inside
+
+
+# Slices of everybody --------------------------------------------------------------------------------------------------
+
+
+def whole_and_slices(
+    ranks: int, groups: Groups | None, first: str, up: str, collective: str, across: str, last: str, down: str
+) -> tuple[int, list[Iterator[list[Move]]]]:
+    """Into how many chunks the buffer is cut, and the steps of three phases: inside all groups, of leaders, inside again.
+
+    `first` and `last` name the collectives inside; `collective` is that of the leaders, for the slices of their groups.
+    """
+    groups = checked(ranks, groups)
+    middle = schedule(collective, across, len(groups))
+    inside = [[schedule(one, name, len(g), root=0) for g in groups] for one, name in ((first, up), (last, down))]
+    sliced = [middle, *(part for parts in inside for part in parts if part.promise.sliced)]
+    whole = [part for parts in inside for part in parts if not part.promise.sliced]
+    pieces = lcm(pieces_of(sliced), *(part.chunks // gcd(part.chunks, ranks) for part in whole))
+    chunks = ranks * pieces
+
+    def place(part: Schedule, group: Sequence[int]) -> Iterator[list[Move]]:
+        if part.promise.sliced:
+            return placed(part, group, room_of_slices([[rank] for rank in group], part, pieces, chunks))
+        return placed(part, group, room(range(chunks), part, chunks))
+
+    before, after = (together(*map(place, parts, groups)) for parts in inside)
+    between = placed(middle, leaders_of(groups), room_of_slices(groups, middle, pieces, chunks))
+    return chunks, [before, between, after]
+
+
+def leaders_ring(groups: Groups, messages: Messages) -> Iterator[Pattern]:
+    """Once around the leaders, each time with the slices of one group."""
+    leaders, sizes = np.array(leaders_of(groups)), np.array([len(group) for group in groups])
+    if len(set(sizes.tolist())) == 1:
+        yield from around(leaders, messages, 1 / len(groups))
+        return
+    first = 1 if messages is reductions else 0
+    for step in range(len(groups) - 1):
+        yield messages(leaders, np.roll(leaders, -1), np.roll(sizes, first + step) / sizes.sum())
+
+
+def slices_port(ranks: int) -> Fraction:
+    size, count = group_size(ranks), group_count(ranks)
+    return log_up(size) + Fraction(size * (count - 1), ranks)
+
+
+def slices_steps(ranks: int) -> int:
+    return 2 * log_up(group_size(ranks)) + group_count(ranks) - 1
+
+
+def all_gather_chunks(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> int:
+    return whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)[0]
+
+
+def all_gather_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups)
+    for parent, child, weight in inside_trees(groups, leaders, down=False):
+        yield copies(child, parent, weight / ranks)
+    yield from leaders_ring(groups, copies)
+    for parent, child, _ in inside_trees(groups, leaders, down=True):
+        yield copies(parent, child, 1.0)
+
+
+@algorithm(
+    "all_gather",
+    "hierarchical",
+    chunks=all_gather_chunks,
+    steps=slices_steps,
+    port=slices_port,
+    patterns=all_gather_patterns,
+)
+def hierarchical_all_gather(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """Each leader gathers the slices of its group, the leaders all_gather them, and each broadcasts all inside its group.
+
+    `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
+    ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
+    """
+    _, phases = whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)
+    for phase in phases:
+        yield from phase
+
+
+def reduce_scatter_chunks(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> int:
+    return whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)[0]
+
+
+def reduce_scatter_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups)
+    for parent, child, _ in inside_trees(groups, leaders, down=False):
+        yield reductions(child, parent, 1.0)
+    yield from leaders_ring(groups, reductions)
+    for parent, child, weight in inside_trees(groups, leaders, down=True):
+        yield copies(parent, child, weight / ranks)
+
+
+@algorithm(
+    "reduce_scatter",
+    "hierarchical",
+    chunks=reduce_scatter_chunks,
+    steps=slices_steps,
+    port=slices_port,
+    patterns=reduce_scatter_patterns,
+)
+def hierarchical_reduce_scatter(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """Reduce inside each group to its leader, reduce_scatter across the leaders, scatter inside each group.
+
+    `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
+    ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
+    """
+    _, phases = whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)
+    for phase in phases:
+        yield from phase

@@ -17,8 +17,8 @@ _MOST_RUNS = 1000
 IN_ORDER = ("naive", "direct")
 """The algorithms that fold in the order of the islands, so that tuning never changes a bit of the result."""
 
-SLICES_BY_LEADERS = 2 << 20
-"""Bytes of all slices up to which gather and scatter go through leaders; beyond, copying them twice takes longer."""
+SLICES_BY_LEADERS = 1 << 20
+"""Bytes of all slices up to which leaders cross with them; beyond, every rank does, with its own slice."""
 
 _MOST_SPOKES = 3  # islands to which the root of a broadcast sends by itself
 _WAYS = {
@@ -74,6 +74,8 @@ class Crossing:
             return "hierarchical", {"groups": groups, "up": "driver", "across": across, "down": "driver"}
         if collective in ("gather", "scatter") and bytes > SLICES_BY_LEADERS:
             return "driver", {}
+        if collective in ("all_gather", "reduce_scatter") and bytes <= SLICES_BY_LEADERS:
+            return "hierarchical", {"groups": groups, "up": "driver", "across": "direct", "down": "driver"}
         name, by = _WAYS[collective]
         if collective == "broadcast" and many > _MOST_SPOKES:
             by = {**by, "across": "tree"}

@@ -7,21 +7,19 @@ the order of their lowest ranks. So the size never changes a bit of the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import lcm
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...collectives import COLLECTIVES
 from ...fabrics.fabric import FOREVER
 from ...ops import OPS, Op
-from ...programs.messages import MessagePrograms
 from ...proved import message_programs_of
 from ...registry import AnyAlgorithm
 from ..arrays import Flat
 from ..engine import Call
+from . import slices
 from .job import Job
+from .levels import across_by, as_bytes, inside, speakers_of
 from .wire import Run, folding
 
 if TYPE_CHECKING:
@@ -49,10 +47,10 @@ def perform(engine: Islands, job: Job) -> None:
         "all_reduce": _by_leaders if name == "hierarchical" else _by_shares,
         "reduce": _reduce,
         "broadcast": _broadcast,
-        "gather": _gather,
-        "scatter": _scatter,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
+        "gather": slices.gather,
+        "scatter": slices.scatter,
+        "all_gather": slices.all_gather_by_leaders if name == "hierarchical" else slices.all_gather,
+        "reduce_scatter": slices.reduce_scatter_by_leaders if name == "hierarchical" else slices.reduce_scatter,
         "barrier": _barrier,
     }
     ways[job.call.collective](engine, job, parameters["across"])
@@ -62,7 +60,7 @@ def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
     """Run a call by the schedule of an algorithm, as messages between all ranks."""
     promise = COLLECTIVES[job.call.collective]
     made = message_programs_of(promise.name, algorithm, engine.size, job.call.root if promise.rooted else None)
-    run = _across(engine, job, made, range(engine.size), job.input, job.output, job.elements)
+    run = across_by(engine, job, made, range(engine.size), job.input, job.output, job.elements)
     run.start()
     engine.compare(job)
     run.finish()
@@ -70,7 +68,7 @@ def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
 
 def _barrier(engine: Islands, job: Job, across: str) -> None:
     engine.compare(job)  # the leaders' fronts are the signals across
-    _inside(engine, job, "barrier", None, None)
+    inside(engine, job, "barrier", None, None)
 
 
 # Reductions -----------------------------------------------------------------------------------------------------------
@@ -110,7 +108,7 @@ def _cross(engine: Islands, job: Job) -> None:
     """Fold the leaders' arrays, in the order of the islands."""
     fronts, array = engine.fronts, job.output
     assert fronts is not None and array is not None
-    fronts.send(job.digest, job.text, job.left(), _bytes(array))
+    fronts.send(job.digest, job.text, job.left(), as_bytes(array))
     said = zip(fronts.peers, engine.compare(job, array.nbytes), strict=True)
     parts = [fronts.data(front, peer, array.nbytes, job.left()).view(array.dtype) for peer, front in said]
     fronts.sent(job.left())
@@ -146,15 +144,15 @@ def _by_leaders(engine: Islands, job: Job, across: str, rest: Flat | None = None
     run = None
     if engine.rank in leaders:
         made = message_programs_of("all_reduce", across, len(leaders), None)
-        run = _across(engine, job, made, leaders, None, array, array.size)
+        run = across_by(engine, job, made, leaders, None, array, array.size)
         run.post()
-    _inside(engine, job, "reduce", None, array, job.call.op, 0)
+    inside(engine, job, "reduce", None, array, job.call.op, 0)
     if run is not None:
         run.start()
         if compares:
             engine.compare(job)
         run.finish()
-    _inside(engine, job, "broadcast", None, array, None, 0)
+    inside(engine, job, "broadcast", None, array, None, 0)
 
 
 class _Share:
@@ -178,11 +176,11 @@ class _Share:
             share = engine.local[engine.rank] * mine + number
             owners = [group[share * len(group) // shares] for group in groups]
             part = self.own[number * length : (number + 1) * length]
-            self.runs.append(_across(engine, self.job, self.made, owners, None, part, length, tags[share]))
+            self.runs.append(across_by(engine, self.job, self.made, owners, None, part, length, tags[share]))
         for run in self.runs:
             run.post()
         if self.own is not self.part:
-            _inside(engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
+            inside(engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
         for run in self.runs:
             run.start()
 
@@ -190,20 +188,20 @@ class _Share:
         for run in self.runs:
             run.finish()
         if self.own is not self.part:
-            _inside(self.engine, self.job, "all_gather", self.own, self.part)
+            inside(self.engine, self.job, "all_gather", self.own, self.part)
 
 
 def _reduce(engine: Islands, job: Job, across: str) -> None:
     array = job.output
     assert array is not None
-    speakers, own = _speakers(engine, job.call.root)
+    speakers, own = speakers_of(engine, job.call.root)
     made = message_programs_of("reduce", across, len(speakers), speakers.index(job.call.root))
     runs: list[Run] = []
     for number, part in enumerate(_segments(array, engine.crossing.segment)):
         if engine.rank == own:
-            runs.append(_across(engine, job, made, speakers, None, part, part.size))
+            runs.append(across_by(engine, job, made, speakers, None, part, part.size))
             runs[-1].post()
-        _inside(engine, job, "reduce", None, part, job.call.op, engine.local[own])
+        inside(engine, job, "reduce", None, part, job.call.op, engine.local[own])
         if runs:
             runs[-1].start()
         if number == 0:
@@ -214,231 +212,33 @@ def _reduce(engine: Islands, job: Job, across: str) -> None:
         run.finish()
 
 
-def _reduce_scatter(engine: Islands, job: Job, across: str) -> None:
-    op, source, output = job.call.op, job.input, job.output
-    assert op is not None and source is not None and output is not None
-    block, carried = output.size, _carried(engine)
-    deep = max(map(len, carried))
-    rows = source.reshape(engine.size, block)
-    here = engine.island_ranks.index(engine.rank)
-    if len(carried) == 1:
-        partial = rows[carried[0]]
-    else:
-        # What each rank of the island gets: the slices that it carries, its own first.
-        slab = engine.scratch("slab", len(carried) * deep * output.nbytes).view(source.dtype)
-        slab = slab.reshape(len(carried), deep, block)
-        for number, ranks in enumerate(carried):
-            for at, rank in enumerate(ranks):
-                slab[number, at] = rows[rank]
-            slab[number, len(ranks) :] = 0
-        partial = np.empty((deep, block), source.dtype)
-        _inside(engine, job, "reduce_scatter", slab.reshape(-1), partial.reshape(-1), op)
-    tag = job.tag()
-    sends = [
-        (engine.links.send(rank, _bytes(partial[at]), tag), partial)
-        for at, rank in enumerate(carried[here])
-        if rank != engine.rank and block
-    ]
-    parts: list[Flat] = []
-    receives = []
-    for island in engine.islands:
-        part = partial[0] if island is engine.island_ranks else np.empty(block, source.dtype)
-        parts.append(part)
-        if island is not engine.island_ranks and block:
-            receives.append(engine.links.receive(_carrier(island, engine.islands, engine.rank), _bytes(part), tag))
-    engine.compare(job)
-    for receive in receives:
-        receive.wait(job.left())
-    folding(op, job.dtype, engine.size)(parts, output, True)
-    for send, _ in sends:
-        send.wait(job.left())
-
-
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
 def _broadcast(engine: Islands, job: Job, across: str) -> None:
     array = job.output
     assert array is not None
-    speakers, own = _speakers(engine, job.call.root)
+    speakers, own = speakers_of(engine, job.call.root)
     made = message_programs_of("broadcast", across, len(speakers), speakers.index(job.call.root))
     parts = _segments(array, _BROADCAST_BYTES)
     runs = []
     if engine.rank == own:
-        runs = [_across(engine, job, made, speakers, None, part, part.size) for part in parts]
+        runs = [across_by(engine, job, made, speakers, None, part, part.size) for part in parts]
         for run in runs:
             run.start()
     engine.compare(job)
     for number, part in enumerate(parts):
         if runs and engine.rank != job.call.root:
             runs[number].finish()
-        _inside(engine, job, "broadcast", None, part, None, engine.local[own])
+        inside(engine, job, "broadcast", None, part, None, engine.local[own])
     for run in runs:
         run.finish()
-
-
-def _gather(engine: Islands, job: Job, across: str) -> None:
-    """Each leader sends the root the slices of its island in one message."""
-    source, root, tag = job.input, job.call.root, job.tag()
-    assert source is not None
-    speakers, own = _speakers(engine, root)
-    slab, slabs, receives, sends = None, [], [], []
-    if engine.rank == root:
-        assert job.output is not None
-        whole = job.output.reshape(engine.size, source.size)
-        # Where the slices of an island lie side by side, they come to their place at once.
-        slabs = [whole[island[0] : island[-1] + 1] if _adjoin(island) else whole[island] for island in engine.islands]
-        slab = slabs[speakers.index(root)]
-        for speaker, part in zip(speakers, slabs, strict=True):
-            if speaker != root and source.size:
-                receives.append(engine.links.receive(speaker, _bytes(part), tag))
-    elif engine.rank == own:
-        slab = engine.scratch("slab", len(engine.local) * source.nbytes).view(source.dtype)
-    _inside(engine, job, "gather", source, None if slab is None else slab.reshape(-1), None, engine.local[own])
-    if slab is not None and engine.rank != root and source.size:
-        sends.append(engine.links.send(root, _bytes(slab), tag))
-    engine.compare(job)
-    for transfer in receives + sends:
-        transfer.wait(job.left())
-    for island, part in zip(engine.islands, slabs, strict=bool(slabs)):
-        if not _adjoin(island):
-            whole[island] = part
-
-
-def _scatter(engine: Islands, job: Job, across: str) -> None:
-    """The root sends each leader the slices of its island in one message."""
-    output, root, tag = job.output, job.call.root, job.tag()
-    assert output is not None
-    speakers, own = _speakers(engine, root)
-    slab, sends, receives = None, [], []
-    if engine.rank == root:
-        assert job.input is not None
-        whole = job.input.reshape(engine.size, output.size)
-        for island, speaker in zip(engine.islands, speakers, strict=True):
-            part = whole[island[0] : island[-1] + 1] if _adjoin(island) else whole[island]
-            if speaker == root:
-                slab = part
-            elif output.size:
-                sends.append((engine.links.send(speaker, _bytes(part), tag), part))
-    elif engine.rank == own:
-        slab = engine.scratch("slab", len(engine.local) * output.nbytes).view(output.dtype)
-        if output.size:
-            receives.append(engine.links.receive(root, _bytes(slab), tag))
-    engine.compare(job)
-    for receive in receives:
-        receive.wait(job.left())
-    _inside(engine, job, "scatter", None if slab is None else slab.reshape(-1), output, None, engine.local[own])
-    for send, _ in sends:
-        send.wait(job.left())
-
-
-def _all_gather(engine: Islands, job: Job, across: str) -> None:
-    source, output = job.input, job.output
-    assert source is not None and output is not None
-    carried = _carried(engine)
-    here = engine.island_ranks.index(engine.rank)
-    block, deep = source.size, max(map(len, carried))
-    rows = output.reshape(engine.size, block)
-    tag = job.tag()
-    own = np.empty((deep, block), source.dtype) if len(carried) > 1 else None
-    receives = []
-    for at, rank in enumerate(carried[here]):
-        place = rows[rank] if own is None else own[at]
-        if rank == engine.rank:
-            place[...] = source
-        elif block:
-            receives.append(engine.links.receive(rank, _bytes(place), tag))
-    sends = [
-        engine.links.send(_carrier(island, engine.islands, engine.rank), _bytes(source), tag)
-        for island in engine.islands
-        if island is not engine.island_ranks and block
-    ]
-    engine.compare(job)
-    for receive in receives:
-        receive.wait(job.left())
-    if own is not None:
-        slab = engine.scratch("slab", len(carried) * own.nbytes).view(source.dtype).reshape(len(carried), deep, block)
-        _inside(engine, job, "all_gather", own.reshape(-1), slab.reshape(-1))
-        for number, ranks in enumerate(carried):
-            for at, rank in enumerate(ranks):
-                rows[rank] = slab[number, at]
-    for send in sends:
-        send.wait(job.left())
-
-
-# ---
-
-
-def _inside(
-    engine: Islands,
-    job: Job,
-    collective: str,
-    input: Flat | None,
-    output: Flat | None,
-    op: Op | None = None,
-    root: int = 0,
-) -> None:
-    """A collective of this island. An average divides later, where the last contribution comes in.
-
-    It has no limit of its own: whoever watches over the call ends it.
-    """
-    if len(engine.island_ranks) == 1:
-        if input is not None and output is not None:
-            output[...] = input
-        return
-    op = OPS["sum"] if op is not None and op.averages else op
-    dtype = None if input is None and output is None else job.dtype.name
-    engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
-
-
-def _across(
-    engine: Islands,
-    job: Job,
-    made: MessagePrograms,
-    ranks: Sequence[int],
-    input: Flat | None,
-    output: Flat | None,
-    elements: int,
-    tag: int | None = None,
-) -> Run:
-    """A message program of some of the ranks."""
-    tag = job.tag() if tag is None else tag
-    fold = folding(job.call.op, job.dtype, engine.size)
-    number = list(ranks).index(engine.rank)
-    return Run(
-        made, number, ranks, engine.links, engine.memory, tag, input, output, elements, job.dtype, fold, job.left
-    )
-
-
-def _speakers(engine: Islands, root: int) -> tuple[list[int], int]:
-    """The rank of each island that crosses in a rooted collective: the root, elsewhere the first; and that of this one."""
-    speakers = [root if root in island else island[0] for island in engine.islands]
-    return speakers, speakers[engine.islands.index(engine.island_ranks)]
 
 
 def _segments(array: Flat, bytes: int) -> list[Flat]:
     """The parts of an array, of which one is on the wire while another is in shared memory."""
     segment = max(1, bytes // array.itemsize)
     return [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
-
-
-def _carrier(island: Sequence[int], islands: Sequence[Sequence[int]], rank: int) -> int:
-    """The rank of an island that carries, for its island, what concerns a rank of another one."""
-    at = next(group.index(rank) for group in islands if rank in group)
-    return island[at % len(island)]
-
-
-def _carried(engine: Islands) -> list[list[int]]:
-    """By rank of this island: the ranks that it carries for, itself first."""
-    carried = {rank: [rank] for rank in engine.island_ranks}
-    for island in engine.islands:
-        for rank in island if island is not engine.island_ranks else ():
-            carried[_carrier(engine.island_ranks, engine.islands, rank)].append(rank)
-    return list(carried.values())
-
-
-def _adjoin(island: Sequence[int]) -> bool:
-    return island[-1] - island[0] == len(island) - 1
 
 
 def _units(engine: Islands) -> int:
@@ -448,7 +248,3 @@ def _units(engine: Islands) -> int:
 def _in_order(engine: Islands, op: Op) -> bool:
     """Whether folding island by island is allowed: an operation that is not commutative needs consecutive ranks."""
     return op.commutative or engine.in_rank_order
-
-
-def _bytes(array: Flat) -> Flat:
-    return array.reshape(-1).view(np.uint8)
