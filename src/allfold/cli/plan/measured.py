@@ -51,10 +51,10 @@ def write_measured(
 def _between_hosts(
     arguments: argparse.Namespace, path: Path | None, collective: str, sizes: Sequence[int] | None
 ) -> int:
+    asked_hosts = _of_hosts(arguments.hosts) if arguments.hosts else None
     where = default_path() if path is None else path
     runs = read_hosts(where, of_this_machine=path is None)
     wanted = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    asked_hosts = _of_hosts(arguments.hosts) if arguments.hosts else None
     found = [one for one in runs if wanted in (None, one.ranks) and asked_hosts in (None, one.tuned.hosts)]
     there = ", ".join(f"{'+'.join(map(str, one.tuned.hosts))} ranks" for one in runs) or "none"
     if not found or collective != "all_reduce":
