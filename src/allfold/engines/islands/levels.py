@@ -41,6 +41,15 @@ def inside(
     engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
 
 
+def compare_all(engine: Islands, job: Job) -> None:
+    """Let no rank of the island go on before its first one has compared the call with the others.
+
+    For calls in which a rank may have nothing to wait for: it too must hear if the ranks make different calls.
+    """
+    engine.compare(job)
+    inside(engine, job, "barrier", None, None)
+
+
 def across_by(
     engine: Islands,
     job: Job,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import Flat
 from .job import Job
-from .levels import as_bytes, inside, speakers_of
+from .levels import as_bytes, compare_all, inside, speakers_of
 from .wire import folding
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def gather(engine: Islands, job: Job, across: str) -> None:
     inside(engine, job, "gather", source, None if slab is None else slab.reshape(-1), None, engine.local[own])
     if slab is not None and engine.rank != root and source.size:
         sends.append(engine.links.send(root, as_bytes(slab), tag))
-    engine.compare(job)
+    compare_all(engine, job)
     for transfer in receives + sends:
         transfer.wait(job.left())
     if slabs:
@@ -65,7 +65,7 @@ def scatter(engine: Islands, job: Job, across: str) -> None:
         slab = engine.scratch("slab", len(engine.local) * output.nbytes).view(output.dtype)
         if output.size:
             receives.append(engine.links.receive(root, as_bytes(slab), tag))
-    engine.compare(job)
+    compare_all(engine, job)
     for receive in receives:
         receive.wait(job.left())
     inside(engine, job, "scatter", None if slab is None else slab.reshape(-1), output, None, engine.local[own])

@@ -19,7 +19,7 @@ from ..arrays import Flat
 from ..engine import Call
 from . import slices
 from .job import Job
-from .levels import across_by, as_bytes, inside, speakers_of
+from .levels import across_by, as_bytes, compare_all, inside, speakers_of
 from .wire import Run, folding
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
 
 
 def _barrier(engine: Islands, job: Job, across: str) -> None:
-    engine.compare(job)  # the leaders' fronts are the signals across
-    inside(engine, job, "barrier", None, None)
+    compare_all(engine, job)  # what the leaders tell each other are the signals across
 
 
 # Reductions -----------------------------------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ def _reduce(engine: Islands, job: Job, across: str) -> None:
         if runs:
             runs[-1].start()
         if number == 0:
-            engine.compare(job)
+            compare_all(engine, job)
         if runs and number >= _DEPTH:
             runs[number - _DEPTH].finish()
     for run in runs[-_DEPTH:]:
@@ -226,7 +225,7 @@ def _broadcast(engine: Islands, job: Job, across: str) -> None:
         runs = [across_by(engine, job, made, speakers, None, part, part.size) for part in parts]
         for run in runs:
             run.start()
-    engine.compare(job)
+    compare_all(engine, job)
     for number, part in enumerate(parts):
         if runs and engine.rank != job.call.root:
             runs[number].finish()
