@@ -20,17 +20,22 @@ import pytest
 from saying import said_by
 
 import allfold as af
+from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
+from allfold.engines.islands.crossing import BUILT_IN, Crossing
 from allfold.engines.islands.wire import Memory
 from allfold.engines.reference.replay import replay
 from allfold.engines.shared_memory.flight import read as read_flights
 from allfold.errors import ScheduleError
 from allfold.price.topology.topology import Topology
 from allfold.registry import algorithms, schedule
+from allfold.schedule import Schedule
 
 HOSTS = [(1, 3), (2, 2), (2, 1, 1)]
 LENGTHS = (0, 1, 7, 1000, 70_001)
-LONG = 600_001  # several segments
+LONG = 600_001  # every rank crosses, in several segments of this length:
+SEGMENT = 1_200_000
+LONGER = 1_100_001  # of a broadcast, several segments
 
 
 def islands_of(hosts: Sequence[int]) -> list[list[int]]:
@@ -192,7 +197,8 @@ def traces(comm: Communicator, hosts: Sequence[int]) -> None:
         comm.all_reduce(np.ones(5000), algorithm="ring")
     wire = [event for event in trace.events if event.memory == "wire"]
     inside = [event for event in trace.events if event.memory != "wire"]
-    assert {event.call - before for event in wire} == {1, 2, 3}
+    names = {1: "hierarchical", 2: "two_level", 3: "ring"}
+    assert {(event.call - before, event.algorithm) for event in wire} == set(names.items())
     assert {event.rank for event in wire} == set(range(comm.size))
     assert {event.rank for event in inside} == {rank for group in islands_of(hosts) for rank in group if len(group) > 1}
     host_of = {rank: number for number, group in enumerate(islands_of(hosts)) for rank in group}
@@ -218,6 +224,135 @@ def traces(comm: Communicator, hosts: Sequence[int]) -> None:
 def everything(comm: Communicator, hosts: Sequence[int]) -> None:
     for work in (reductions, copies, named_algorithms, own_generator, messages, groups, traces):
         work(comm, hosts)
+
+
+# What a call that names no algorithm does is a registered schedule ----------------------------------------------------
+
+
+def twice_left(left: Any, right: Any) -> Any:
+    return 2 * left + right
+
+
+NOT_COMMUTATIVE = af.op(twice_left, commutative=False)
+
+
+def default_schedule(comm: Communicator, collective: str, bytes: int, root: int, commutative: bool) -> Schedule:
+    name, parameters = comm._engine.crossing.schedule(collective, comm._engine.hosts(), bytes, commutative)
+    return schedule(collective, name, comm.size, root if COLLECTIVES[collective].rooted else None, **parameters)
+
+
+def call(comm: Communicator, collective: str, input: Any, op: Any, root: int) -> Any:
+    """A call without an algorithm; what this rank gets."""
+    size, rank = comm.size, comm.rank
+    if collective == "all_reduce":
+        comm.all_reduce(output := input.copy(), op)
+    elif collective == "reduce":
+        comm.reduce(output := input.copy(), root, op)
+    elif collective == "broadcast":
+        comm.broadcast(output := input.copy(), root)
+    elif collective == "gather":
+        comm.gather(input, output := np.empty(input.size * size, input.dtype) if rank == root else None, root)
+    elif collective == "scatter":
+        comm.scatter(output := np.empty(input.size // size, input.dtype), input if rank == root else None, root)
+    elif collective == "all_gather":
+        comm.all_gather(input, output := np.empty(input.size * size, input.dtype))
+    elif collective == "reduce_scatter":
+        comm.reduce_scatter(input, output := np.empty(input.size // size, input.dtype), op)
+    elif collective == "all_to_all":
+        comm.all_to_all(input, output := np.empty(input.size, input.dtype))
+    else:
+        comm.barrier()
+        output = None
+    return output
+
+
+def inputs_of(comm: Communicator, collective: str, length: int, dtype: str) -> list[Any]:
+    whole = length * comm.size if collective in ("scatter", "reduce_scatter", "all_to_all") else length
+    return [drawn(rank, whole, dtype) for rank in range(comm.size)]
+
+
+def bits_of_its_schedule(comm: Communicator, collective: str) -> None:
+    promise = COLLECTIVES[collective]
+    for dtype, ops in (
+        ("float32", ("sum", "avg", "max", NOT_COMMUTATIVE)),
+        ("float16", ("sum", "avg")),
+        ("complex64", ("prod",)),
+        ("int64", ("sum", "bxor")),
+        ("uint8", ("min",)),
+    ):
+        lengths = LENGTHS if dtype == "float32" else LENGTHS[:4]
+        if dtype == "float32":
+            lengths += (LONGER,) if collective == "broadcast" else (LONG,)
+        for length in lengths:
+            inputs = inputs_of(comm, collective, length, dtype)
+            for op in ops if promise.reduces else ("sum",):
+                if length >= LONG and op in ("max", NOT_COMMUTATIVE):
+                    continue
+                for root in range(comm.size) if promise.rooted and length == 7 else (comm.size - 1,):
+                    bytes = inputs[0].nbytes * (comm.size if collective in ("gather", "all_gather") else 1)
+                    made = default_schedule(comm, collective, bytes, root, op is not NOT_COMMUTATIVE)
+                    expected = replay(made, inputs, op)[comm.rank]
+                    found = call(comm, collective, inputs[comm.rank], op, root)
+                    assert expected is None or found.tobytes() == expected.tobytes(), (made.title, dtype, length, op)
+
+
+HEADER = 512  # bytes: what the leaders of the islands tell each other of every call
+
+
+def messages_of_its_schedule(comm: Communicator, collective: str, length: int) -> None:
+    """On the wire is what the schedule sends from island to island, and what the leaders tell each other."""
+    root, inputs = 1, inputs_of(comm, collective, length, "float32")
+    with comm.trace() as trace:
+        call(comm, collective, inputs[comm.rank], "sum", root)
+    sent: Counter[tuple[int, int]] = Counter()
+    for event in trace.events:
+        if event.memory == "wire" and event.what.startswith("send"):
+            sent[event.rank, event.peers[0]] += event.bytes
+    whole = inputs[0].size * (comm.size if collective in ("gather", "all_gather") else 1)
+    made = default_schedule(comm, collective, 4 * whole, root, True)
+    host_of = {rank: number for number, group in enumerate(comm._engine.hosts()) for rank in group}
+    leaders = [group[0] for group in comm._engine.hosts()]
+    wanted = Counter({(here, there): HEADER for here in leaders for there in leaders if here != there})
+    each, rest = divmod(4 * whole, made.chunks)
+    assert not rest
+    for move in (move for step in made for move in step):
+        if host_of[move.source] != host_of[move.destination] and made.promise.carries_data:
+            wanted[move.source, move.destination] += each
+    assert sent == wanted, (made.title, length, sent, wanted)
+
+
+def follows(comm: Communicator, others: Sequence[int]) -> None:
+    """`others`: the ranks in another order, so that those of a host are not consecutive."""
+    group = comm.group(others)
+    assert group is not None
+    for one in (comm, group):
+        one._engine.cross_by(Crossing(segment=SEGMENT))
+        for collective in COLLECTIVES:
+            if COLLECTIVES[collective].carries_data:
+                bits_of_its_schedule(one, collective)
+            for length in (240, 600_000):
+                messages_of_its_schedule(one, collective, length)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "others"), [((1, 3), [1, 0, 3, 2]), ((2, 2), [0, 2, 1, 3]), ((2, 1, 1), [3, 1, 2, 0])]
+)
+def test_a_call_without_an_algorithm_follows_a_registered_schedule(hosts: tuple[int, ...], others: list[int]) -> None:
+    af.spawn(follows, sum(hosts), args=(others,), hosts=hosts, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "islands", [[[0], [1, 2, 3]], [[0, 2], [1, 3]], [[0, 3], [1], [2]], [[0, 4], [1, 2, 6], [3], [5]]]
+)
+def test_the_schedules_of_calls_without_an_algorithm_are_proved(islands: list[list[int]]) -> None:
+    ranks = sum(map(len, islands))
+    for collective, promise in COLLECTIVES.items():
+        for bytes in (0, 1 << 16, 3 << 20, 1 << 30):
+            for root in range(ranks) if promise.rooted else (None,):
+                for commutative in (True, False) if promise.reduces and promise.carries_data else (True,):
+                    name, parameters = BUILT_IN.schedule(collective, islands, bytes, commutative)
+                    proof = af.verify(schedule(collective, name, ranks, root, **parameters))
+                    assert proof.rank_order is not False or commutative, (collective, bytes)
 
 
 @pytest.mark.parametrize("hosts", HOSTS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
 from written_formulas import port_written, steps_written, value
 
 import allfold as af
+from allfold import registry
 from allfold.collectives import COLLECTIVES
 from allfold.registry import find_algorithm
 
@@ -162,3 +165,60 @@ def test_hierarchies_are_built_from_any_parts() -> None:
     af.verify(af.schedule("all_reduce", "two_level", 9, groups=apart))
     with pytest.raises(af.UsageError, match="each of the ranks 0–8 once"):
         af.schedule("all_reduce", "hierarchical", 9, groups=[[0, 1], [1, 2]])
+
+
+TWO_LEVELS = [pair for pair in EVERY if find_algorithm(*pair).takes_groups]
+PHASES = {  # by parameter: the collective whose algorithms it names, where it is not that of the schedule itself
+    "all_gather": {"up": "gather", "down": "broadcast"},
+    "reduce_scatter": {"up": "reduce", "down": "scatter"},
+    "all_reduce": {"up": "reduce", "down": "broadcast", "scatter": "reduce_scatter", "gather": "all_gather"},
+    "barrier": {"up": "reduce", "across": "all_reduce", "down": "broadcast"},
+}
+
+
+@pytest.mark.parametrize(("collective", "name"), TWO_LEVELS)
+def test_two_levels_take_any_groups_root_and_parts(collective: str, name: str) -> None:
+    parameters = list(inspect.signature(find_algorithm(collective, name).function).parameters)
+    phases = parameters[parameters.index("groups") + 1 :]
+    for groups in ([[0], [1, 2, 3]], [[0, 2], [1, 3]], [[3, 1], [2], [0]], [[1, 2, 3, 0]], [[5, 0, 3], [1], [4, 2]]):
+        ranks = sum(map(len, groups))
+        for root in roots(collective, ranks):
+            af.verify(af.schedule(collective, name, ranks, root, groups=groups))
+            for phase in phases:
+                parts = PHASES.get(collective, {}).get(phase, collective)
+                for part in af.algorithms(parts):
+                    made = af.schedule(collective, name, ranks, root, groups=groups, **{phase: part})
+                    af.verify(made, programs=False)
+
+
+@pytest.mark.parametrize(("collective", "name"), [pair for pair in TWO_LEVELS if COLLECTIVES[pair[0]].reduces])
+def test_two_levels_keep_rank_order_in_consecutive_groups(collective: str, name: str) -> None:
+    inside = {"up": "driver", "down": "driver", "scatter": "direct", "gather": "direct"}
+    inside["across"] = "driver" if collective == "reduce" else "direct" if collective != "barrier" else "naive"
+    known = inspect.signature(find_algorithm(collective, name).function).parameters
+    parts = {phase: part for phase, part in inside.items() if phase in known}
+    for groups, kept in (([[0], [1, 2, 3], [4]], True), ([[0, 2], [1, 3, 4]], False)):
+        for root in roots(collective, 5):
+            proof = af.verify(af.schedule(collective, name, 5, root, groups=groups, **parts), programs=False)
+            assert proof.rank_order is (kept if collective != "barrier" else proof.rank_order)
+
+
+def test_parts_that_move_slices_to_other_places_need_groups_of_one_size() -> None:
+    def shifted(ranks: int) -> Iterator[list[af.Move]]:
+        """All slices come to the next place, and then home."""
+        for r in range(ranks):
+            yield [af.copy(r, r, d, into=(r + 1) % ranks + ranks) for d in range(ranks)]
+        yield [af.copy((r + 1) % ranks + ranks, d, d, into=r) for d in range(ranks) for r in range(ranks)]
+
+    af.algorithm("all_gather", "shifted for a test", chunks=lambda ranks: ranks)(shifted)
+    try:
+        for groups, fits in (([[0, 2], [1, 3]], True), ([[0], [1, 2, 3]], False)):
+            for phase in ("across", "gather"):
+                parameters = {"groups": groups, phase: "shifted for a test"}
+                if fits:
+                    af.verify(af.schedule("all_gather", "two_level", 4, **parameters))
+                    continue
+                with pytest.raises(af.UsageError, match="it moves slices to other places"):
+                    af.schedule("all_gather", "two_level", 4, **parameters)
+    finally:
+        registry._registry["all_gather"].pop("shifted for a test")

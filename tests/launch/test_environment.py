@@ -8,7 +8,7 @@ import pytest
 from launchers import ALLFOLD, MPICH, OPEN_MPI, SLURM, TORCHRUN
 
 from allfold.errors import UsageError
-from allfold.launch.environment import launched_place, place_from_environment
+from allfold.launch.environment import launched_place, place_from_environment, with_meeting_point
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,36 @@ def test_variables_that_make_no_sense_are_named(environ: Mapping[str, str], fact
         (TORCHRUN | {"ALLFOLD_HOSTID": "one"}, True),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, True),
         (MPICH | {"MPI_LOCALNRANKS": "1"}, True),
-        (SLURM | {"SLURM_NNODES": "2"}, True),
+        (SLURM | {"SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "2"}, True),
         (SLURM | {"SLURM_NNODES": "2", "SLURM_STEP_NUM_NODES": "1"}, False),
     ],
 )
 def test_ranks_on_several_hosts_are_known_as_such(environ: Mapping[str, str], spread: bool) -> None:
     assert place_from_environment(environ).spread == spread
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node02", "node02"),
+        ("node02,other", "node02"),
+        ("gpu[01-04,07],login", "gpu01"),
+        ("gpu[7]", "gpu7"),
+        ("rack[3,5]node[10-12]-ib,x", "rack3node10-ib"),
+        ("10.0.0.[1-2]", "10.0.0.1"),
+    ],
+)
+def test_ranks_of_srun_meet_on_its_first_node(nodes: str, first: str) -> None:
+    step = SLURM | {"SLURM_STEP_NODELIST": nodes}
+    found = with_meeting_point(step)
+    assert found["MASTER_ADDR"] == first and 61440 <= int(found["MASTER_PORT"]) < 65536
+    assert dict(found, SLURM_PROCID="0") == with_meeting_point(step | {"SLURM_PROCID": "0"})
+    assert with_meeting_point(step | {"SLURM_STEP_ID": "1"})["MASTER_PORT"] != found["MASTER_PORT"]
+    assert with_meeting_point(step | {"MASTER_ADDR": "a"})["MASTER_ADDR"] == "a"
+    assert with_meeting_point(step | {"MASTER_PORT": "1"})["MASTER_PORT"] == "1"
+
+
+def test_without_srun_nothing_says_where_to_meet() -> None:
+    allocation = {name: text for name, text in SLURM.items() if name not in ("SLURM_PROCID", "SLURM_STEP_ID")}
+    for environ in ({}, TORCHRUN, OPEN_MPI, allocation, {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}):
+        assert with_meeting_point(environ) == environ

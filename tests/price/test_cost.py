@@ -207,32 +207,36 @@ def test_for_which_ranks_there_are_patterns() -> None:
             assert 16 in said, name
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "two_level"])
-def test_patterns_of_given_groups(name: str) -> None:
+TWO_LEVELS = [pair for pair in EVERY if find_algorithm(*pair).takes_groups]
+
+
+@pytest.mark.parametrize(("collective", "name"), TWO_LEVELS)
+def test_patterns_of_given_groups(collective: str, name: str) -> None:
     for sizes in ([4, 4, 4], [5, 5, 3], [1, 1, 1], [6]):
         ends = np.cumsum(sizes).tolist()
         groups = [list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
-        patterns = patterns_of(find_algorithm("all_reduce", name), ends[-1], groups=groups)
-        if patterns is None:
-            assert name == "two_level" and len(set(sizes)) > 1
-            continue
         topology = find_topology("fat_tree:ranks_per_host=2,hosts_per_leaf=2", ends[-1])
-        ours = Load.of(patterns, topology, ends[-1])
-        theirs = Load.of(fold(af.schedule("all_reduce", name, ends[-1], groups=groups)), topology, ends[-1])
-        assert ours.link_share == pytest.approx(theirs.link_share) and ours.steps == theirs.steps
-        assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
+        for root in (0, ends[-1] - 2) if COLLECTIVES[collective].rooted else (None,):
+            patterns = patterns_of(find_algorithm(collective, name), ends[-1], root, groups=groups)
+            if patterns is None:
+                assert name == "two_level" and len(set(sizes)) > 1
+                continue
+            made = af.schedule(collective, name, ends[-1], root, groups=groups)
+            ours, theirs = (Load.of(one, topology, ends[-1]) for one in (patterns, fold(made)))
+            assert ours.link_share == pytest.approx(theirs.link_share) and ours.steps == theirs.steps
+            assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
 
 
-def test_groups_need_not_be_neighbours() -> None:
+@pytest.mark.parametrize(("collective", "name"), TWO_LEVELS)
+def test_groups_need_not_be_neighbours(collective: str, name: str) -> None:
     apart, topology = [[0, 3, 6], [1, 4, 7], [2, 5, 8]], find_topology("torus", 9)
-    for name in ("hierarchical", "two_level"):
-        patterns = patterns_of(find_algorithm("all_reduce", name), 9, groups=apart)
-        assert patterns is not None
-        ours, theirs = (
-            Load.of(one, topology, 9) for one in (patterns, fold(af.schedule("all_reduce", name, 9, groups=apart)))
-        )
-        assert ours.link_share == pytest.approx(theirs.link_share)
-        assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
+    root = 4 if COLLECTIVES[collective].rooted else None
+    patterns = patterns_of(find_algorithm(collective, name), 9, root, groups=apart)
+    assert patterns is not None
+    made = af.schedule(collective, name, 9, root, groups=apart)
+    ours, theirs = (Load.of(one, topology, 9) for one in (patterns, fold(made)))
+    assert ours.link_share == pytest.approx(theirs.link_share)
+    assert ours.parts(10**6, 2) == pytest.approx(theirs.parts(10**6, 2))
 
 
 @pytest.mark.parametrize("text", ["hosts:ranks_per_host=8", "fat_tree", "dgx_h100", "torus", "dragonfly"])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import allfold as af
+from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.engines.engine import Network, Wire
 from allfold.engines.islands.crossing import BUILT_IN, IN_ORDER, Crossing, Tuned, tuned_of
@@ -75,9 +76,67 @@ def test_what_was_not_measured_is_said(tuned_file: Path, arguments: tuple[str, .
     assert done.returncode == 2 and says in done.stderr, done.stderr
 
 
-def test_hosts_without_measured() -> None:
-    done = allfold("plan", "--hosts")
-    assert done.returncode == 2 and "add --measured" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--hosts", "say how many ranks each host has (--hosts 2,3), or add --measured"),
+        ("--hosts 4", "or --ranks how many all have"),
+        ("--hosts a,b", "--hosts a,b: expected a number of hosts, or the number of ranks on each"),
+        ("--hosts 5", "--hosts 5: say how many"),
+        ("--hosts 1 --ranks 5", "expected at least two hosts"),
+        ("--hosts 600,600", "at most 1,024 ranks"),
+        ("--hosts 4,4 --ranks 7", "4+4 is 8 ranks, and the run has 7"),
+        ("--hosts 2,2 --collective gether", "did you mean 'gather'"),
+        ("--hosts 2,2 --topology torus", "--topology is for a plan"),
+        ("--hosts 2,2 --sweep", "--sweep is for a plan"),
+        ("--measured x.json --hosts 2", "expected the number of ranks on each host"),
+    ],
+)
+def test_hosts_that_a_plan_cannot_have(words: str, says: str) -> None:
+    done = allfold("plan", *words.split())
+    assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_a_plan_between_hosts_names_what_runs() -> None:
+    done = allfold("plan", "--hosts", "2", "--ranks", "5", "--json", ALLFOLD_TUNING="off")
+    found = json.loads(done.stdout)
+    assert [(one["size"], one["collective"]) for one in found] == [
+        (size, collective) for size in (64 * KIB, 64 << 20) for collective in COLLECTIVES
+    ]
+    for one in found:
+        name, parameters = BUILT_IN.schedule(one["collective"], [[0, 1, 2], [3, 4]], one["size"])
+        assert (one["algorithm"], one["parameters"]) == (name, parameters)
+    crossing = {one["collective"]: one["messages_between_hosts"] for one in found[: len(COLLECTIVES)]}
+    assert crossing == {
+        "all_reduce": 2,
+        "reduce": 1,
+        "broadcast": 1,
+        "gather": 1,
+        "scatter": 1,
+        "all_gather": 2,
+        "reduce_scatter": 2,
+        "all_to_all": 12,
+        "barrier": 2,
+    }
+
+
+def test_the_commands_that_a_plan_between_hosts_names_work() -> None:
+    for collective, size in (("reduce", "1K"), ("all_reduce", "64M"), ("scatter", "64M")):
+        said = allfold(
+            "plan", "--hosts", "1,3", "--collective", collective, "--size", size, ALLFOLD_TUNING="off"
+        ).stdout
+        for line in said.splitlines()[-2:]:
+            program, *words = line.split()
+            done = allfold(*words)
+            assert program == "allfold" and done.returncode == 0 and done.stdout, (line, done.stderr)
+
+
+def test_a_plan_between_hosts_knows_what_was_tuned(tuned_file: Path) -> None:
+    done = allfold("plan", "--hosts", "2,1", ALLFOLD_TUNING=str(tuned_file))
+    assert done.returncode == 0 and "2 + 1 ranks, as tuned for these hosts" in done.stdout, done.stdout + done.stderr
+    shown = allfold("plan", "--measured", str(tuned_file), "--hosts", "2,1")
+    assert shown.returncode == 0 and "between 2 + 1 ranks" in shown.stdout, shown.stderr
+    assert allfold("plan", "--measured", str(tuned_file), "--hosts", "2,2").returncode == 2
 
 
 def test_one_host_is_not_tuned_by_a_launcher(tmp_path: Path) -> None:

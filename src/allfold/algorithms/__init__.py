@@ -14,6 +14,7 @@ from . import (  # noqa: F401
     swing,
     direct,
     hierarchical,
+    two_level,
     scattered,
     bruck,
     neighbor,

@@ -9,6 +9,8 @@ import numpy as np
 from ..patterns import Everybody, Pattern, reductions
 from ..registry import algorithm
 from ..schedule import Move, reduce
+from .groups import Groups, checked
+from .hierarchical import falling, hierarchical, leader_chunks, rising, two_trees
 from .naive import naive
 from .tree import doublings, log_up, tree_all_reduce, up_and_down
 
@@ -51,3 +53,28 @@ def tree_barrier(ranks: int) -> Iterator[list[Move]]:
     2⌈log₂P⌉ steps, the fewest messages: 2(P−1).
     """
     yield from tree_all_reduce(ranks)
+
+
+def leader_signals(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    first = checked(ranks, groups)[0][0]
+    for one in (*rising(ranks, first, groups, reductions), *falling(ranks, first, groups, whole=True)):
+        yield reductions(one.source, one.destination, 0.0)
+
+
+@algorithm(
+    "barrier",
+    "hierarchical",
+    chunks=lambda ranks, across="tree", **others: leader_chunks(ranks, across=across, **others),
+    steps=lambda p: 2 * two_trees(p),
+    port=lambda p: 0,
+    patterns=leader_signals,
+)
+def hierarchical_barrier(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "tree", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """Signals go up to the leader of each group, the leaders tell each other, and signals go down in each group.
+
+    As in the all_reduce, `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G
+    groups of at most g ranks: 2⌈log₂g⌉+2⌈log₂G⌉ steps.
+    """
+    yield from hierarchical(ranks, groups, up, across, down)

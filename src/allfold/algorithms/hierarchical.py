@@ -1,56 +1,57 @@
-"""Two levels: machines hold groups of ranks, and links inside a group are faster than links between groups.
+"""Leaders: one rank of each group, its leader, speaks for all of them, and only leaders cross between groups.
 
-Both forms here are built from any algorithms inside and across the groups. The groups may differ in size.
+Few messages cross, but the leaders carry whole buffers. In a rooted collective the root leads its own group; the other
+leaders are the first ranks of their groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import zip_longest
-from math import isqrt, lcm
+from math import gcd, lcm
 
 import numpy as np
 
-from ..errors import UsageError
-from ..patterns import Pattern, Seats, copies, reductions
+from ..collectives import COLLECTIVES
+from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import algorithm, schedule
 from ..schedule import Move, Schedule
-from .compose import parts_of, placed, together
+from .compose import placed, together
+from .groups import Groups, checked, group_count, group_size, pieces_of, room, room_of_slices
 from .ring import around
-from .tree import doublings, edges, log_up
-
-Groups = Sequence[Sequence[int]]
+from .tree import doublings, log_up
 
 
-def group_size(ranks: int) -> int:
-    return isqrt(ranks - 1) + 1
+def leaders_of(groups: Groups, root: int | None = None) -> list[int]:
+    return [group[0] if root is None or root not in group else root for group in groups]
 
 
-def group_count(ranks: int) -> int:
-    return -(-ranks // group_size(ranks))
+def branches(seats: Sequence[int], top: int, weights: Sequence[int], down: bool) -> Iterator[Seats]:
+    """Step by step, up the tree from `top` or down: rows of parents, of children, and of the weight below each child."""
+    count, rotate = len(seats), -list(seats).index(top)
+    ranks = np.roll(np.array(seats), rotate)
+    before = np.append(0, np.cumsum(np.roll(np.array(weights), rotate)))
+    for distance in sorted(doublings(count), reverse=down):
+        parent = np.arange(0, count - distance, 2 * distance)
+        child = parent + distance
+        weight = before[np.minimum(child + distance, count)] - before[child]
+        yield np.array([ranks[parent], ranks[child], weight])
 
 
-def near_square(ranks: int) -> list[list[int]]:
-    """Consecutive groups of about √P ranks; the last one may be smaller."""
-    size = group_size(ranks)
-    return [list(range(start, min(start + size, ranks))) for start in range(0, ranks, size)]
+def inside_trees(groups: Groups, leaders: Sequence[int], down: bool) -> Iterator[Seats]:
+    """The steps of all groups' trees at once; the weight is a number of ranks."""
+    trees = [branches(group, top, [1] * len(group), down) for group, top in zip(groups, leaders, strict=True)]
+    for level in zip_longest(*trees):
+        yield np.concatenate([tree for tree in level if tree is not None], axis=1)
 
 
-def checked(ranks: int, groups: Groups | None) -> Groups:
-    if groups is None:
-        return near_square(ranks)
-    is_list = isinstance(groups, Sequence) and all(isinstance(group, Sequence) for group in groups)
-    if not is_list or sorted(rank for group in groups for rank in group) != list(range(ranks)) or not all(groups):
-        raise UsageError(f"groups must hold each of the ranks 0–{ranks - 1} once and none may be empty, not {groups}")
-    return groups
+def leaders_tree(groups: Groups, leaders: Sequence[int], root: int, down: bool) -> Iterator[Seats]:
+    """The steps of the leaders' tree; the weight is the number of ranks in the groups below."""
+    return branches(leaders, root, [len(group) for group in groups], down)
 
 
-def room(data: Sequence[int], part: Schedule, scratch: int) -> list[Sequence[int]]:
-    """Where the chunks of a part lie: its data cut evenly from `data`, its scratch from chunk `scratch` on."""
-    width = len(data) // part.chunks
-    spare = [range(scratch + i * width, scratch + (i + 1) * width) for i in range(part.scratch)]
-    return parts_of(data, part.chunks) + spare
+# all_reduce -----------------------------------------------------------------------------------------------------------
 
 
 def leader_parts(
@@ -67,27 +68,14 @@ def leader_chunks(ranks: int, **parameters: str) -> int:
     return lcm(middle.chunks, *(part.chunks for part in reduces + broadcasts))
 
 
-def tree_levels(groups: Groups, down: bool = False) -> Iterator[Seats]:
-    """Step by step, up the groups' trees or down: a row of parents, and a row of their children."""
-    trees = [
-        [
-            [(group[parent], group[child]) for parent, child in edges(len(group), 0, distance)]
-            for distance in sorted(doublings(len(group)), reverse=down)
-        ]
-        for group in groups
-    ]
-    for level in zip_longest(*trees, fillvalue=()):
-        yield np.array([edge for tree in level for edge in tree]).T
-
-
 def leader_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
     groups = checked(ranks, groups)
-    leaders = np.array([group[0] for group in groups])
-    for parent, child in tree_levels(groups):
+    leaders = leaders_of(groups)
+    for parent, child, _ in inside_trees(groups, leaders, down=False):
         yield reductions(child, parent, 1.0)
     for messages in (reductions, copies):
-        yield from around(leaders, messages, 1 / len(groups))
-    for parent, child in tree_levels(groups, down=True):
+        yield from around(np.array(leaders), messages, 1 / len(groups))
+    for parent, child, _ in inside_trees(groups, leaders, down=True):
         yield copies(parent, child, 1.0)
 
 
@@ -110,7 +98,7 @@ def hierarchical(
     groups, reduces, middle, broadcasts = leader_parts(ranks, groups, up, across, down)
     chunks = lcm(middle.chunks, *(part.chunks for part in reduces + broadcasts))
     data = range(chunks)
-    leaders = [group[0] for group in groups]
+    leaders = leaders_of(groups)
     yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(reduces, groups, strict=True)))
     yield from placed(middle, leaders, room(data, middle, chunks))
     yield from together(
@@ -118,66 +106,268 @@ def hierarchical(
     )
 
 
-def level_parts(
-    ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring", gather: str = "ring"
-) -> tuple[Groups, list[Schedule], Schedule, list[Schedule], int]:
+# To a root and from it ------------------------------------------------------------------------------------------------
+
+
+def phases(
+    collective: str, ranks: int, root: int, groups: Groups | None, local: str, across: str
+) -> tuple[int, Iterator[list[Move]], Iterator[list[Move]]]:
+    """Into how many chunks the buffer is cut, the steps inside all groups, and the steps of the leaders."""
     groups = checked(ranks, groups)
-    scatters = [schedule("reduce_scatter", scatter, len(group)) for group in groups]
-    gathers = [schedule("all_gather", gather, len(group)) for group in groups]
-    middle = schedule("all_reduce", across, len(groups))
-    # Every group cuts the buffer into one part per member; a *share* is a piece that no group's cuts divide.
-    shares = lcm(*(part.chunks for part in scatters + gathers))
-    return groups, scatters, middle, gathers, shares
-
-
-def level_chunks(ranks: int, **parameters: str) -> int:
-    _, _, middle, _, shares = level_parts(ranks, **parameters)  # type: ignore[arg-type]
-    return shares * middle.chunks
-
-
-def level_patterns(ranks: int, groups: Groups | None = None) -> list[Pattern] | None:
-    groups = checked(ranks, groups)
-    if len({len(group) for group in groups}) > 1:
-        return None
-    inside = np.array(groups)
-    across, size = inside.T, inside.shape[1]
-    return [
-        *around(inside, reductions, 1 / size),
-        *around(across, reductions, 1 / ranks),
-        *around(across, copies, 1 / ranks),
-        *around(inside, copies, 1 / size),
+    leaders = leaders_of(groups, root)
+    parts = [
+        schedule(collective, local, len(group), root=list(group).index(leader))
+        for group, leader in zip(groups, leaders, strict=True)
     ]
+    middle = schedule(collective, across, len(groups), root=leaders.index(root))
+    if COLLECTIVES[collective].sliced:
+        pieces = pieces_of([*parts, middle])
+        chunks = ranks * pieces
+        rooms = [
+            room_of_slices([[rank] for rank in group], part, pieces, chunks)
+            for part, group in zip(parts, groups, strict=True)
+        ]
+        leaders_room = room_of_slices(groups, middle, pieces, chunks)
+    else:
+        chunks = lcm(middle.chunks, *(part.chunks for part in parts))
+        rooms = [room(range(chunks), part, chunks) for part in parts]
+        leaders_room = room(range(chunks), middle, chunks)
+    inside = together(*(placed(*one) for one in zip(parts, groups, rooms, strict=True)))
+    return chunks, inside, placed(middle, leaders, leaders_room)
+
+
+def chunks_of(collective: str) -> Callable[..., int]:
+    def chunks(ranks: int, groups: Groups | None = None, across: str = "tree", **local: str) -> int:
+        (name,) = local.values() or ("tree",)  # `up` or `down`
+        return phases(collective, ranks, 0, groups, name, across)[0]
+
+    return chunks
+
+
+def rising(ranks: int, root: int, groups: Groups | None, messages: Messages) -> Iterator[Pattern]:
+    """Up the trees: whole buffers that are reduced, or the slices of everybody below."""
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups, root)
+    for levels in (inside_trees(groups, leaders, down=False), leaders_tree(groups, leaders, root, down=False)):
+        for parent, child, weight in levels:
+            yield messages(child, parent, 1.0 if messages is reductions else weight / ranks)
+
+
+def falling(ranks: int, root: int, groups: Groups | None, whole: bool) -> Iterator[Pattern]:
+    """Down the trees: whole buffers, or the slices of everybody below."""
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups, root)
+    for levels in (leaders_tree(groups, leaders, root, down=True), inside_trees(groups, leaders, down=True)):
+        for parent, child, weight in levels:
+            yield copies(parent, child, 1.0 if whole else weight / ranks)
+
+
+def two_trees(ranks: int) -> int:
+    """The steps inside the groups and across, by trees."""
+    return log_up(group_size(ranks)) + log_up(group_count(ranks))
 
 
 @algorithm(
-    "all_reduce",
-    chunks=level_chunks,
-    steps=lambda p: 2 * (group_size(p) - 1) + 2 * (group_count(p) - 1),
-    port=lambda p: 2 - Fraction(2, group_size(p) * group_count(p)),
-    patterns=level_patterns,
+    "reduce",
+    "hierarchical",
+    chunks=chunks_of("reduce"),
+    steps=two_trees,
+    port=two_trees,
+    patterns=lambda p, root, groups=None: rising(p, root, groups, reductions),
 )
-def two_level(
-    ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring", gather: str = "ring"
+def hierarchical_reduce(
+    ranks: int, root: int, groups: Groups | None = None, up: str = "tree", across: str = "tree"
 ) -> Iterator[list[Move]]:
-    """Reduce_scatter inside each group, all_reduce each share across the groups, all_gather inside each group.
+    """Reduce inside each group to its leader, then across the leaders to the root.
 
-    Nobody is a leader: everyone carries its own share across, so the slow links carry S/g per rank instead of S.
-    `scatter`, `across` and `gather` name the algorithms of the three phases. With the default ones, for G groups of g
-    ranks each: 2(g−1)+2(G−1) steps, 2(P−1)/P·S through the busiest port, the least possible.
+    `up` and `across` name the algorithms of the two phases. With the default ones, for G groups of at most g ranks:
+    ⌈log₂g⌉+⌈log₂G⌉ steps, (⌈log₂g⌉+⌈log₂G⌉)·S through the busiest port.
     """
-    groups, scatters, middle, gathers, shares = level_parts(ranks, groups, scatter, across, gather)
-    chunks = shares * middle.chunks
-    data = range(chunks)
-    yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(scatters, groups, strict=True)))
-    # All shares cross at the same time, so each has scratch of its own.
-    yield from together(
-        *(
-            placed(
-                middle,
-                [group[share * len(group) // shares] for group in groups],
-                room(own, middle, chunks + share * middle.scratch),
-            )
-            for share, own in enumerate(parts_of(data, shares))
-        )
-    )
-    yield from together(*(placed(part, g, room(data, part, chunks)) for part, g in zip(gathers, groups, strict=True)))
+    _, inside, between = phases("reduce", ranks, root, groups, up, across)
+    yield from inside
+    yield from between
+
+
+@algorithm(
+    "broadcast",
+    "hierarchical",
+    chunks=chunks_of("broadcast"),
+    steps=two_trees,
+    port=two_trees,
+    patterns=lambda p, root, groups=None: falling(p, root, groups, whole=True),
+)
+def hierarchical_broadcast(
+    ranks: int, root: int, groups: Groups | None = None, across: str = "tree", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """The root broadcasts to the leaders of all groups, then each leader inside its group.
+
+    `across` and `down` name the algorithms of the two phases. With the default ones, for G groups of at most g ranks:
+    ⌈log₂G⌉+⌈log₂g⌉ steps, (⌈log₂G⌉+⌈log₂g⌉)·S through the busiest port.
+    """
+    _, inside, between = phases("broadcast", ranks, root, groups, down, across)
+    yield from between
+    yield from inside
+
+
+@algorithm(
+    "gather",
+    "hierarchical",
+    chunks=chunks_of("gather"),
+    steps=two_trees,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root, groups=None: rising(p, root, groups, copies),
+)
+def hierarchical_gather(
+    ranks: int, root: int, groups: Groups | None = None, up: str = "tree", across: str = "tree"
+) -> Iterator[list[Move]]:
+    """Each leader gathers the slices of its group, then the root gathers those of all groups from the leaders.
+
+    `up` and `across` name the algorithms of the two phases. With the default ones, for G groups of at most g ranks:
+    ⌈log₂g⌉+⌈log₂G⌉ steps, (P−1)/P·S through the busiest port.
+    """
+    _, inside, between = phases("gather", ranks, root, groups, up, across)
+    yield from inside
+    yield from between
+
+
+@algorithm(
+    "scatter",
+    "hierarchical",
+    chunks=chunks_of("scatter"),
+    steps=two_trees,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=lambda p, root, groups=None: falling(p, root, groups, whole=False),
+)
+def hierarchical_scatter(
+    ranks: int, root: int, groups: Groups | None = None, across: str = "tree", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """The root sends each leader the slices of its whole group, then each leader scatters them inside its group.
+
+    `across` and `down` name the algorithms of the two phases. With the default ones, for G groups of at most g ranks:
+    ⌈log₂G⌉+⌈log₂g⌉ steps, (P−1)/P·S through the busiest port.
+    """
+    _, inside, between = phases("scatter", ranks, root, groups, down, across)
+    yield from between
+    yield from inside
+
+
+# Slices of everybody --------------------------------------------------------------------------------------------------
+
+
+def whole_and_slices(
+    ranks: int, groups: Groups | None, first: str, up: str, collective: str, across: str, last: str, down: str
+) -> tuple[int, list[Iterator[list[Move]]]]:
+    """Into how many chunks the buffer is cut, and the steps of three phases: inside all groups, of leaders, inside again.
+
+    `first` and `last` name the collectives inside; `collective` is that of the leaders, for the slices of their groups.
+    """
+    groups = checked(ranks, groups)
+    middle = schedule(collective, across, len(groups))
+    inside = [[schedule(one, name, len(g), root=0) for g in groups] for one, name in ((first, up), (last, down))]
+    sliced = [middle, *(part for parts in inside for part in parts if part.promise.sliced)]
+    whole = [part for parts in inside for part in parts if not part.promise.sliced]
+    pieces = lcm(pieces_of(sliced), *(part.chunks // gcd(part.chunks, ranks) for part in whole))
+    chunks = ranks * pieces
+
+    def place(part: Schedule, group: Sequence[int]) -> Iterator[list[Move]]:
+        if part.promise.sliced:
+            return placed(part, group, room_of_slices([[rank] for rank in group], part, pieces, chunks))
+        return placed(part, group, room(range(chunks), part, chunks))
+
+    before, after = (together(*map(place, parts, groups)) for parts in inside)
+    between = placed(middle, leaders_of(groups), room_of_slices(groups, middle, pieces, chunks))
+    return chunks, [before, between, after]
+
+
+def leaders_ring(groups: Groups, messages: Messages) -> Iterator[Pattern]:
+    """Once around the leaders, each time with the slices of one group."""
+    leaders, sizes = np.array(leaders_of(groups)), np.array([len(group) for group in groups])
+    if len(set(sizes.tolist())) == 1:
+        yield from around(leaders, messages, 1 / len(groups))
+        return
+    first = 1 if messages is reductions else 0
+    for step in range(len(groups) - 1):
+        yield messages(leaders, np.roll(leaders, -1), np.roll(sizes, first + step) / sizes.sum())
+
+
+def slices_port(ranks: int) -> Fraction:
+    size, count = group_size(ranks), group_count(ranks)
+    return log_up(size) + Fraction(size * (count - 1), ranks)
+
+
+def slices_steps(ranks: int) -> int:
+    return 2 * log_up(group_size(ranks)) + group_count(ranks) - 1
+
+
+def all_gather_chunks(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> int:
+    return whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)[0]
+
+
+def all_gather_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups)
+    for parent, child, weight in inside_trees(groups, leaders, down=False):
+        yield copies(child, parent, weight / ranks)
+    yield from leaders_ring(groups, copies)
+    for parent, child, _ in inside_trees(groups, leaders, down=True):
+        yield copies(parent, child, 1.0)
+
+
+@algorithm(
+    "all_gather",
+    "hierarchical",
+    chunks=all_gather_chunks,
+    steps=slices_steps,
+    port=slices_port,
+    patterns=all_gather_patterns,
+)
+def hierarchical_all_gather(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """Each leader gathers the slices of its group, the leaders all_gather them, and each broadcasts all inside its group.
+
+    `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
+    ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
+    """
+    _, phases = whole_and_slices(ranks, groups, "gather", up, "all_gather", across, "broadcast", down)
+    for phase in phases:
+        yield from phase
+
+
+def reduce_scatter_chunks(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> int:
+    return whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)[0]
+
+
+def reduce_scatter_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pattern]:
+    groups = checked(ranks, groups)
+    leaders = leaders_of(groups)
+    for parent, child, _ in inside_trees(groups, leaders, down=False):
+        yield reductions(child, parent, 1.0)
+    yield from leaders_ring(groups, reductions)
+    for parent, child, weight in inside_trees(groups, leaders, down=True):
+        yield copies(parent, child, weight / ranks)
+
+
+@algorithm(
+    "reduce_scatter",
+    "hierarchical",
+    chunks=reduce_scatter_chunks,
+    steps=slices_steps,
+    port=slices_port,
+    patterns=reduce_scatter_patterns,
+)
+def hierarchical_reduce_scatter(
+    ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
+) -> Iterator[list[Move]]:
+    """Reduce inside each group to its leader, reduce_scatter across the leaders, scatter inside each group.
+
+    `up`, `across` and `down` name the algorithms of the three phases. With the default ones, for G groups of at most g
+    ranks: 2⌈log₂g⌉+(G−1) steps, (⌈log₂g⌉+g(G−1)/P)·S through the busiest port.
+    """
+    _, phases = whole_and_slices(ranks, groups, "reduce", up, "reduce_scatter", across, "scatter", down)
+    for phase in phases:
+        yield from phase

@@ -125,6 +125,14 @@ def ranks_of(choice: Choice, text: str | None) -> int:
     return 4 if choice.file is None else choice.file.ranks
 
 
+def parse_hosts(text: str) -> int | list[int]:
+    """`2` is a number of hosts, `1,3` the number of ranks on each."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
+        raise UsageError(f"--hosts {text}: expected a number of hosts, or the number of ranks on each (1,3)")
+    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
+
+
 def one_rank_count(text: str) -> int:
     counts = rank_counts(text)
     if len(counts) != 1:

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from allfold.cli.choose import parse_hosts
 from allfold.errors import UsageError
 from allfold.launch.spawn import launch
 
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             prefix_output=arguments.prefix,
             timeout=arguments.timeout,
             survive=arguments.survive,
-            hosts=_hosts(arguments.hosts),
+            hosts=None if arguments.hosts is None else parse_hosts(arguments.hosts),
         )
     except UsageError as error:
         sys.stderr.write(f"allfold run: {error}\n")
@@ -97,15 +98,6 @@ def run(arguments: argparse.Namespace) -> int:
         # Nobody reads our output any more; without this, the interpreter would report it again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
-
-
-def _hosts(text: str | None) -> int | list[int] | None:
-    if text is None:
-        return None
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 6 for part in parts):
-        raise UsageError(f"--hosts {text}: expected a number of hosts, or the number of ranks on each (1,3)")
-    return int(parts[0]) if len(parts) == 1 else [int(part) for part in parts]
 
 
 def _command(module: list[str] | None, command: list[str]) -> list[str]:

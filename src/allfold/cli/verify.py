@@ -45,12 +45,13 @@ example:
     bytes, busiest port      1.6667 S  (at least 1.6667 S)
 
   $ allfold verify --all --collective reduce --ranks 1-9
-  collective  algorithm       ranks  cases  same bits  rank order                  any length  result
-  reduce      driver          1–9       45  yes        yes                         yes         proved
-  reduce      tree            1–9       45  yes        root 0, and 7 of 35 others  yes         proved
-  reduce      chain           1–9       45  yes        first and last root only    yes         proved
-  reduce      direct          1–9       45  yes        yes                         yes         proved
-  reduce      scatter_gather  1–9       45  yes        yes                         yes         proved
+  collective  algorithm       ranks  cases  same bits  rank order                   any length  result
+  reduce      driver          1–9       45  yes        yes                          yes         proved
+  reduce      tree            1–9       45  yes        root 0, and 7 of 35 others   yes         proved
+  reduce      chain           1–9       45  yes        first and last root only     yes         proved
+  reduce      direct          1–9       45  yes        yes                          yes         proved
+  reduce      hierarchical    1–9       45  yes        root 0, and 20 of 35 others  yes         proved
+  reduce      scatter_gather  1–9       45  yes        yes                          yes         proved
 
   $ allfold verify my_ring.py:ring --collective all_reduce --ranks 2-9
 

@@ -141,17 +141,21 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
     if path := environ.get("ALLFOLD_STORE"):
         store: dist.Store = dist.FileStore(path, size)
     elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        address, port = environ["MASTER_ADDR"], environ["MASTER_PORT"]
+        place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        limit = timedelta(seconds=min(timeout, 1e6))
         try:
-            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=min(timeout, 1e6))))
+            store, _, _ = next(dist.rendezvous(f"tcp://{place}", rank, size, timeout=limit))
         except (RuntimeError, ValueError) as error:
-            place = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
             raise AllfoldError(f"init: rank {rank} of {size} found no store at {place}: {_first_line(error)}") from None
     else:
         raise UsageError(
             "the ranks are on several hosts: to meet through gloo they need MASTER_ADDR and MASTER_PORT, which torchrun "
             "sets; set them to an address of rank 0's host and a free port there, the same for all ranks"
         )
-    generation = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # Under srun, a port that nobody has named may be another step's as well. (Ranks of torchrun may be of several steps.)
+    step = "" if "RANK" in environ else f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')} "
+    generation = step + environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     secret = Secret.from_environment(environ)
     return board_in(dist.PrefixStore(f"allfold {generation} {_boards}", store), rank, size, secret)
 

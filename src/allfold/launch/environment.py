@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,31 @@ def launched_place(environ: Mapping[str, str] = os.environ) -> Place | None:
     if "SLURM_PROCID" in environ:
         return _from_slurm(environ)
     return None
+
+
+def with_meeting_point(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The same, with MASTER_ADDR and MASTER_PORT under srun, unless they are set.
+
+    Slurm puts rank 0 on the first node of a step (but for `--distribution=arbitrary`). The ports are those above the ones
+    that systems hand out by themselves; steps that share a node hardly ever get the same.
+    """
+    job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
+    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    nodes = next((environ[name] for name in names if name in environ), None)
+    if nodes is None or job is None or step is None or "SLURM_PROCID" not in environ:
+        return environ
+    port = _SLURM_PORT + zlib.crc32(f"{job}.{step}".encode()) % (1 << 12)
+    return {"MASTER_ADDR": _first_node(nodes), "MASTER_PORT": str(port), **environ}
+
+
+_SLURM_PORT = 61440
+
+
+def _first_node(nodes: str) -> str:
+    """`gpu01` of `gpu[01-04,07],login`: the first name of a list as Slurm writes it."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    assert first is not None
+    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", first[0])
 
 
 def _from_allfold(environ: Mapping[str, str]) -> Place:

@@ -24,7 +24,7 @@ from allfold import _native
 from allfold.communicator.timeouts import check_timeout
 from allfold.engines.engine import DEFAULT_TIMEOUT
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
-from allfold.launch.environment import Place, launched_place, place_from_environment
+from allfold.launch.environment import Place, launched_place, place_from_environment, with_meeting_point
 from allfold.launch.supervise import Child, Supervisor
 from allfold.registry import algorithms_of_script
 from allfold.wording import name_ranks
@@ -53,7 +53,8 @@ def _joined(place: Place, timeout: float) -> Communicator:
         return connect(place.rank, place.size, place.key, timeout)
     from allfold.fabrics.table import board_from_environment
 
-    return connect_across(board_from_environment(os.environ, place.rank, place.size, timeout), timeout)
+    environ = with_meeting_point(os.environ)
+    return connect_across(board_from_environment(environ, place.rank, place.size, timeout), timeout)
 
 
 def spawn(
@@ -215,8 +216,11 @@ def _check_ranks(ranks: int) -> None:
 
 def _pretended(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
     """How many ranks each host has that the ranks pretend to be on; nothing if they do not pretend."""
-    if hosts is None:
-        return []
+    return [] if hosts is None else ranks_per_host(ranks, hosts)
+
+
+def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
+    """From a number of hosts, or from the number of ranks on each."""
     counts = [hosts] if isinstance(hosts, (bool, int)) else list(hosts)
     if not counts or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
         raise UsageError(f"hosts: expected a number of hosts, or the number of ranks on each, not {hosts!r}")

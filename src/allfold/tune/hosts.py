@@ -83,7 +83,7 @@ class HostsRun:
         return [None if topology is None else self._simulated(one, topology) for one in self.timings]
 
     def _simulated(self, timing: Timing, topology: Topology) -> float:
-        name, parameters = timing.crossing.schedule(self.islands, timing.bytes)
+        name, parameters = timing.crossing.schedule("all_reduce", self.islands, timing.bytes)
         made = schedule("all_reduce", name, self.ranks, **parameters)
         return simulate(made, topology, timing.bytes, segments=timing.crossing.segments(timing.bytes)).duration
 

@@ -23,6 +23,7 @@ from ...price.topology.topology import Topology
 from ...registry import algorithms, find_algorithm
 from ..choose import one_rank_count, rank_counts
 from ..terminal import add_color, add_json, width, write_json, write_lines, write_table
+from .hosts import write_hosts
 from .map import map_as_svg, map_as_text
 from .measured import write_measured
 
@@ -54,6 +55,7 @@ example:
   A  recursive_doubling, 5 of 9
   B  halving_doubling, 4 of 9
 
+  $ allfold plan --hosts 2,3 --size 64K --collective all_gather   # what a call without an algorithm does between hosts
   $ allfold plan --ranks 1024 --size 1GiB --topology fat_tree:oversubscription=4 --collective all_gather --json"""
 
 _SWEEP_RANKS = "2,4,8,16,32,64,128,256,512,1024"
@@ -76,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the ranks sit (default: on the cores of this machine)",
     )
     parser.add_argument(
-        "--collective", default="all_reduce", metavar="C", help="of this collective (default: all_reduce)"
+        "--collective", metavar="C", help="of this collective (default: all_reduce; with --hosts: every one)"
     )
     parser.add_argument("--algorithms", metavar="A,B", help="these algorithms only")
     parser.add_argument(
@@ -93,13 +95,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare predictions for this machine with what allfold tune measured (default: the user's tuning file)",
     )
-    parser.add_argument("--hosts", action="store_true", help="with --measured: between hosts, not on one machine")
+    parser.add_argument(
+        "--hosts",
+        nargs="?",
+        const="",
+        metavar="A,B",
+        help="which schedule a call without an algorithm follows between hosts with so many ranks each; with --measured: what "
+        "was measured between hosts, not on one machine",
+    )
     add_json(parser)
     add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    collective = find_collective(arguments.collective)
+    if arguments.hosts and arguments.measured is None:
+        return write_hosts(arguments, arguments.collective)
+    collective = find_collective(arguments.collective or "all_reduce")
     names = None
     if arguments.algorithms is not None:
         names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
@@ -107,8 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         return write_measured(
             arguments, collective.name, names, None if arguments.size is None else parse_sizes(arguments.size)
         )
-    if arguments.hosts:
-        raise UsageError("--hosts shows what allfold tune measured between hosts; add --measured")
+    if arguments.hosts is not None:
+        raise UsageError("--hosts: say how many ranks each host has (--hosts 2,3), or add --measured")
     return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
 
 

@@ -14,7 +14,7 @@ from ...price.cost.plan import duration
 from ...tune.file import default_path, read_hosts
 from ...tune.hosts import Timing
 from ...tune.measured import Comparison, measured
-from ..choose import one_rank_count
+from ..choose import one_rank_count, parse_hosts
 from ..hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_json, write_lines, write_table
 
@@ -29,7 +29,7 @@ def write_measured(
     if arguments.sweep:
         raise UsageError("--sweep is for a plan; --measured shows what was measured on one machine")
     path = Path(arguments.measured) if arguments.measured else None
-    if arguments.hosts:
+    if arguments.hosts is not None:
         return _between_hosts(arguments, path, collective, sizes)
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     found = measured(path, ranks, [collective], names, sizes)
@@ -51,10 +51,11 @@ def write_measured(
 def _between_hosts(
     arguments: argparse.Namespace, path: Path | None, collective: str, sizes: Sequence[int] | None
 ) -> int:
+    asked_hosts = _of_hosts(arguments.hosts) if arguments.hosts else None
     where = default_path() if path is None else path
     runs = read_hosts(where, of_this_machine=path is None)
     wanted = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    found = [one for one in runs if wanted is None or one.ranks == wanted]
+    found = [one for one in runs if wanted in (None, one.ranks) and asked_hosts in (None, one.tuned.hosts)]
     there = ", ".join(f"{'+'.join(map(str, one.tuned.hosts))} ranks" for one in runs) or "none"
     if not found or collective != "all_reduce":
         asked = f"{collective} of {'any number of' if wanted is None else wanted} ranks"
@@ -69,6 +70,13 @@ def _between_hosts(
         write_lines([*([""] if number else []), title], arguments.color)
         write_table(HOSTS_HEAD, hosts_rows(one), arguments.color, left=3)
     return 0
+
+
+def _of_hosts(text: str) -> tuple[int, ...]:
+    counts = parse_hosts(text)
+    if isinstance(counts, int):
+        raise UsageError(f"--hosts {text}: expected the number of ranks on each host (2,2)")
+    return tuple(counts)
 
 
 def _of_sizes(timings: Sequence[Timing], sizes: Sequence[int] | None) -> tuple[Timing, ...]:

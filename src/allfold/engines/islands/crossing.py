@@ -1,4 +1,4 @@
-"""How large arrays cross between islands: what is built in, and what `allfold tune` found for given hosts."""
+"""How calls that name no algorithm cross between islands: what is built in, and what `allfold tune` found for hosts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ _MOST_RUNS = 1000
 IN_ORDER = ("naive", "direct")
 """The algorithms that fold in the order of the islands, so that tuning never changes a bit of the result."""
 
+SLICES_BY_LEADERS = 1 << 20
+"""Bytes of all slices up to which leaders cross with them; beyond, every rank does, with its own slice."""
+
+_MOST_SPOKES = 3  # islands to which the root of a broadcast sends by itself
+_WAYS = {
+    "reduce": ("hierarchical", {"up": "driver", "across": "driver"}),
+    "broadcast": ("hierarchical", {"across": "driver", "down": "driver"}),
+    "gather": ("hierarchical", {"up": "driver", "across": "driver"}),
+    "scatter": ("hierarchical", {"across": "driver", "down": "driver"}),
+    "all_gather": ("two_level", {"across": "direct", "gather": "direct"}),
+    "reduce_scatter": ("two_level", {"scatter": "direct", "across": "direct"}),
+    "all_to_all": ("direct", {}),
+    "barrier": ("hierarchical", {"up": "driver", "across": "naive", "down": "driver"}),
+}
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """How an all_reduce crosses. Whatever is chosen, the result has the same bits."""
+    """How calls cross. Whatever is chosen, the result has the same bits. Only the all_reduce is tuned."""
 
     leaders_up_to: int = 2 << 20
-    """Bytes up to which one leader per island crosses; beyond, every rank does, with its share."""
+    """Bytes of an all_reduce up to which one leader per island crosses; beyond, every rank does, with its share."""
     segment: int = 32 << 20
     """Bytes that are on their way at once: a message costs much and starts late, so few and long ones."""
     across: str | None = None
@@ -39,18 +54,32 @@ class Crossing:
         """The algorithm by which the shares of a large array cross."""
         return self.across or ("naive" if islands == 2 else "direct")
 
-    def schedule(self, islands: Sequence[Sequence[int]], bytes: int) -> tuple[str, dict[str, Any]]:
-        """The algorithm that an all_reduce of so many bytes follows, and its parameters."""
+    def schedule(
+        self, collective: str, islands: Sequence[Sequence[int]], bytes: int, commutative: bool = True
+    ) -> tuple[str, dict[str, Any]]:
+        """The algorithm that a call follows when it names none, and its parameters; the engine does just this.
+
+        `bytes`: of the whole array on one rank, all slices together. `commutative`: whether the operation is; if not, and
+        the ranks of the islands are not consecutive, the call is folded in rank order between all ranks.
+        """
         groups, many = [list(island) for island in islands], len(islands)
-        if bytes <= self.leaders_up_to:
+        order = [rank for group in groups for rank in group]
+        if not commutative and order != list(range(len(order))):
+            return "driver" if collective == "reduce" else "direct", {}
+        if collective == "all_reduce":
+            if bytes > self.leaders_up_to:
+                by = {"scatter": "direct", "across": self.algorithm(many), "gather": "direct"}
+                return "two_level", {"groups": groups, **by}
             across = "naive" if bytes <= self.leaders(many) else "direct"
             return "hierarchical", {"groups": groups, "up": "driver", "across": across, "down": "driver"}
-        return "two_level", {
-            "groups": groups,
-            "scatter": "direct",
-            "across": self.algorithm(many),
-            "gather": "direct",
-        }
+        if collective in ("gather", "scatter") and bytes > SLICES_BY_LEADERS:
+            return "driver", {}
+        if collective in ("all_gather", "reduce_scatter") and bytes <= SLICES_BY_LEADERS:
+            return "hierarchical", {"groups": groups, "up": "driver", "across": "direct", "down": "driver"}
+        name, by = _WAYS[collective]
+        if collective == "broadcast" and many > _MOST_SPOKES:
+            by = {**by, "across": "tree"}
+        return name, {"groups": groups, **by} if by else {}
 
     def segments(self, bytes: int) -> int:
         """In how many segments an array crosses."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER
+from ...registry import algorithm_of
 from ..arrays import Flat
 from ..came import Came
 from ..engine import Call
@@ -59,6 +60,19 @@ class Job:
         assert self._came is not None
         self.text, signature = self.engine.known(self._came)
         self.digest = signature + self.number.to_bytes(NUMBER_BYTES, "little")
+
+    def schedule(self) -> tuple[str, dict[str, Any]]:
+        """The algorithm that the call follows if it names none, and its parameters."""
+        call, op = self.call, self.call.op
+        bytes = call.output.nbytes if self._came is None else self.elements * self.dtype.itemsize  # type: ignore[union-attr]
+        return self.engine.crossing.schedule(
+            call.collective, self.engine.islands, bytes, commutative=op is None or op.commutative
+        )
+
+    def algorithm(self) -> str:
+        """The name of the algorithm that the call follows."""
+        named = self.call.algorithm
+        return self.schedule()[0] if named is None else algorithm_of(self.call.collective, named).name
 
     def done(self) -> bool:
         return self._over

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
-from ...registry import algorithm_of
 from ..engine import Call, Event
 from .job import Job
 
@@ -69,7 +68,7 @@ class Recorder:
                 rank=self._engine.rank,
                 call=job.number,
                 collective=job.call.collective,
-                algorithm=_name(job),
+                algorithm=job.algorithm(),
                 memory=WIRE,
                 step=0,
                 segment=0,
@@ -118,11 +117,6 @@ class _Timed(NamedTuple):
         peer = self.transfer.wait(within)
         self.moved.note()
         return peer
-
-
-def _name(job: Job) -> str:
-    algorithm = job.call.algorithm
-    return "two levels" if algorithm is None else algorithm_of(job.call.collective, algorithm).name
 
 
 def clock_shift(engine: Islands) -> int:

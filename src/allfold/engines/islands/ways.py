@@ -1,28 +1,25 @@
 """How the collectives go when the caller names no algorithm: inside the islands through shared memory, across by rails.
 
+Which schedule that is, `Crossing.schedule` says; here it is carried out, in segments and with as few copies as possible.
 Reductions fold in two levels, whatever their size: inside each island from its lowest rank up, then over the islands in
-the order of their lowest ranks. So the size never changes a bit of the result. These are the schedules `hierarchical`
-(one leader per island crosses, with few bytes) and `two_level`
-(every rank crosses with its share), with the islands as groups.
+the order of their lowest ranks. So the size never changes a bit of the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import lcm
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...collectives import COLLECTIVES
 from ...fabrics.fabric import FOREVER
 from ...ops import OPS, Op
-from ...programs.messages import MessagePrograms
 from ...proved import message_programs_of
 from ...registry import AnyAlgorithm
 from ..arrays import Flat
 from ..engine import Call
+from . import slices
 from .job import Job
+from .levels import across_by, as_bytes, compare_all, inside, speakers_of
 from .wire import Run, folding
 
 if TYPE_CHECKING:
@@ -43,41 +40,34 @@ def perform(engine: Islands, job: Job) -> None:
         engine.fronts.send(job.digest, job.text, job.left())
     if job.call.algorithm is not None:
         return follow(engine, job, job.call.algorithm)
+    name, parameters = job.schedule()
+    if "groups" not in parameters:
+        return follow(engine, job, name)
     ways = {
-        "all_reduce": _all_reduce,
+        "all_reduce": _by_leaders if name == "hierarchical" else _by_shares,
         "reduce": _reduce,
         "broadcast": _broadcast,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
-        "gather": _driver,
-        "scatter": _driver,
-        "all_to_all": _direct,
+        "gather": slices.gather,
+        "scatter": slices.scatter,
+        "all_gather": slices.all_gather_by_leaders if name == "hierarchical" else slices.all_gather,
+        "reduce_scatter": slices.reduce_scatter_by_leaders if name == "hierarchical" else slices.reduce_scatter,
         "barrier": _barrier,
     }
-    ways[job.call.collective](engine, job)
+    ways[job.call.collective](engine, job, parameters["across"])
 
 
 def follow(engine: Islands, job: Job, algorithm: AnyAlgorithm) -> None:
     """Run a call by the schedule of an algorithm, as messages between all ranks."""
     promise = COLLECTIVES[job.call.collective]
     made = message_programs_of(promise.name, algorithm, engine.size, job.call.root if promise.rooted else None)
-    run = _across(engine, job, made, range(engine.size), job.input, job.output, job.elements)
+    run = across_by(engine, job, made, range(engine.size), job.input, job.output, job.elements)
     run.start()
     engine.compare(job)
     run.finish()
 
 
-def _driver(engine: Islands, job: Job) -> None:
-    follow(engine, job, "driver")
-
-
-def _direct(engine: Islands, job: Job) -> None:
-    follow(engine, job, "direct")
-
-
-def _barrier(engine: Islands, job: Job) -> None:
-    engine.compare(job)
-    _inside(engine, job, "barrier", None, None)
+def _barrier(engine: Islands, job: Job, across: str) -> None:
+    compare_all(engine, job)  # what the leaders tell each other are the signals across
 
 
 # Reductions -----------------------------------------------------------------------------------------------------------
@@ -117,7 +107,7 @@ def _cross(engine: Islands, job: Job) -> None:
     """Fold the leaders' arrays, in the order of the islands."""
     fronts, array = engine.fronts, job.output
     assert fronts is not None and array is not None
-    fronts.send(job.digest, job.text, job.left(), _bytes(array))
+    fronts.send(job.digest, job.text, job.left(), as_bytes(array))
     said = zip(fronts.peers, engine.compare(job, array.nbytes), strict=True)
     parts = [fronts.data(front, peer, array.nbytes, job.left()).view(array.dtype) for peer, front in said]
     fronts.sent(job.left())
@@ -125,18 +115,14 @@ def _cross(engine: Islands, job: Job) -> None:
     folding(job.call.op, job.dtype, engine.size)(parts, array, True)
 
 
-def _all_reduce(engine: Islands, job: Job) -> None:
-    array, op = job.output, job.call.op
-    assert array is not None and op is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "direct")
-    if array.nbytes <= engine.crossing.leaders_up_to:
-        return _by_leaders(engine, job, array)
+def _by_shares(engine: Islands, job: Job, across: str) -> None:
+    array = job.output
+    assert array is not None
     units = _units(engine)
     segment = max(1, engine.crossing.segment // job.dtype.itemsize // units) * units
     whole = array.size // units * units
     segments = [array[start : min(start + segment, whole)] for start in range(0, whole, segment)]
-    shares = [_Share(engine, job, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
+    shares = [_Share(engine, job, across, part, slot % (_DEPTH + 1)) for slot, part in enumerate(segments)]
     for number, share in enumerate(shares):
         share.begin()
         if number == 0:
@@ -146,30 +132,34 @@ def _all_reduce(engine: Islands, job: Job) -> None:
     for share in shares[-_DEPTH:]:
         share.end()
     if whole < array.size:
-        _by_leaders(engine, job, array[whole:], compares=not shares)
+        _by_leaders(engine, job, "direct", array[whole:], compares=not shares)
 
 
-def _by_leaders(engine: Islands, job: Job, array: Flat, compares: bool = True) -> None:
+def _by_leaders(engine: Islands, job: Job, across: str, rest: Flat | None = None, compares: bool = True) -> None:
+    """The whole array, or the few elements that the shares leave."""
+    array = job.output if rest is None else rest
+    assert array is not None
     leaders = [island[0] for island in engine.islands]
     run = None
     if engine.rank in leaders:
-        made = message_programs_of("all_reduce", "direct", len(leaders), None)
-        run = _across(engine, job, made, leaders, None, array, array.size)
+        made = message_programs_of("all_reduce", across, len(leaders), None)
+        run = across_by(engine, job, made, leaders, None, array, array.size)
         run.post()
-    _inside(engine, job, "reduce", None, array, job.call.op, 0)
+    inside(engine, job, "reduce", None, array, job.call.op, 0)
     if run is not None:
         run.start()
         if compares:
             engine.compare(job)
         run.finish()
-    _inside(engine, job, "broadcast", None, array, None, 0)
+    inside(engine, job, "broadcast", None, array, None, 0)
 
 
 class _Share:
     """One segment of a large all_reduce: this rank's share of it crosses."""
 
-    def __init__(self, engine: Islands, job: Job, part: Flat, slot: int) -> None:
+    def __init__(self, engine: Islands, job: Job, across: str, part: Flat, slot: int) -> None:
         self.engine, self.job, self.part = engine, job, part
+        self.made = message_programs_of("all_reduce", across, len(engine.islands), None)
         size = len(engine.island_ranks)
         bytes = part.nbytes // size
         self.own = engine.scratch(f"share {slot}", bytes).view(job.dtype.carrier) if size > 1 else part
@@ -179,18 +169,17 @@ class _Share:
         engine, groups = self.engine, self.engine.islands
         shares = lcm(*(len(group) for group in groups))
         mine = shares // len(engine.island_ranks)
-        made = message_programs_of("all_reduce", engine.crossing.algorithm(len(groups)), len(groups), None)
         length = self.own.size // mine
         tags = [self.job.tag() for _ in range(shares)]
         for number in range(mine):
             share = engine.local[engine.rank] * mine + number
             owners = [group[share * len(group) // shares] for group in groups]
             part = self.own[number * length : (number + 1) * length]
-            self.runs.append(_across(engine, self.job, made, owners, None, part, length, tags[share]))
+            self.runs.append(across_by(engine, self.job, self.made, owners, None, part, length, tags[share]))
         for run in self.runs:
             run.post()
         if self.own is not self.part:
-            _inside(engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
+            inside(engine, self.job, "reduce_scatter", self.part, self.own, self.job.call.op)
         for run in self.runs:
             run.start()
 
@@ -198,190 +187,57 @@ class _Share:
         for run in self.runs:
             run.finish()
         if self.own is not self.part:
-            _inside(self.engine, self.job, "all_gather", self.own, self.part)
+            inside(self.engine, self.job, "all_gather", self.own, self.part)
 
 
-def _reduce(engine: Islands, job: Job) -> None:
-    array, op = job.output, job.call.op
-    assert array is not None and op is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "driver")
-    speakers = _speakers(engine, job.call.root)
-    own = speakers[engine.islands.index(engine.island_ranks)]
-    _inside(engine, job, "reduce", None, array, op, engine.island_ranks.index(own))
-    if engine.rank != own:
-        engine.compare(job)
-        return
-    made = message_programs_of("reduce", "driver", len(speakers), speakers.index(job.call.root))
-    run = _across(engine, job, made, speakers, None, array, array.size)
-    run.start()
-    engine.compare(job)
-    run.finish()
-
-
-def _reduce_scatter(engine: Islands, job: Job) -> None:
-    op, source, output = job.call.op, job.input, job.output
-    assert op is not None and source is not None and output is not None
-    if not _in_order(engine, op):
-        return follow(engine, job, "direct")
-    block, carried = output.size, _carried(engine)
-    deep = max(map(len, carried))
-    rows = source.reshape(engine.size, block)
-    here = engine.island_ranks.index(engine.rank)
-    if len(carried) == 1:
-        partial = rows[carried[0]]
-    else:
-        # What each rank of the island gets: the slices that it carries, its own first.
-        slab = engine.scratch("slab", len(carried) * deep * output.nbytes).view(source.dtype)
-        slab = slab.reshape(len(carried), deep, block)
-        for number, ranks in enumerate(carried):
-            for at, rank in enumerate(ranks):
-                slab[number, at] = rows[rank]
-            slab[number, len(ranks) :] = 0
-        partial = np.empty((deep, block), source.dtype)
-        _inside(engine, job, "reduce_scatter", slab.reshape(-1), partial.reshape(-1), op)
-    tag = job.tag()
-    sends = [
-        (engine.links.send(rank, _bytes(partial[at]), tag), partial)
-        for at, rank in enumerate(carried[here])
-        if rank != engine.rank and block
-    ]
-    parts: list[Flat] = []
-    receives = []
-    for island in engine.islands:
-        part = partial[0] if island is engine.island_ranks else np.empty(block, source.dtype)
-        parts.append(part)
-        if island is not engine.island_ranks and block:
-            receives.append(engine.links.receive(_carrier(island, engine.islands, engine.rank), _bytes(part), tag))
-    engine.compare(job)
-    for receive in receives:
-        receive.wait(job.left())
-    folding(op, job.dtype, engine.size)(parts, output, True)
-    for send, _ in sends:
-        send.wait(job.left())
+def _reduce(engine: Islands, job: Job, across: str) -> None:
+    array = job.output
+    assert array is not None
+    speakers, own = speakers_of(engine, job.call.root)
+    made = message_programs_of("reduce", across, len(speakers), speakers.index(job.call.root))
+    runs: list[Run] = []
+    for number, part in enumerate(_segments(array, engine.crossing.segment)):
+        if engine.rank == own:
+            runs.append(across_by(engine, job, made, speakers, None, part, part.size))
+            runs[-1].post()
+        inside(engine, job, "reduce", None, part, job.call.op, engine.local[own])
+        if runs:
+            runs[-1].start()
+        if number == 0:
+            compare_all(engine, job)
+        if runs and number >= _DEPTH:
+            runs[number - _DEPTH].finish()
+    for run in runs[-_DEPTH:]:
+        run.finish()
 
 
 # Copies ---------------------------------------------------------------------------------------------------------------
 
 
-def _broadcast(engine: Islands, job: Job) -> None:
+def _broadcast(engine: Islands, job: Job, across: str) -> None:
     array = job.output
     assert array is not None
-    speakers = _speakers(engine, job.call.root)
-    own = speakers[engine.islands.index(engine.island_ranks)]
-    made = message_programs_of(
-        "broadcast", "driver" if len(speakers) <= 3 else "tree", len(speakers), speakers.index(job.call.root)
-    )
-    segment = _BROADCAST_BYTES // job.dtype.itemsize
-    parts = [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
+    speakers, own = speakers_of(engine, job.call.root)
+    made = message_programs_of("broadcast", across, len(speakers), speakers.index(job.call.root))
+    parts = _segments(array, _BROADCAST_BYTES)
     runs = []
     if engine.rank == own:
-        runs = [_across(engine, job, made, speakers, None, part, part.size) for part in parts]
+        runs = [across_by(engine, job, made, speakers, None, part, part.size) for part in parts]
         for run in runs:
             run.start()
-    engine.compare(job)
+    compare_all(engine, job)
     for number, part in enumerate(parts):
         if runs and engine.rank != job.call.root:
             runs[number].finish()
-        _inside(engine, job, "broadcast", None, part, None, engine.island_ranks.index(own))
+        inside(engine, job, "broadcast", None, part, None, engine.local[own])
     for run in runs:
         run.finish()
 
 
-def _all_gather(engine: Islands, job: Job) -> None:
-    source, output = job.input, job.output
-    assert source is not None and output is not None
-    carried = _carried(engine)
-    here = engine.island_ranks.index(engine.rank)
-    block, deep = source.size, max(map(len, carried))
-    rows = output.reshape(engine.size, block)
-    tag = job.tag()
-    own = np.empty((deep, block), source.dtype) if len(carried) > 1 else None
-    receives = []
-    for at, rank in enumerate(carried[here]):
-        place = rows[rank] if own is None else own[at]
-        if rank == engine.rank:
-            place[...] = source
-        elif block:
-            receives.append(engine.links.receive(rank, _bytes(place), tag))
-    sends = [
-        engine.links.send(_carrier(island, engine.islands, engine.rank), _bytes(source), tag)
-        for island in engine.islands
-        if island is not engine.island_ranks and block
-    ]
-    engine.compare(job)
-    for receive in receives:
-        receive.wait(job.left())
-    if own is not None:
-        slab = engine.scratch("slab", len(carried) * own.nbytes).view(source.dtype).reshape(len(carried), deep, block)
-        _inside(engine, job, "all_gather", own.reshape(-1), slab.reshape(-1))
-        for number, ranks in enumerate(carried):
-            for at, rank in enumerate(ranks):
-                rows[rank] = slab[number, at]
-    for send in sends:
-        send.wait(job.left())
-
-
-# ---
-
-
-def _inside(
-    engine: Islands,
-    job: Job,
-    collective: str,
-    input: Flat | None,
-    output: Flat | None,
-    op: Op | None = None,
-    root: int = 0,
-) -> None:
-    """A collective of this island. An average divides later, where the last contribution comes in.
-
-    It has no limit of its own: whoever watches over the call ends it.
-    """
-    if len(engine.island_ranks) == 1:
-        return
-    op = OPS["sum"] if op is not None and op.averages else op
-    dtype = None if output is None else job.dtype.name
-    engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
-
-
-def _across(
-    engine: Islands,
-    job: Job,
-    made: MessagePrograms,
-    ranks: Sequence[int],
-    input: Flat | None,
-    output: Flat | None,
-    elements: int,
-    tag: int | None = None,
-) -> Run:
-    """A message program of some of the ranks."""
-    tag = job.tag() if tag is None else tag
-    fold = folding(job.call.op, job.dtype, engine.size)
-    number = list(ranks).index(engine.rank)
-    return Run(
-        made, number, ranks, engine.links, engine.memory, tag, input, output, elements, job.dtype, fold, job.left
-    )
-
-
-def _speakers(engine: Islands, root: int) -> list[int]:
-    """The rank of each island that crosses in a rooted collective: the root, elsewhere the first."""
-    return [root if root in island else island[0] for island in engine.islands]
-
-
-def _carrier(island: Sequence[int], islands: Sequence[Sequence[int]], rank: int) -> int:
-    """The rank of an island that carries, for its island, what concerns a rank of another one."""
-    at = next(group.index(rank) for group in islands if rank in group)
-    return island[at % len(island)]
-
-
-def _carried(engine: Islands) -> list[list[int]]:
-    """By rank of this island: the ranks that it carries for, itself first."""
-    carried = {rank: [rank] for rank in engine.island_ranks}
-    for island in engine.islands:
-        for rank in island if island is not engine.island_ranks else ():
-            carried[_carrier(engine.island_ranks, engine.islands, rank)].append(rank)
-    return list(carried.values())
+def _segments(array: Flat, bytes: int) -> list[Flat]:
+    """The parts of an array, of which one is on the wire while another is in shared memory."""
+    segment = max(1, bytes // array.itemsize)
+    return [array[start : start + segment] for start in range(0, max(1, array.size), segment)]
 
 
 def _units(engine: Islands) -> int:
@@ -391,7 +247,3 @@ def _units(engine: Islands) -> int:
 def _in_order(engine: Islands, op: Op) -> bool:
     """Whether folding island by island is allowed: an operation that is not commutative needs consecutive ranks."""
     return op.commutative or engine.in_rank_order
-
-
-def _bytes(array: Flat) -> Flat:
-    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,110 @@
+"""`allfold plan --hosts`: which schedule a call follows between hosts when it names no algorithm."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...bench.sizes import format_size, parse_sizes
+from ...collectives import COLLECTIVES, find_collective
+from ...engines.islands.crossing import BUILT_IN, Crossing, find_tuned
+from ...errors import UsageError
+from ...launch.spawn import ranks_per_host
+from ...price.cost.plan import MOST_COUNTED
+from ...registry import schedule
+from ..choose import one_rank_count, parse_hosts
+from ..terminal import write_json, write_lines, write_table
+
+_SIZES = "64K,64M"
+_HEAD = ("size", "collective", "follows", "with", "steps", "messages between hosts", "bytes out of the busiest host")
+
+
+def write_hosts(arguments: argparse.Namespace, collective: str | None) -> int:
+    for option in ("topology", "algorithms", "segments", "svg"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} is for a plan; --hosts says what a call without an algorithm does")
+    if arguments.sweep:
+        raise UsageError("--sweep is for a plan; --hosts says what a call without an algorithm does")
+    counts = _counts(arguments.hosts, arguments.ranks)
+    ends = np.cumsum(counts).tolist()
+    islands = [list(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
+    tuned = next((one.crossing for one in find_tuned() if one.hosts == tuple(counts)), None)
+    found = [
+        _what_follows(name, islands, size, tuned or BUILT_IN)
+        for size in parse_sizes(arguments.size or _SIZES)
+        for name in (COLLECTIVES if collective is None else [find_collective(collective).name])
+    ]
+    if arguments.json:
+        write_json(found)
+        return 0
+    told = "as tuned for these hosts" if tuned else "built in"
+    write_lines([f"Calls without an algorithm between {' + '.join(map(str, counts))} ranks, {told}"], arguments.color)
+    rows: list[list[str] | None] = []
+    for one in found:
+        rows += [None] if rows and rows[-1] and rows[-1][0] != format_size(one["size"]) else []
+        rows.append(_row(one))
+    write_table(_HEAD, rows, arguments.color, left=4)
+    if len(found) == 1:
+        words = _words(found[0])
+        write_lines(["", f"allfold show {words}", f"allfold verify {words}"], arguments.color)
+    return 0
+
+
+def _counts(hosts: str, ranks: str | None) -> list[int]:
+    wanted = parse_hosts(hosts)
+    if ranks is None and isinstance(wanted, int):
+        raise UsageError(
+            f"--hosts {hosts}: say how many ranks each host has (--hosts 4,4), or --ranks how many all have"
+        )
+    total = one_rank_count(ranks) if ranks is not None else sum(wanted)  # type: ignore[arg-type]
+    counts = ranks_per_host(total, wanted)
+    if len(counts) < 2 or total > MOST_COUNTED:
+        raise UsageError(f"--hosts {hosts}: expected at least two hosts, and at most {MOST_COUNTED:,} ranks")
+    return counts
+
+
+def _what_follows(collective: str, islands: Sequence[Sequence[int]], size: int, crossing: Crossing) -> dict[str, Any]:
+    name, parameters = crossing.schedule(collective, islands, size)
+    ranks = sum(map(len, islands))
+    made = schedule(collective, name, ranks, 0 if COLLECTIVES[collective].rooted else None, **parameters)
+    host = np.repeat(np.arange(len(islands)), [len(island) for island in islands])
+    source, destination = made.columns["source"], made.columns["destination"]
+    step = np.repeat(np.arange(made.steps), np.diff(made.starts))
+    crosses = host[source] != host[destination]
+    messages = np.unique(np.stack([step, source, destination])[:, crosses], axis=1)
+    out = float(np.bincount(host[source[crosses]], minlength=len(islands)).max()) / made.chunks
+    return {
+        "collective": collective,
+        "size": size,
+        "ranks": ranks,
+        "algorithm": name,
+        "parameters": parameters,
+        "steps": made.steps,
+        "messages_between_hosts": messages.shape[1],
+        "bytes_out_of_the_busiest_host": out if made.promise.carries_data else 0.0,
+    }
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    parts = " ".join(f"{key}={value}" for key, value in one["parameters"].items() if key != "groups")
+    return [
+        format_size(one["size"]),
+        one["collective"],
+        one["algorithm"],
+        parts,
+        str(one["steps"]),
+        str(one["messages_between_hosts"]),
+        f"{one['bytes_out_of_the_busiest_host']:.4g} S",
+    ]
+
+
+def _words(one: dict[str, Any]) -> str:
+    given = [
+        f"--with {key}={json.dumps(value, separators=(',', ':')) if key == 'groups' else value}"
+        for key, value in one["parameters"].items()
+    ]
+    return " ".join([one["algorithm"], "--collective", one["collective"], "--ranks", str(one["ranks"]), *given])
