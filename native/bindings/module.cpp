@@ -33,4 +33,5 @@ NB_MODULE(_native, module) {
     bind_communicator(module);
     bind_fold(module);
     bind_inspect(module);
+    bind_submit(module);
 }

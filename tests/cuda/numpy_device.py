@@ -9,12 +9,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
+from allfold.cuda.batch import COPY, FOLD, WRITE, Batch, Fold
 from allfold.cuda.kernels import can_fold
 from allfold.dtypes import find_dtype
 from allfold.ops import OPS
@@ -123,45 +125,19 @@ class NumpyDevice:
     def close(self, pointer: int) -> None:
         os.close(self.memory.pop(pointer)[0])
 
-    def write_value(self, stream: int, pointer: int, value: int) -> None:
-        word = ctypes.c_uint32.from_address(pointer)
-        self._streams[stream].put(lambda: setattr(word, "value", value & 0xFFFFFFFF))
-
-    def wait_for_value(self, stream: int, pointer: int, value: int) -> None:
-        word = ctypes.c_uint32.from_address(pointer)
-
-        def wait() -> None:
-            while (word.value - value) & 0xFFFFFFFF >= 1 << 31:
-                time.sleep(0.0002)
-
-        self._streams[stream].put(wait)
-
     def can_fold(self, op: str, dtype: str) -> bool:
         return can_fold(op, dtype)
 
-    def fold(
-        self,
-        stream: int,
-        op: str,
-        dtype: str,
-        sources: Sequence[int],
-        destinations: Sequence[int],
-        elements: int,
-        divisor: int,
-    ) -> None:
-        kind = find_dtype(dtype)
-
-        def at(pointer: int) -> np.ndarray[Any, Any]:
-            size = elements * kind.itemsize
-            return np.frombuffer((ctypes.c_char * size).from_address(pointer), kind.carrier)
-
-        def run() -> None:
-            result = OPS["sum" if op == "avg" else op].fold([at(one) for one in sources], kind)
-            for one in destinations:
-                at(one)[...] = result / divisor if divisor > 1 else result
-
-        self.folds += 1
-        self._streams[stream].put(run)
+    def submit(self, stream: int, batch: Batch, base: int) -> None:
+        for kind, first, second, third in batch.rows:
+            if kind == COPY:
+                self.copy(first, second, third, stream)
+            elif kind == FOLD:
+                self.folds += 1
+                self._streams[stream].put(partial(_fold, batch.folds[first]))
+            else:
+                word, value = ctypes.c_uint32.from_address(first), (second + base) & 0xFFFFFFFF
+                self._streams[stream].put(partial(_write if kind == WRITE else _wait, word, value))
 
     # For tests -------------------------------------------------------------------------------------------------------
 
@@ -186,3 +162,24 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self.memory.__array_interface__ | {"version": 3, "stream": self.stream}
+
+
+def _write(word: ctypes.c_uint32, value: int) -> None:
+    word.value = value
+
+
+def _wait(word: ctypes.c_uint32, value: int) -> None:
+    while (word.value - value) & 0xFFFFFFFF >= 1 << 31:
+        time.sleep(0.0002)
+
+
+def _fold(one: Fold) -> None:
+    kind = find_dtype(one.dtype)
+
+    def at(pointer: int) -> np.ndarray[Any, Any]:
+        size = one.elements * kind.itemsize
+        return np.frombuffer((ctypes.c_char * size).from_address(pointer), kind.carrier)
+
+    result = OPS["sum" if one.op == "avg" else one.op].fold([at(pointer) for pointer in one.sources], kind)
+    for pointer in one.destinations:
+        at(pointer)[...] = result / one.divisor if one.divisor > 1 else result

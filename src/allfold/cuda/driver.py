@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from .. import _native
+from ..dtypes import find_dtype
 from ..errors import DeviceError
 from . import kernels
+from .batch import FOLD, Batch
 
 _NOT_READY, _OUT_OF_MEMORY = 600, 2
 _POINTER_CONTEXT = 1
 _NON_BLOCKING, _NO_TIMING = 1, 2
 _PORTABLE_MAPPED = 3
-_AT_LEAST = 0
+_SUBMITTED = ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2", "cuMemcpyAsync", "cuLaunchKernel")
 _OPEN_LAZILY = 1
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # attributes of a device
 _GONE = {4: "the process is ending", 46: "other processes have the GPU to themselves", 100: "there is no GPU"}
@@ -83,27 +88,13 @@ class Device(Protocol):
     def open(self, handle: bytes) -> int: ...
     def close(self, pointer: int) -> None: ...
 
-    def write_value(self, stream: int, pointer: int, value: int) -> None:
-        """When the stream has come this far, and all that it wrote is visible, write a number of 32 bits."""
-        ...
-
-    def wait_for_value(self, stream: int, pointer: int, value: int) -> None:
-        """Let the stream wait until a number of 32 bits is at least `value`, or has gone round past it."""
-        ...
-
     def can_fold(self, op: str, dtype: str) -> bool: ...
 
-    def fold(
-        self,
-        stream: int,
-        op: str,
-        dtype: str,
-        sources: Sequence[int],
-        destinations: Sequence[int],
-        elements: int,
-        divisor: int,
-    ) -> None:
-        """Combine arrays from left to right, and write the result to all destinations."""
+    def submit(self, stream: int, batch: Batch, base: int) -> None:
+        """Put a batch into a stream; `base` is added to its values, which are numbers of 32 bits that go round.
+
+        A write comes when all that the stream wrote before is visible; a wait lasts until the word is at least its value.
+        """
         ...
 
 
@@ -123,6 +114,9 @@ class Driver:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._kernels: dict[tuple[object, ...], int] = {}
+        self._functions = np.array(
+            [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _SUBMITTED], np.uint64
+        )
         self._attributes: dict[tuple[int, int], int] = {}
         self._call("cuInit", ctypes.c_uint(0))
 
@@ -222,39 +216,29 @@ class Driver:
     def close(self, pointer: int) -> None:
         self._call("cuIpcCloseMemHandle", _address(pointer))
 
-    def write_value(self, stream: int, pointer: int, value: int) -> None:
-        number = ctypes.c_uint32(value & 0xFFFFFFFF)
-        self._call("cuStreamWriteValue32_v2", _address(stream), _address(pointer), number, ctypes.c_uint(0))
-
-    def wait_for_value(self, stream: int, pointer: int, value: int) -> None:
-        number = ctypes.c_uint32(value & 0xFFFFFFFF)
-        self._call("cuStreamWaitValue32_v2", _address(stream), _address(pointer), number, ctypes.c_uint(_AT_LEAST))
-
     def can_fold(self, op: str, dtype: str) -> bool:
         return kernels.can_fold(op, dtype) and kernels.compiler() is not None
 
-    def fold(
-        self,
-        stream: int,
-        op: str,
-        dtype: str,
-        sources: Sequence[int],
-        destinations: Sequence[int],
-        elements: int,
-        divisor: int,
-    ) -> None:
-        kernel = self._kernel(op, dtype, len(sources))
-        given = kernels.Arguments.of(sources, destinations, elements, divisor)
-        blocks = max(1, min(-(-elements * given.element_bytes(dtype) // (16 * kernels.THREADS)), self._most_blocks()))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(given))
-        self._call(
-            "cuLaunchKernel",
-            _address(kernel),
-            *(ctypes.c_uint(count) for count in (blocks, 1, 1, kernels.THREADS, 1, 1, 0)),
-            _address(stream),
-            pointers,
-            None,
-        )
+    def submit(self, stream: int, batch: Batch, base: int) -> None:
+        if batch.prepared is None:
+            batch.prepared = self._prepared(batch)
+        rows, arguments = batch.prepared
+        done, status = _native.submit(self._functions, stream, rows, arguments, kernels.THREADS, base & 0xFFFFFFFF)
+        if status:
+            self._check(_SUBMITTED[int(rows[done, 0])], status)
+
+    def _prepared(self, batch: Batch) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """The rows as the extension takes them, and the arguments of the kernels."""
+        rows = np.array(batch.rows, np.int64).reshape(-1, 4)
+        size = ctypes.sizeof(kernels.Arguments)
+        arguments = bytearray(size * len(batch.folds))
+        for number, (row, one) in enumerate(zip(np.flatnonzero(rows[:, 0] == FOLD), batch.folds, strict=True)):
+            given = kernels.Arguments.of(one.sources, one.destinations, one.elements, one.divisor)
+            arguments[number * size : (number + 1) * size] = bytes(given)
+            packs = -(-one.elements * find_dtype(one.dtype).itemsize // 16)
+            blocks = max(1, min(-(-packs // kernels.THREADS), self._most_blocks()))
+            rows[row, 1:] = self._kernel(one.op, one.dtype, len(one.sources)), blocks, number * size
+        return rows, np.frombuffer(arguments or b"\0", np.uint8)
 
     def _most_blocks(self) -> int:
         """As many as run at once: each thread then does several pieces of the arrays."""

@@ -145,10 +145,6 @@ class Arguments(ctypes.Structure):
         made.aligned = all(pointer % 16 == 0 for pointer in (*sources, *destinations))
         return made
 
-    @staticmethod
-    def element_bytes(dtype: str) -> int:
-        return find_dtype(dtype).itemsize
-
 
 def can_fold(op: str, dtype: str) -> bool:
     if dtype not in _TYPES or op not in _OPS:

@@ -31,14 +31,17 @@ import numpy as np
 
 from ..collectives import COLLECTIVES, NOTHING
 from ..division import chunk_bounds
+from ..dtypes import DTYPES
 from ..engines.engine import FAILURES, Call
 from ..engines.shared_memory.engine import SharedMemory
-from ..errors import AllfoldError, DeviceError, MismatchError, RankLost, UsageError
+from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
+from ..ops import OPS
 from ..programs.compile import INPUT, WORK, Programs
 from ..proved import programs_of
 from ..registry import AnyAlgorithm
 from ..schedule import Schedule
 from ..wording import name_ranks
+from .batch import Batch
 from .driver import Device
 from .kernels import MOST_ARRAYS
 from .staging import OnDevice
@@ -53,7 +56,20 @@ _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
 
+_CALLS_KEPT, _CALL_BYTES = 1024, 64
+_MOST_BATCHES = 1024
+_OP_NAMES, _DTYPE_NAMES = tuple(OPS), tuple(DTYPES)
+
 Slot = tuple[int, int, int]  # rank, space, index
+
+
+class _After(NamedTuple):
+    """What a call leaves: areas used, and progress counted from before it."""
+
+    areas: int
+    settled: int
+    base: int
+    seen: list[int]
 
 
 class Instruction(NamedTuple):
@@ -82,15 +98,12 @@ class Program:
 
 
 class Launched:
-    """A call in the stream, and what is known of it."""
+    """A call in the stream, until it is over and known to be the same on all ranks."""
 
-    def __init__(self, runner: Runner, words: np.ndarray[Any, Any], table: np.ndarray[Any, Any], ticket: Any) -> None:
-        self.words, self.table, self.ticket = words, table, ticket
+    def __init__(self, number: int, name: str, deadline: float) -> None:
+        self.number, self.name, self.deadline = number, name, deadline
         self.event: int | None = None
-        self._runner = runner
-
-    def error(self) -> BaseException | None:
-        return self._runner.failure
+        self.is_compared = False
 
 
 class Runner:
@@ -103,10 +116,12 @@ class Runner:
         self.arena = self._page = 0
         self._arenas: list[int] = []
         self._flags: list[np.ndarray[Any, Any]] = []
+        self._calls: list[np.ndarray[Any, Any]] = []  # by rank: what it called last
         self._words: list[int] = []
         self._watches: list[int] = []
-        self._base = self._settled = self._areas_used = 0
-        self._seen = [0] * engine.size
+        self._base = self._settled = self._areas_used = self._made = 0
+        self._batches: dict[tuple[Any, ...], tuple[Batch, _After]] = {}
+        self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
         self._changed, self._looking = threading.Condition(), threading.Lock()
         self._is_closed = False
@@ -120,7 +135,7 @@ class Runner:
         """Exchange arenas and words with all ranks. If one cannot, all raise."""
         device, engine = self._device, self.engine
         arena = engine.members[engine.rank].arena
-        self._page = arena.allocate(2 * _PAGE)
+        self._page = arena.allocate(2 * _PAGE + _CALLS_KEPT * _CALL_BYTES)
         trouble, handle, identity = "", bytes(64), bytes(16)
         try:
             identity = device.identity()
@@ -138,7 +153,9 @@ class Runner:
                     self._arenas.append(self.arena if rank == engine.rank else device.open(theirs))
                     # A whole page of its own in the middle of the two, since pages are what is registered.
                     start = -(-page // _PAGE) * _PAGE
-                    flags = engine.members[rank].arena.view(start, _PAGE)
+                    memory = engine.members[rank].arena.view(start, _PAGE + _CALLS_KEPT * _CALL_BYTES)
+                    flags = memory[:_PAGE]
+                    self._calls.append(memory[_PAGE:].view(np.int64).reshape(_CALLS_KEPT, -1))
                     device.register(flags.ctypes.data, _PAGE)
                     self._flags.append(flags.view(np.uint32))
                     self._words.append(device.reached_at(flags.ctypes.data))
@@ -152,6 +169,7 @@ class Runner:
             failed = [rank for rank, one in enumerate(well) if not one[0]]
             raise DeviceError(trouble or f"{name_ranks(failed)} cannot reach the others' memory on the GPU")
         self._flags[engine.rank][:] = 0
+        self._calls[engine.rank][:] = 0
         self._exchanged(b"\0")
 
     def _exchanged(self, own: bytes) -> list[bytes]:
@@ -169,48 +187,51 @@ class Runner:
 
     def enqueue(
         self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int, algorithm: AnyAlgorithm
-    ) -> Launched:
+    ) -> None:
         """Put a call into a stream, always the same one."""
-        if self._is_closed:
-            raise UsageError(f"{call.collective}: this communicator is closed")
-        if self.failure is not None:
-            raise self.failure
-        launched = self.announce(call, source, target)
+        launched = self._announce(call, source, target)
+        timeout = self.engine.timeout if call.timeout is None else call.timeout
+        launched.deadline = time.monotonic() + timeout
         try:
             with self._device.within(self._context):
-                self._launch(call, self._program(call, algorithm), source, target, stream)
+                self._launch(call, algorithm, source, target, stream)
                 launched.event = self._device.new_event(stream)
         except BaseException as error:
             self.fail(error)
             raise
         self._keep(launched)
-        return launched
 
     def accompany(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> None:
-        """The same for a call that somebody else puts into the stream: only compare it."""
-        if self.failure is not None:
-            raise self.failure
-        self._keep(self.announce(call, source, target))
+        """For a call that somebody else puts into the stream: only compare it."""
+        self._keep(self._announce(call, source, target))
 
     def _keep(self, launched: Launched) -> None:
-        with self._changed:
-            self._launched.append(launched)
-            self._changed.notify()
+        self._launched.append(launched)
+        if len(self._launched) == 1:
+            with self._changed:
+                self._changed.notify()
 
-    def announce(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Launched:
-        """Tell the other ranks what is called here; the answer is compared later."""
+    def _announce(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Launched:
+        """Write down what is called here, for the other ranks to compare."""
+        if self._is_closed:
+            raise UsageError(f"{call.collective}: this communicator is closed")
+        if self.failure is not None:
+            raise self.failure
         array = source or target
-        words = np.zeros(8, np.int64)
-        if array is not None:
-            words[1] = _elements(call, source, target, self.engine.size)
-            words[3:5] = struct.unpack("=qq", array.dtype.name.encode().ljust(16, b"\0"))
-        words[0] = _NAMES.index(call.collective)
-        words[5] = call.root
-        if call.op is not None:
-            words[6:8] = struct.unpack("=qq", call.op.name.encode()[:16].ljust(16, b"\0"))
-        table = np.empty((self.engine.size, len(words)), np.int64)
-        ticket = self.engine.run(Call("all_gather", words, table, None, 0, None, call.timeout, None), True)
-        return Launched(self, words, table, ticket)
+        assert array is not None
+        op = 0 if call.op is None else _OP_NAMES.index(call.op.name) + 1 if call.op.name in _OP_NAMES else -1
+        facts = (
+            self._made + 1,
+            _NAMES.index(call.collective),
+            _elements(call, source, target, self.engine.size),
+            _DTYPE_NAMES.index(array.dtype.name),
+            op,
+            call.root,
+        )
+        # Other processes may see parts of it in any order: the check says when it is all there.
+        self._calls[self.engine.rank][self._made % _CALLS_KEPT] = (*facts, hash(facts), 0)
+        self._made += 1
+        return Launched(self._made, call.collective, float("inf"))
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
@@ -219,12 +240,46 @@ class Runner:
         return _compiled(programs_of(call.collective, algorithm, self.engine.size, root, "private"), self.engine.rank)
 
     def _launch(
-        self, call: Call, program: Program, source: OnDevice | None, target: OnDevice | None, stream: int
+        self, call: Call, algorithm: AnyAlgorithm, source: OnDevice | None, target: OnDevice | None, stream: int
     ) -> None:
-        device, rank, size = self._device, self.engine.rank, self.engine.size
+        base = self._base
+        ahead = (self._settled - base, *(seen - base for seen in self._seen))
+        where = (*(source or ())[:2], None, *(target or ())[:2])
+        kind = (source or target).dtype.name  # type: ignore[union-attr]
+        key = (
+            call.collective,
+            algorithm,
+            call.op and call.op.name,
+            call.root,
+            kind,
+            where,
+            self._areas_used & 1,
+            ahead,
+        )
+        found = self._batches.get(key)
+        if found is None:
+            if len(self._batches) >= _MOST_BATCHES:
+                self._batches.clear()
+            found = self._batches[key] = self._batch(call, self._program(call, algorithm), source, target, ahead)
+        batch, after = found
+        self._device.submit(stream, batch, base)
+        self._areas_used += after.areas
+        self._settled, self._base = base + after.settled, base + after.base
+        self._seen = [base + seen for seen in after.seen]
+
+    def _batch(
+        self,
+        call: Call,
+        program: Program,
+        source: OnDevice | None,
+        target: OnDevice | None,
+        ahead: tuple[int, ...],
+    ) -> tuple[Batch, _After]:
+        """A call as a batch, and what holds after it. All progress counts from what this rank has before the call."""
+        rank, size, batch = self.engine.rank, self.engine.size, Batch()
         array = source or target
         assert array is not None
-        item = array.dtype.itemsize
+        item, (settled, *seen), areas_used = array.dtype.itemsize, ahead, self._areas_used
         bounds = chunk_bounds(_elements(call, source, target, size), program.chunks).tolist()
         longest = max(end - start for start, end in pairwise(bounds))
         segment, segments = longest, 1
@@ -236,31 +291,30 @@ class Runner:
 
         def wait(peer: int, value: int) -> None:
             # What the stream has waited for once, it need not wait for again.
-            if peer != rank and self._seen[peer] < value:
-                self._seen[peer] = value
-                device.wait_for_value(stream, self._words[rank] + peer * _WORD_BYTES, value)
+            if peer != rank and seen[peer] < value:
+                seen[peer] = value
+                batch.wait(self._words[rank] + peer * _WORD_BYTES, value)
 
         def publish(value: int) -> None:
             for peer in range(size):
                 if peer != rank:
-                    device.write_value(stream, self._words[peer] + rank * _WORD_BYTES, value)
+                    batch.write(self._words[peer] + rank * _WORD_BYTES, value)
 
         def at(slot: Slot, start: int) -> int:
             owner, space, index = slot
             if space == WORK:
-                return int(self._arenas[owner] + (self._areas_used & 1) * AREA_BYTES + index * segment * item)
+                return int(self._arenas[owner] + (areas_used & 1) * AREA_BYTES + index * segment * item)
             given = source if space == INPUT else target
             assert given is not None and owner == rank
             return int(given.pointer + (bounds[index] - bounds[program.origins[space != INPUT]] + start) * item)
 
         for peer in range(size):
-            wait(peer, self._settled)
-        begin = self._base + 1
+            wait(peer, settled)
         for number in range(segments):
-            here = begin + number * program.stride
+            here = 1 + number * program.stride
             if number == 1:
                 for peer in range(size):
-                    wait(peer, self._base)
+                    wait(peer, 0)
             for position, one in enumerate(program.instructions):
                 for peer, count in one.waits:
                     wait(peer, here + count)
@@ -271,39 +325,39 @@ class Runner:
                 start = min(length, number * segment)
                 elements = min(length, start + segment) - start
                 if one.sources and elements:
-                    sources = [at(slot, start) for slot in one.sources]
-                    self._fold(
-                        call, stream, array, sources, [at(slot, start) for slot in one.destinations], elements, one
-                    )
+                    sources, destinations = ([at(slot, start) for slot in slots] for slots in one[2:4])
+                    self._fold(batch, call, array, sources, destinations, elements, one.complete)
                 if one.announce:
                     publish(here + position + 1)
-            self._areas_used += not program.one_area
-        self._areas_used += program.one_area
-        last = begin + (segments - 1) * program.stride
+            areas_used += not program.one_area
+        areas_used += program.one_area
+        last = 1 + (segments - 1) * program.stride
         for peer, count in program.leave:
             wait(peer, last + count)
-        self._settled = last if segments > 1 and not program.one_area else self._base
-        self._base = begin + segments * program.stride + 1
-        publish(self._base)
+        end = 2 + segments * program.stride
+        publish(end)
+        seen[rank] = end
+        settled = last if segments > 1 and not program.one_area else 0
+        return batch, _After(areas_used - self._areas_used, settled, end, seen)
 
     def _fold(
         self,
+        batch: Batch,
         call: Call,
-        stream: int,
         array: OnDevice,
         sources: list[int],
         destinations: list[int],
         elements: int,
-        one: Instruction,
+        complete: bool,
     ) -> None:
         if len(sources) == 1:
             for destination in destinations:
                 if destination != sources[0]:
-                    self._device.copy(destination, sources[0], elements * array.dtype.itemsize, stream)
+                    batch.copy(destination, sources[0], elements * array.dtype.itemsize)
             return
         assert call.op is not None
-        divisor = self.engine.size if call.op.averages and one.complete else 1
-        self._device.fold(stream, call.op.name, array.dtype.name, sources, destinations, elements, divisor)
+        divisor = self.engine.size if call.op.averages and complete else 1
+        batch.fold(call.op.name, array.dtype.name, sources, destinations, elements, divisor)
 
     # Meanwhile -------------------------------------------------------------------------------------------------------
 
@@ -315,14 +369,13 @@ class Runner:
     def _look(self) -> bool:
         if self.failure is not None:  # streams of peers may have written again
             self.fail(self.failure)
-        for launched in list(self._launched):
-            if launched.ticket is not None and launched.ticket.done():
-                try:
-                    launched.ticket.raise_error()
-                    _compare(launched.table, self.engine.label)
-                except AllfoldError as error:
-                    self.fail(error)
-                launched.ticket = None
+        try:
+            for launched in list(self._launched):
+                launched.is_compared = launched.is_compared or self.failure is not None or self._compare(launched)
+                if not launched.is_compared:
+                    break  # a rank that has not made this call has not made later ones
+        except AllfoldError as error:
+            self.fail(error)
         dead = [bool(select.select([watch], [], [], 0)[0]) for watch in self._watches]
         if any(dead):
             others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
@@ -334,14 +387,39 @@ class Runner:
                 )
         return not self._all_over()
 
+    def _compare(self, launched: Launched) -> bool:
+        """Whether all ranks have made this call; raises if they made different ones, or come too late."""
+        rows = [calls[(launched.number - 1) % _CALLS_KEPT].tolist() for calls in self._calls]
+        missing = [
+            rank
+            for rank, row in enumerate(rows)
+            if row[0] < launched.number or (row[0] == launched.number and row[6] != hash(tuple(row[:6])))
+        ]
+        if missing:
+            if time.monotonic() >= launched.deadline:
+                raise CollectiveTimeout(
+                    f"{launched.name}: {name_ranks(missing)} did not come in time (call {launched.number} of "
+                    f"{self.engine.label} on the GPU)"
+                )
+            return False
+        if any(row[0] > launched.number for row in rows):
+            return True  # so far ahead that its record is gone: it has waited for all others since
+        by_call: dict[str, list[int]] = {}
+        for rank, row in enumerate(rows):
+            by_call.setdefault(_in_words(row), []).append(rank)
+        if len(by_call) > 1:
+            came = ", ".join(f"{name_ranks(ranks)} came with {words}" for words, ranks in by_call.items())
+            raise MismatchError(f"{came} (call {launched.number} of {self.engine.label} on the GPU)")
+        return True
+
     def is_compared(self) -> bool:
-        return self.failure is not None or all(one.ticket is None for one in list(self._launched))
+        return self.failure is not None or all(one.is_compared for one in list(self._launched))
 
     def _all_over(self) -> bool:
         with self._device.within(self._context):
             while self._launched:
                 launched = self._launched[0]
-                if launched.ticket is not None and self.failure is None:
+                if not launched.is_compared and self.failure is None:
                     return False
                 if launched.event is not None:
                     if not self._device.is_over(launched.event):
@@ -410,23 +488,10 @@ def _watch(reference: weakref.ref[Runner], changed: threading.Condition) -> None
                 changed.wait(1.0)
 
 
-def _compare(table: np.ndarray[Any, Any], label: str) -> None:
-    """Raise if ranks called different things."""
-    if (table == table[0]).all():
-        return
-    said = [_in_words(row) for row in table.tolist()]
-    by_call: dict[str, list[int]] = {}
-    for rank, words in enumerate(said):
-        by_call.setdefault(words, []).append(rank)
-    came = ", ".join(f"{name_ranks(ranks)} with {words}" for words, ranks in by_call.items())
-    raise MismatchError(f"ranks of {label} made different calls on the GPU: {came}")
-
-
 def _in_words(row: list[int]) -> str:
-    dtype, op = (struct.pack("=qq", *row[at : at + 2]).rstrip(b"\0").decode() for at in (3, 6))
-    promise = COLLECTIVES[_NAMES[row[0]]]
-    root = f" root {row[5]}" if promise.rooted else ""
-    return f"{promise.name} {dtype}[{row[1]}]{f' {op}' if op else ''}{root}"
+    promise = COLLECTIVES[_NAMES[row[1]]]
+    op = f" {_OP_NAMES[row[4] - 1]}" if row[4] > 0 else " an operation of its own" if row[4] else ""
+    return f"{promise.name} {_DTYPE_NAMES[row[3]]}[{row[2]}]{op}{f' root {row[5]}' if promise.rooted else ''}"
 
 
 def _elements(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:

@@ -18,6 +18,7 @@ from ..engines.shared_memory.engine import SharedMemory
 from ..errors import DeviceError
 from ..ops import OPS
 from ..registry import AnyAlgorithm
+from .batch import Batch
 from .driver import Device
 from .runner import Runner
 from .staging import OnDevice, Staging
@@ -26,7 +27,7 @@ STAGED_UP_TO = 512 << 10
 """Bytes of the whole array, where processes take turns on the GPU."""
 ONE_ROUND_UP_TO = 4 << 20
 """Bytes up to which every rank folds the whole array (one wait), where they do not; beyond, each rank its share."""
-_TURN_SECONDS = 50e-6
+_TURN_SECONDS, _TRIAL_SECONDS = 50e-6, 0.02
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,8 @@ class Ways:
         return self.staging.error()
 
     def is_compared(self) -> bool:
-        """Whether it is known that all ranks made the same calls."""
-        if self.runner is None:
+        """Whether it is known that all ranks made the same calls, or that something else went wrong."""
+        if self.runner is None or self.error() is not None:
             return True
         self.runner.look()
         return self.runner.is_compared()
@@ -94,17 +95,20 @@ class Ways:
 
 def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
     """Whether the processes have the GPU one after the other: then even the shortest kernel takes long."""
-    engine, word = runner.engine, runner.arena
+    engine, word, batch = runner.engine, runner.arena, Batch()
+    batch.fold("sum", "int32", [word, word], [word], 1, 1)
     with device.within(context):
         stream = device.new_stream()
-        engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
-        device.fold(stream, "sum", "int32", [word, word], [word], 1, 1)
+        device.submit(stream, batch, 0)  # makes the kernel
         device.synchronize(stream)
-        began = time.monotonic()
-        for _ in range(10):
-            device.fold(stream, "sum", "int32", [word, word], [word], 1, 1)
+        engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
+        # Long enough that all ranks do it at the same time.
+        began, many = time.monotonic(), 0
+        while time.monotonic() < began + _TRIAL_SECONDS:
+            device.submit(stream, batch, 0)
             device.synchronize(stream)
-        seconds = np.array([(time.monotonic() - began) / 10])
+            many += 1
+        seconds = np.array([_TRIAL_SECONDS / many])
     # The slowest rank decides for all.
     engine.run(Call("all_reduce", None, seconds, OPS["max"], 0, None, None, None), False)
     return bool(seconds[0] > _TURN_SECONDS)
