@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..schedule import Schedule
-from .rows import Ints, Lists, lists_of
+from ..symbolic import order_of
+from .rows import Ints, Lists, lists_of, starts_of
 from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place
 from .waits import find_waits
 
@@ -60,8 +61,14 @@ class Programs:
     ended this one they hear from it in the next call, and nobody needs to know earlier."""
 
     @property
+    def length(self) -> Ints:
+        """By rank: how many instructions it has."""
+        length: Ints = self.starts[1:] - self.starts[:-1]
+        return length
+
+    @property
     def rank(self) -> Ints:
-        return np.repeat(np.arange(self.schedule.ranks), np.diff(self.starts))
+        return np.arange(self.schedule.ranks).repeat(self.length)
 
     def describe(self, rank: int) -> str:
         """One rank's program, one line per instruction."""
@@ -120,24 +127,24 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     rank = versions.rank[version]
 
     # The order within a program: by step. Ranks begin with different peers, so that they do not all crowd one.
-    first_operand = np.searchsorted(versions.reader, version)
-    folds = kind == 1
-    peer = np.zeros(len(version), np.int64)
-    peer[folds] = versions.rank[versions.operand[first_operand[folds]]] - rank[folds]
-    peer[~folds] = versions.chunk[version[~folds]] - rank[~folds]
-    order = np.lexsort((peer % schedule.ranks, kind, step, rank))
+    peer = versions.chunk[version]
+    peer[kind == 1] = versions.rank[versions.operand[versions.begin[fold]]]
+    peer = (peer - rank) % schedule.ranks
+    order = order_of((((rank * (schedule.steps + 2) + step + 1) * 3) + kind) * schedule.ranks + peer)
+    del peer
     kind, version, step, rank = kind[order], version[order], step[order], rank[order]
-    starts = np.searchsorted(rank, np.arange(schedule.ranks + 1))
+    starts = starts_of(rank, schedule.ranks)
     row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
-    row_of[version[kind == 1]] = np.flatnonzero(kind == 1)
+    folds = (kind == 1).nonzero()[0]
+    row_of[version[folds]] = folds
 
     # Sources: a rank reads its own operand from its own copy, a peer's from where peers may read it.
     made = row_of[versions.reader]
-    read = np.flatnonzero(made >= 0)
+    read = (made >= 0).nonzero()[0]
     operand = versions.operand[read]
     own = versions.rank[operand] == rank[made[read]]
     slot = np.where(own & (places.local[operand] >= 0), places.local[operand], places.shared[operand])
-    local = np.flatnonzero(kind != 1)
+    local = (kind != 1).nonzero()[0]
     local_slot = places.local[version[local]]
     sources = lists_of(
         np.concatenate([made[read], local]),
@@ -160,13 +167,13 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     both = (places.shared[folded] >= 0) & (places.local[folded] != places.shared[folded])
     both &= places.producer[folded] == folded
     write(at[both], folded[both], places.local[folded[both]])
-    published = np.flatnonzero(kind == 0)
+    published = (kind == 0).nonzero()[0]
     write(published, version[published], places.shared[version[published]])
     early = published[
         versions.final[version[published]] & (places.local[version[published]] != home[version[published]])
     ]
     write(early, version[early], home[version[early]])
-    brought = np.flatnonzero(kind == 2)
+    brought = (kind == 2).nonzero()[0]
     write(brought, version[brought], home[version[brought]])
     destinations = lists_of(join(row), join(owner), join(target), len(version))
 
@@ -206,10 +213,11 @@ def _publications(
         announce[starts[lists.rank] + lists.value - 1] = True
         if lists is not reuse:  # which only later segments wait for
             in_call[starts[lists.rank] + lists.value - 1] = True
-    owner = np.repeat(np.arange(ranks), np.diff(starts))
-    has_leave = np.diff(leave.starts) > 0
+    length = starts[1:] - starts[:-1]
+    owner = np.arange(ranks).repeat(length)
+    has_leave = leave.sizes > 0
     is_last = np.zeros(len(owner), bool)
-    is_last[starts[1:][np.diff(starts) > 0] - 1] = True
+    is_last[starts[1:][length > 0] - 1] = True
     spoken = np.zeros(ranks, bool)
     spoken[owner[announce & (~is_last | has_leave[owner])]] = True
     awaited = np.zeros(ranks, bool)
@@ -225,17 +233,17 @@ def _publications(
 def _pack_work(sources: Lists, destinations: Lists, ranks: int, width: int) -> tuple[Lists, Lists, Ints]:
     """Number the work slots that are used from 0, rank by rank, and say how many each rank needs."""
     floor, span = WORK * width, 2 * width
-    both = [(lists.rank, lists.value) for lists in (sources, destinations)]
-    used = [owner[value >= floor] * span + value[value >= floor] - floor for owner, value in both]
-    slots = np.unique(np.concatenate(used))
-    owner = slots // span
-    begin = np.searchsorted(owner, np.arange(ranks + 1))
-    packed = np.arange(len(slots)) - begin[owner]
+    works = [(lists.value >= floor).nonzero()[0] for lists in (sources, destinations)]
+    if not any(map(len, works)):
+        return sources, destinations, np.zeros(ranks, np.int64)
+    used = np.zeros(ranks * span, bool)
+    for lists, work in zip((sources, destinations), works, strict=True):
+        used[lists.rank[work] * span + lists.value[work] - floor] = True
+    packed = np.cumsum(used.reshape(ranks, span), axis=1)
 
-    def pack(lists: Lists) -> Lists:
-        work = np.flatnonzero(lists.value >= floor)
+    def pack(lists: Lists, work: Ints) -> Lists:
         value = lists.value.copy()
-        value[work] = floor + packed[np.searchsorted(slots, lists.rank[work] * span + value[work] - floor)]
+        value[work] = floor + packed[lists.rank[work], value[work] - floor] - 1
         return Lists(lists.starts, lists.rank, value)
 
-    return pack(sources), pack(destinations), np.diff(begin)
+    return pack(sources, works[0]), pack(destinations, works[1]), packed[:, -1].copy()
