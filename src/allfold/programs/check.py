@@ -17,6 +17,8 @@ Nothing here knows how programs are made. For the programs themselves, with as m
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +28,7 @@ from ..errors import ScheduleError
 from ..symbolic import State, combined, order_of, rounded
 from .compile import INPUT, OUTPUT, WORK, Programs
 from .happens_before import Clocks, rounds_of
-from .rows import Ints, Lists, by_round, lists_of, starts_of
+from .rows import Ints, Lists, lists_of, starts_of, taken
 
 SEGMENTS = 3
 """Enough for any number: there are two work areas, so two segments that are further apart have one between them that
@@ -184,16 +186,12 @@ def _check_order(programs: Programs, segments: int, clocks: Clocks) -> None:
     order = order_of(clocks.when[later])
     earlier, later = earlier[order], later[order]
     bounds = starts_of(clocks.when[later], len(clocks.rounds)).tolist()
-    row_in_round = np.zeros(programs.schedule.ranks, np.int64)
-    rank_before, rank_after = clocks.rank[earlier], clocks.rank[later]
-    index = earlier - clocks.starts[rank_before]
-    for number, rows in enumerate(clocks.rounds):
+    rank, place = clocks.rank[earlier], clocks.place[later]
+    index = earlier - clocks.starts[rank]
+    for number in range(len(clocks.rounds)):
         clock = clocks.advance(number)
         here = slice(bounds[number], bounds[number + 1])
-        if here.start == here.stop:
-            continue
-        row_in_round[clocks.rank[rows]] = np.arange(len(rows))
-        unordered = clock[row_in_round[rank_after[here]], rank_before[here]] <= index[here]
+        unordered = clock[place[here], rank[here]] <= index[here]
         if unordered.any():
             at = here.start + int(unordered.argmax())
             _refuse_order(programs, clocks, int(earlier[at]), int(later[at]))
@@ -284,38 +282,42 @@ def _check_results(programs: Programs, rounds: list[Ints], state: State) -> None
     bits[:, begin] = begun.bits.reshape(ranks, width)
     count[:, begin] = datum[:, begin] != NOTHING
     datum, bits, count = datum.reshape(-1), bits.reshape(-1), count.reshape(-1)
-    reads, writes = (lists.rank * slots + lists.value for lists in (programs.sources, programs.destinations))
-    for rows, (reader, read), (writer, written) in zip(
-        rounds, by_round(programs.sources, rounds), by_round(programs.destinations, rounds), strict=True
-    ):
-        if not len(rows):
-            continue
-        operand = reads[read]
-        sizes = np.bincount(reader, minlength=len(rows))
-        heads = sizes.cumsum() - sizes
-        leading = operand[heads]
-        total, held = bits[leading], datum[leading]
-        several = len(operand) > len(rows)
-        parts, complete = count[leading], np.zeros(len(rows), bool)
-        if several:
-            parts = np.add.reduceat(count[operand], heads)
-            for depth in range(1, int(sizes.max())):
-                more = (sizes > depth).nonzero()[0]
-                total[more] = combined(total[more], bits[operand[heads[more] + depth]])
-            folds = sizes > 1
+    order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
+    sources, destinations = taken(programs.sources, order), taken(programs.destinations, order)
+    reads, writes = (lists.rank * slots + lists.value for lists in (sources, destinations))
+    heads, sizes, writer = sources.starts[:-1], sources.sizes, destinations.row
+    held, parts, mixed = np.zeros(len(order), np.int32), np.zeros(len(order), np.int32), np.zeros(len(order), bool)
+    bounds = np.cumsum([0, *map(len, rounds)])
+    edges = [pairwise(each.tolist()) for each in (bounds, sources.starts[bounds], destinations.starts[bounds])]
+    for (begins, ends), (reads_at, reads_to), (at, to) in zip(*edges, strict=True):
+        here, operand = slice(begins, ends), reads[reads_at:reads_to]
+        leading = operand if len(operand) == ends - begins else reads[heads[here]]
+        total, what, many = bits[leading], datum[leading], count[leading]
+        if len(operand) > len(leading):
+            many = np.add.reduceat(count[operand], heads[here] - reads_at)
+            for depth in range(1, int(sizes[here].max())):
+                more = (sizes[here] > depth).nonzero()[0]
+                other = reads[heads[here][more] + depth]
+                mixed[begins + more] |= datum[other] != what[more]
+                total[more] = combined(total[more], bits[other])
+            folds = sizes[here] > 1
             total[folds] = rounded(total[folds])
-            complete = (parts == ranks) & folds & schedule.promise.reduces
-            same = (datum[operand] == held[reader]).all()
-            _need(programs, same, "an instruction folds different pieces of data")
-        _need(programs, (held != NOTHING).all(), "an instruction reads what nobody has written")
-        _need(
-            programs,
-            (held % schedule.chunks == programs.length_of[rows]).all(),
-            "an instruction has another length than its data",
-        )
-        _need(programs, (complete == programs.complete[rows]).all(), "an average divides in the wrong place")
-        target = writes[written]
-        datum[target], bits[target], count[target] = held[writer], total[writer], parts[writer]
+        held[here], parts[here] = what, many
+        if to - at > ends - begins:
+            maker = writer[at:to] - begins
+            total, what, many = total[maker], what[maker], many[maker]
+        target = writes[at:to]
+        datum[target], bits[target], count[target] = what, total, many
+    complete = (parts == ranks) & (sizes > 1) & schedule.promise.reduces
+    faults = {
+        "an instruction folds different pieces of data": mixed,
+        "an instruction reads what nobody has written": held == NOTHING,
+        "an instruction has another length than its data": held % schedule.chunks != programs.length_of[order],
+        "an average divides in the wrong place": complete != programs.complete[order],
+    }
+    found = [(int(bounds.searchsorted(at.argmax(), side="right")), what) for what, at in faults.items() if at.any()]
+    if found:
+        _need(programs, False, min(found, key=lambda fault: fault[0])[1])  # of the first round
     rank, chunk = np.nonzero(_wanted(programs))
     place = rank * slots + OUTPUT * width + chunk
     cell = rank * width + chunk

@@ -8,12 +8,16 @@ what runs at the same time is a *round*, handled at once.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ScheduleError
 from ..symbolic import heads_of, order_of
 from .rows import Ints, Lists, positions, starts_of
+
+_FEW = 2**15  # numbers in the clocks that are merged at once; for more, that is slower than one by one
 
 
 def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
@@ -67,13 +71,14 @@ class Clocks:
         in_order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
         self.when = np.empty(total, np.int64)
         self.when[in_order] = np.arange(count).repeat(sizes)
-        self.needed = np.zeros(len(waits.rank), bool)  # the waits that told something new
+        self.needed = np.zeros(len(waits.rank), bool)  # the waits that told something new; complete with a horizon
         self._awaited = starts[waits.rank] + waits.value - 1
         # Clocks are as narrow as possible: for a thousand ranks, most of the time goes into moving them.
         self._narrow = np.int16 if length.max(initial=0) < 2**15 else np.int32
         self._known = np.zeros((ranks, ranks), self._narrow)  # by rank: the clock of its next instruction
-        self._place = np.empty(total, np.int64)  # by row: its place in its round
-        self._place[in_order] = np.arange(total) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        self.place = np.empty(total, np.int64)  # by row: its place in its round
+        self.place[in_order] = np.arange(total) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        self._numbers = np.arange(ranks)
         self._sort_waits(sizes)
         self._plan_memory(in_order, horizon)
 
@@ -93,7 +98,7 @@ class Clocks:
             age = np.where(many[asked], count - self.when[self._awaited], 0)
             position = order_of(row * (count + 1) + age)[position]
         heads = heads_of(key)
-        self._position, self._owner = position, self._place[row[position]]
+        self._position, self._owner = position, self.place[row[position]]
         self._groups = np.append(heads, len(key)).tolist()
         self._group_of_round = np.searchsorted(key[heads], np.arange(count + 1) * depths).tolist()
 
@@ -127,9 +132,13 @@ class Clocks:
         own = self.rank[rows]
         everybody = len(own) == len(self._known)  # then `own` is 0, 1, 2, …
         clock = self._known if everybody else self._known[own]
-        for group in range(self._group_of_round[number], self._group_of_round[number + 1]):
-            self._hear(clock, slice(self._groups[group], self._groups[group + 1]))
-        clock[np.arange(len(own)), own] = rows - self.starts[own] + 1
+        bounds = self._groups[self._group_of_round[number] : self._group_of_round[number + 1] + 1]
+        if len(bounds) > 2 and self._remembered is None and (bounds[-1] - bounds[0]) * len(self._known) < _FEW:
+            self._hear_at_once(clock, slice(bounds[0], bounds[-1]))
+        else:
+            for begin, end in pairwise(bounds):
+                self._hear(clock, slice(begin, end))
+        clock[self._numbers[: len(own)], own] = rows - self.starts[own] + 1
         self._keep(number, clock)
         if not everybody:
             self._known[own] = clock
@@ -155,6 +164,15 @@ class Clocks:
         else:
             clock[owner] = np.maximum(clock[owner], heard)
 
+    def _hear_at_once(self, clock: NDArray[np.signedinteger], waits: slice) -> None:
+        """Merge in what all waits of a round tell, needed or not."""
+        order = order_of(self._owner[waits])
+        owner = self._owner[waits][order]
+        heads = heads_of(owner)
+        heard = self._kept[self._slot[self._awaited[self._position[waits][order]]]]
+        who = owner[heads]
+        clock[who] = np.maximum(clock[who], np.maximum.reduceat(heard, heads, axis=0))
+
     def _keep(self, number: int, clock: NDArray[np.signedinteger]) -> None:
         begin, end = self._forgotten_bounds[number : number + 2]
         free = len(self._free) - self._kept_bounds[number] + begin
@@ -165,4 +183,4 @@ class Clocks:
         if end > begin:
             rows, slots = self._kept_rows[begin:end], self._free[free - (end - begin) : free]
             self._slot[rows] = slots
-            self._kept[slots] = clock if len(rows) == len(clock) else clock[self._place[rows]]
+            self._kept[slots] = clock if len(rows) == len(clock) else clock[self.place[rows]]

@@ -54,14 +54,9 @@ def positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
     return owner, np.arange(len(owner)) + (begin - sizes.cumsum() + sizes).repeat(sizes)
 
 
-def by_round(lists: Lists, rounds: list[Ints]) -> list[tuple[Ints, Ints]]:
-    """The same for the rows of each round, all rounds at once."""
-    if not rounds:
-        return []
-    owner, position = positions(lists, np.concatenate(rounds))
-    found, begin, start = [], 0, 0
-    ends = np.cumsum([len(rows) for rows in rounds])
-    for end, cut in zip(ends.tolist(), owner.searchsorted(ends).tolist(), strict=True):
-        found.append((owner[begin:cut] - start, position[begin:cut]))
-        begin, start = cut, end
-    return found
+def taken(lists: Lists, rows: Ints) -> Lists:
+    """The lists of the given rows, in their order."""
+    _, position = positions(lists, rows)
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lists.sizes[rows], out=starts[1:])
+    return Lists(starts, lists.rank[position], lists.value[position])
