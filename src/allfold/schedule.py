@@ -397,7 +397,9 @@ def _rows_of_arrays(move: Move, title: str, number: int) -> NDArray[np.int64]:
     names, values = COLUMNS[1:5], move[1:5]
 
     def refuse(what: str) -> NoReturn:
-        message = f"{title}: step {number} holds {'reduce' if move.reduces else 'copy'} of arrays ({move.where}): {what}"
+        message = (
+            f"{title}: step {number} holds {'reduce' if move.reduces else 'copy'} of arrays ({move.where}): {what}"
+        )
         raise ScheduleError(message, step=number, site=move.where)
 
     for name, value in zip(names, values, strict=True):

@@ -8,7 +8,6 @@ the reference engine, the compiler and the pictures all ask this module, so they
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,8 +97,10 @@ class State:
     def advance(self) -> Folds:
         """Take one step, or raise `ScheduleError` if it makes no sense."""
         start, end = self.schedule.starts[self.step : self.step + 2].tolist()
-        source, target = self._source[start:end], self._target[start:end]
-        reduces = self._reduces[start:end]
+        columns, width = self.schedule.columns, np.int64(self.width)
+        source = columns["source"][start:end] * width + columns["chunk"][start:end]
+        target = columns["destination"][start:end] * width + columns["into"][start:end]
+        reduces = columns["reduces"][start:end] != 0
         empty = self.datum[source] == NOTHING
         if empty.any():
             self._refuse_empty(int(empty.argmax()) + start, "takes", source[empty.argmax()])
@@ -125,7 +126,7 @@ class State:
         hollow = self.datum[own] == NOTHING
         if hollow.any():
             cell = own[hollow.argmax()]
-            self._refuse_empty(self._first_move_to(cell), "reduces into", cell)
+            self._refuse_empty(int(moves[(target == cell).argmax()]), "reduces into", cell)
         operands = np.concatenate([source, own])
         targets = np.concatenate([target, own])
         order = order_of(targets * self.schedule.ranks + self.first[operands])
@@ -134,27 +135,6 @@ class State:
         last = np.append(moves, np.full(len(own), -1))[order]
         folds = Folds(own, np.append(heads, len(targets)), operands, np.maximum.reduceat(last, heads))
         return folds, self._fold(folds)
-
-    def _first_move_to(self, cell: int) -> int:
-        """The first move of this step that writes to a cell."""
-        start, end = self.schedule.starts[self.step : self.step + 2].tolist()
-        return start + int((self._target[start:end] == cell).argmax())
-
-    @cached_property
-    def _source(self) -> Cells:
-        columns = self.schedule.columns
-        cells: Cells = columns["source"] * np.int64(self.width) + columns["chunk"]
-        return cells
-
-    @cached_property
-    def _target(self) -> Cells:
-        columns = self.schedule.columns
-        cells: Cells = columns["destination"] * np.int64(self.width) + columns["into"]
-        return cells
-
-    @cached_property
-    def _reduces(self) -> NDArray[np.bool_]:
-        return self.schedule.columns["reduces"] != 0
 
     def run_to_end(self) -> State:
         """Take all steps that remain."""

@@ -274,14 +274,11 @@ def _check_results(programs: Programs, rounds: list[Ints], state: State) -> None
     schedule, width, ranks = programs.schedule, programs.width, programs.schedule.ranks
     slots = _slots(programs)
     begun = State(schedule)
-    datum = np.full((ranks, slots), NOTHING, np.int32)
-    bits, count = np.zeros((ranks, slots), np.uint64), np.zeros((ranks, slots), np.int32)
+    datum = np.full(ranks * slots, NOTHING, np.int32)
+    bits, count = np.zeros(ranks * slots, np.uint64), np.zeros(ranks * slots, np.int32)
     space = (OUTPUT if schedule.promise.in_place else INPUT) * width
-    begin = slice(space, space + width)
-    datum[:, begin] = begun.datum.reshape(ranks, width)
-    bits[:, begin] = begun.bits.reshape(ranks, width)
-    count[:, begin] = datum[:, begin] != NOTHING
-    datum, bits, count = datum.reshape(-1), bits.reshape(-1), count.reshape(-1)
+    for held_by, initial in ((datum, begun.datum), (bits, begun.bits), (count, begun.datum != NOTHING)):
+        held_by.reshape(ranks, slots)[:, space : space + width] = initial.reshape(ranks, width)
     order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
     sources, destinations = taken(programs.sources, order), taken(programs.destinations, order)
     reads, writes = (lists.rank * slots + lists.value for lists in (sources, destinations))

@@ -66,7 +66,6 @@ class Versions:
         self.reader = np.arange(total).repeat(self.sizes)
         self.complete = np.concatenate(count) == schedule.ranks
         self.complete[: self.initial] = False
-        self.begin = np.cumsum(self.sizes) - self.sizes  # by version: where its operands begin
         self.rank, self.chunk = np.divmod(self.cell, self.width)
         self.total = total
         ends = np.full((schedule.ranks, self.width), NOTHING, np.int64)
@@ -92,6 +91,12 @@ class Versions:
         self.peer_hazard, self.own_hazard = np.zeros(total, bool), np.zeros(total, bool)
         self.peer_hazard[heir[same_step & remote]] = True
         self.own_hazard[heir[same_step & ~remote]] = True
+
+    @property
+    def begin(self) -> Ints:
+        """By version: where its operands begin."""
+        begin: Ints = np.cumsum(self.sizes) - self.sizes
+        return begin
 
 
 @dataclass

@@ -33,6 +33,7 @@ def find_waits(
 
     earlier, later = _conflicts(row, place, writes)
     waits = _waits(later, rank[earlier], index[earlier] + 1, rank[later], len(rank))
+    del earlier, later
     waits = _without_implied(_without_known(waits, rank), starts)
 
     # Work slots are reused two segments later; the first to write one must then know that the others are done with it.
