@@ -62,6 +62,8 @@ class Move(NamedTuple):
         return _sites[self.site]
 
     def __str__(self) -> str:
+        if any(isinstance(value, np.ndarray) for value in self):
+            return f"{'reduce' if self.reduces else 'copy'} of arrays"
         return describe(*self[:5])
 
 
@@ -397,9 +399,7 @@ def _rows_of_arrays(move: Move, title: str, number: int) -> NDArray[np.int64]:
     names, values = COLUMNS[1:5], move[1:5]
 
     def refuse(what: str) -> NoReturn:
-        message = (
-            f"{title}: step {number} holds {'reduce' if move.reduces else 'copy'} of arrays ({move.where}): {what}"
-        )
+        message = f"{title}: step {number} holds {move} ({move.where}): {what}"
         raise ScheduleError(message, step=number, site=move.where)
 
     for name, value in zip(names, values, strict=True):
