@@ -61,6 +61,14 @@ class Move(NamedTuple):
         """The source line that made this move, as `file.py:line`."""
         return _sites[self.site]
 
+    @property
+    def moves(self) -> int:
+        """How many moves it stands for: one, unless it was made from arrays."""
+        try:
+            return np.broadcast(*self[1:5]).size
+        except ValueError:  # shapes that do not fit together: `build` refuses it
+            return 1
+
     def __str__(self) -> str:
         if any(isinstance(value, np.ndarray) for value in self):
             return f"{'reduce' if self.reduces else 'copy'} of arrays"
