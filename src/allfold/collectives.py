@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,34 +58,11 @@ class Collective:
 
     def starts_with(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.int32]:
         """The datum in every chunk of every rank before the first step."""
-        return self._layout(ranks, root, chunks, at_end=False)
+        return _layout(self, ranks, root, chunks, at_end=False)
 
     def ends_with(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.int32]:
         """The datum that every chunk of every rank must hold after the last step."""
-        return self._layout(ranks, root, chunks, at_end=True)
-
-    def _layout(self, ranks: int, root: int | None, chunks: int, at_end: bool) -> NDArray[np.int32]:
-        row = np.arange(chunks, dtype=np.int32)
-        everywhere = np.broadcast_to(row, (ranks, chunks))
-        here = np.arange(ranks)[:, None]
-        mine = here == row * self.slices(ranks) // chunks  # the chunks of rank i's own slice
-        at_root = np.broadcast_to(here == root, (ranks, chunks))
-        if self.name == "all_to_all":
-            part = chunks // ranks
-            owner, offset = row // part, row % part
-            other = (owner * chunks + here * part + offset).astype(np.int32)
-            return other if at_end else (here * chunks + row).astype(np.int32)
-        held = {
-            "broadcast": (at_root, True),
-            "reduce": (True, at_root),
-            "all_reduce": (True, True),
-            "gather": (mine, at_root),
-            "scatter": (at_root, mine),
-            "all_gather": (mine, True),
-            "reduce_scatter": (True, mine),
-            "barrier": (True, True),
-        }[self.name][at_end]
-        return np.where(held, everywhere, np.int32(NOTHING)).astype(np.int32)
+        return _layout(self, ranks, root, chunks, at_end=True)
 
     def bounds(self, ranks: int) -> Bounds:
         others = ranks - 1
@@ -108,6 +86,33 @@ class Collective:
             bytes=total,
             busiest_port_bytes=port,
         )
+
+
+@lru_cache(maxsize=2)  # of the schedule at hand, which is asked for again and again
+def _layout(collective: Collective, ranks: int, root: int | None, chunks: int, at_end: bool) -> NDArray[np.int32]:
+    row = np.arange(chunks, dtype=np.int32)
+    everywhere = np.broadcast_to(row, (ranks, chunks))
+    here = np.arange(ranks)[:, None]
+    mine = here == row * collective.slices(ranks) // chunks  # the chunks of rank i's own slice
+    at_root = np.broadcast_to(here == root, (ranks, chunks))
+    if collective.name == "all_to_all":
+        part = chunks // ranks
+        owner, offset = row // part, row % part
+        layout = (owner * chunks + here * part + offset if at_end else here * chunks + row).astype(np.int32)
+    else:
+        held = {
+            "broadcast": (at_root, True),
+            "reduce": (True, at_root),
+            "all_reduce": (True, True),
+            "gather": (mine, at_root),
+            "scatter": (at_root, mine),
+            "all_gather": (mine, True),
+            "reduce_scatter": (True, mine),
+            "barrier": (True, True),
+        }[collective.name][at_end]
+        layout = np.where(held, everywhere, np.int32(NOTHING))
+    layout.setflags(write=False)
+    return layout
 
 
 COLLECTIVES = {

@@ -19,9 +19,10 @@ from fractions import Fraction
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, count, islice
+from math import prod
 from os.path import basename
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,14 @@ _MOST_MOVES = 2**27
 COLUMNS = ("reduces", "chunk", "source", "destination", "into", "site")
 
 
+Numbers = int | NDArray[np.integer[Any]]
+
+
 class Move(NamedTuple):
-    """One chunk of `source`, copied or reduced into chunk `into` of `destination`; made by `copy` and `reduce`."""
+    """One chunk of `source`, copied or reduced into chunk `into` of `destination`; made by `copy` and `reduce`.
+
+    Made from arrays, it stands for many moves until it is in a schedule.
+    """
 
     reduces: bool
     chunk: int
@@ -54,17 +61,30 @@ class Move(NamedTuple):
         """The source line that made this move, as `file.py:line`."""
         return _sites[self.site]
 
+    @property
+    def moves(self) -> int:
+        """How many moves it stands for: one, unless it was made from arrays."""
+        try:
+            return np.broadcast(*self[1:5]).size
+        except ValueError:  # shapes that do not fit together: `build` refuses it
+            return 1
+
     def __str__(self) -> str:
+        if any(isinstance(value, np.ndarray) for value in self):
+            return f"{'reduce' if self.reduces else 'copy'} of arrays"
         return describe(*self[:5])
 
 
-def copy(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
-    """`destination` replaces its chunk `into` (the same chunk unless given) with `chunk` of `source`."""
+def copy(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | None = None) -> Move:
+    """`destination` replaces its chunk `into` (the same chunk unless given) with `chunk` of `source`.
+
+    Arrays of whole numbers, which NumPy must be able to broadcast together, are many moves: one for each element.
+    """
     return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, _site()))
 
 
-def reduce(chunk: int, source: int, destination: int, into: int | None = None) -> Move:
-    """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`."""
+def reduce(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | None = None) -> Move:
+    """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`; also of arrays."""
     return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, _site()))
 
 
@@ -323,9 +343,10 @@ def build(
             flat.append(rows)
             starts.append(starts[-1] + len(rows))
     table = np.concatenate(flat) if flat else np.zeros((0, len(COLUMNS)), np.int64)
-    used, site = np.unique(table[:, 5], return_inverse=True)
+    flat.clear()
+    used = np.bincount(table[:, 5]).nonzero()[0]
     columns = {name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)}
-    columns["site"] = site.astype(np.int32)
+    columns["site"] = used.searchsorted(table[:, 5]).astype(np.int32)
     sites = tuple(_sites[number] for number in used)
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
     chunks = promise.chunks(ranks, named) if chunks is None else chunks
@@ -361,7 +382,12 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
         stranger = next(move for move in moves if type(move) is not Move)
         message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
         raise ScheduleError(message, step=number)
-    if {*map(type, chain.from_iterable(moves))} <= {int, bool} or all(map(_is_integral, chain.from_iterable(moves))):
+    kinds = {*map(type, chain.from_iterable(moves))}
+    if np.ndarray in kinds:
+        if len(moves) == 1:
+            return _rows_of_arrays(moves[0], title, number)
+        return np.concatenate([_rows([move], title, number) for move in moves])
+    if kinds <= {int, bool} or all(map(_is_integral, chain.from_iterable(moves))):
         try:
             rows = np.fromiter(chain.from_iterable(moves), dtype=np.int64, count=len(moves) * len(COLUMNS))
             return rows.reshape(len(moves), len(COLUMNS))
@@ -374,6 +400,35 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
         f"{title}: step {number} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
     )
     raise ScheduleError(message, step=number, site=wrong.where)
+
+
+def _rows_of_arrays(move: Move, title: str, number: int) -> NDArray[np.int64]:
+    """The moves that a move made of arrays stands for."""
+    names, values = COLUMNS[1:5], move[1:5]
+
+    def refuse(what: str) -> NoReturn:
+        message = f"{title}: step {number} holds {move} ({move.where}): {what}"
+        raise ScheduleError(message, step=number, site=move.where)
+
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, np.ndarray):
+            if not _is_integral(value):
+                refuse(f"{name} is {value!r}; ranks and chunks are whole numbers of 31 bits")
+        elif not np.issubdtype(value.dtype, np.integer):
+            refuse(f"{name} is of {value.dtype}; ranks and chunks are whole numbers")
+        elif value.size and not (_is_integral(value.min()) and _is_integral(value.max())):
+            refuse(f"{name} has {value.min()} to {value.max()}; ranks and chunks are whole numbers of 31 bits")
+    try:
+        shape = np.broadcast_shapes(*(np.shape(value) for value in values))
+    except ValueError:
+        shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in zip(names, values, strict=True))
+        refuse(f"their shapes do not fit together: {shapes}")
+    if prod(shape) > _MOST_MOVES:
+        refuse(f"{prod(shape):,} moves are too many; at most {_MOST_MOVES:,} are taken")
+    rows = np.empty((*shape, len(COLUMNS)), np.int64)
+    for column, value in enumerate(move):
+        rows[..., column] = value
+    return rows.reshape(-1, len(COLUMNS))
 
 
 def _is_integral(value: object) -> bool:

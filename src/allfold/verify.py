@@ -104,15 +104,18 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
     versions = Versions(schedule) if programs else None
     state = versions.state if versions else State(schedule).run_to_end()
     results = check_promise(state)
-    if versions:
-        # Three segments cover the reuse of the work area; the largest schedules are proved for one. Programs for arrays
-        # that peers cannot reach are proved for few ranks only: for many, the compiler follows the same rule.
-        for memory in get_args(Memory)[: 3 if schedule.ranks <= 12 else 1]:
-            segments = None if schedule.moves < 100_000 else 1
-            check(compile(schedule, memory, versions), versions.state, segments)
-    across_hosts = versions is not None and schedule.ranks <= 12
-    if versions and across_hosts:
-        check_messages(lower(schedule), versions.state)
+    state.members = None  # large, and only needed up to here
+    # Three segments cover the reuse of the work area; the largest schedules are proved for one. Programs for arrays
+    # that peers cannot reach are proved for few ranks only: for many, the compiler follows the same rule.
+    segments = None if schedule.moves < 100_000 else 1
+    kinds = list(get_args(Memory)[: 3 if schedule.ranks <= 12 else 1])
+    while versions and kinds:
+        made = compile(schedule, kinds.pop(0), versions)
+        versions = versions if kinds else None  # large, and no longer needed
+        check(made, state, segments)
+    across_hosts = programs and schedule.ranks <= 12
+    if across_hosts:
+        check_messages(lower(schedule), state)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
         bits, chunk = state.bits[results], results % state.width

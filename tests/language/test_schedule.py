@@ -65,6 +65,28 @@ def test_steps_are_lists_of_moves() -> None:
     ]
 
 
+def test_arrays_make_many_moves() -> None:
+    def at_once(ranks: int) -> Any:
+        r = np.arange(ranks)
+        yield [
+            af.copy(r, r, (r + 1) % ranks),
+            af.copy(0, 0, 2, into=ranks),
+            af.copy(r[:, None], 1, r[1:3], into=r[:, None]),
+        ]
+        yield [af.reduce(r[:0], 0, 0), af.copy(np.array(1), 0, 1)]
+        yield [af.reduce(r[:0], 0, 0)]  # no moves, no step
+
+    def one_by_one(ranks: int) -> Any:
+        around = [af.copy(r, r, (r + 1) % ranks) for r in range(ranks)]
+        yield [*around, af.copy(0, 0, 2, into=ranks), *(af.copy(c, 1, d) for c in range(ranks) for d in (1, 2))]
+        yield [af.copy(1, 0, 1)]
+
+    for ranks in (3, 5):
+        many, single = (af.schedule("all_gather", function, ranks) for function in (at_once, one_by_one))
+        assert many.digest == single.digest and many.scratch == 1
+        assert {site.split(":")[0] for site in many.sites} == {"test_schedule.py"}
+
+
 def test_print_shows_the_steps() -> None:
     text = str(af.schedule("all_gather", "ring", 3))
     assert "all_gather by ring: 3 ranks" in text

@@ -183,6 +183,21 @@ def test_wrong_only_for_some_rank_counts() -> None:
         (lambda ranks: iter([[reduce(0.5, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
         (lambda ranks: iter([[reduce(2**70, 0, 1)]]), "ranks and chunks are whole numbers"),
         (lambda ranks: iter([[reduce(None, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
+        (lambda ranks: iter([copy(np.arange(2), 0, 1)]), "step 0 is a single move copy of arrays; yield a list"),
+        (lambda ranks: iter([[copy(np.zeros(2), 0, 1)]]), "step 0 holds copy of arrays (test_verify.py:"),
+        (lambda ranks: iter([[copy(np.zeros(2), 0, 1)]]), "chunk is of float64; ranks and chunks are whole numbers"),
+        (lambda ranks: iter([[reduce(0, np.array([True]), 1)]]), "source is of bool; ranks and chunks are whole"),
+        (lambda ranks: iter([[reduce(0, np.array([2**63]), 1)]]), "source has 9223372036854775808 to 92233720368"),
+        (lambda ranks: iter([[copy(np.arange(2), None, 1)]]), "source is None; ranks and chunks are whole"),  # type: ignore[arg-type]
+        (lambda ranks: iter([[copy(np.arange(2), np.arange(3), 1)]]), "do not fit together: chunk (2,), source (3,), "),
+        (
+            lambda ranks: iter([[copy(np.arange(2**14)[:, None], np.arange(2**14), 1)]]),
+            "268,435,456 moves are too many",
+        ),
+        (
+            lambda ranks: iter([[copy(0, 0, np.arange(3))]]),
+            "step 0, move 0:0→2: destination rank 2 is out of range 0–1",
+        ),
     ],
 )
 def test_a_generator_that_yields_rubbish(algorithm: Callable[..., Any], what: str) -> None:

@@ -40,8 +40,9 @@ def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
 
     P−1 steps, (P−1)/P·S through the busiest port.
     """
+    r = np.arange(ranks)  # all ranks at once
     for step in range(ranks - 1):
-        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks)]
 
 
 @algorithm(
@@ -56,8 +57,9 @@ def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
 
     P−1 steps, (P−1)/P·S through the busiest port.
     """
+    r = np.arange(ranks)  # all ranks at once
     for step in range(ranks - 1):
-        yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+        yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks)]
 
 
 @algorithm(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from ..schedule import Schedule
-from ..symbolic import State
+from ..symbolic import Cells, State
 
 Cell = tuple[int, int]
 """A rank and a chunk."""
 
 
-@dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """A chunk becomes the left-to-right fold of its operands (its old content may be one); one operand is a copy."""
 
     rank: int
@@ -26,10 +27,17 @@ def folds_of(schedule: Schedule) -> Iterator[list[Fold]]:
     state = State(schedule)
     while not state.done:
         done = state.advance()
-        found = []
+        operands = _cells(done.operands, state.width)
         bounds = done.starts.tolist()
-        for target, first, last in zip(done.target.tolist(), bounds[:-1], bounds[1:], strict=True):
-            rank, chunk = divmod(target, state.width)
-            operands = tuple(divmod(cell, state.width) for cell in done.operands[first:last].tolist())
-            found.append(Fold(rank, chunk, operands))
+        found = [
+            Fold(rank, chunk, tuple(operands[first:last]))
+            for (rank, chunk), first, last in zip(
+                _cells(done.target, state.width), bounds[:-1], bounds[1:], strict=True
+            )
+        ]
         yield sorted(found, key=lambda fold: (fold.chunk, fold.rank))
+
+
+def _cells(numbers: Cells, width: int) -> list[Cell]:
+    rank, chunk = np.divmod(numbers, width)
+    return list(zip(rank.tolist(), chunk.tolist(), strict=True))

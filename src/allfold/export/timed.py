@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..schedule import COLUMNS, Schedule
 
@@ -20,8 +19,7 @@ Cells = dict[Place, int]
 """The chunk of its rank that stands for each place."""
 
 
-@dataclass(frozen=True)
-class TimedMove:
+class TimedMove(NamedTuple):
     """`source` is read at `read`, and `destination` written at `written`; times order everything.
 
     Moves of the same `group` are one fold and belong in one step; −1 means a group of its own.
@@ -82,32 +80,34 @@ def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | No
     """
     group = [move.group if move.group >= 0 else -1 - number for number, move in enumerate(moves)]
     accesses: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    for move, own in zip(moves, group, strict=True):
-        source, destination = ((place[0], cells[place]) for place in (move.source, move.destination))
-        if source != destination or move.reduces:
-            accesses[source].append((move.read, 0, own))
-            accesses[destination].append((move.written, 1, own))
-    bounds: dict[int, set[tuple[int, int]]] = {own: set() for own in group}  # (another, how many steps later at least)
+    for (reduces, start, end, read, written_at, _, _), own in zip(moves, group, strict=True):
+        source, destination = (start[0], cells[start]), (end[0], cells[end])
+        if source != destination or reduces:
+            accesses[source].append((read, 0, own))
+            accesses[destination].append((written_at, 1, own))
+    bounds: dict[int, list[tuple[int, int]]] = {own: [] for own in group}  # (another, how many steps later at least)
     for touched in accesses.values():
         writer: int | None = None
-        readers: set[int] = set()
-        for _, writes, own in sorted(touched):
+        readers: list[int] = []
+        touched.sort()
+        for _, writes, own in touched:
             if writer is not None and writer != own:
-                bounds[own].add((writer, 1))
+                bounds[own].append((writer, 1))
             if writes and own != writer:
-                bounds[own] |= {(reader, 0) for reader in readers - {own}}
-                writer, readers = own, set()
+                bounds[own] += [(reader, 0) for reader in readers if reader != own]
+                writer, readers = own, []
             elif not writes:
-                readers.add(own)
+                readers.append(own)
     written = {own: move.written for move, own in zip(moves, group, strict=True)}
     order = sorted(bounds, key=lambda own: written[own])
     level = dict.fromkeys(bounds, 0)
     for _ in range(64):  # one round suffices if data is written before it is read; exchanges need a few more
         changed = False
         for own in order:
-            least = max((level[other] + later for other, later in bounds[own]), default=0)
-            if least > level[own]:
-                level[own], changed = least, True
+            for other, later in bounds[own]:
+                least = level[other] + later
+                if least > level[own]:
+                    level[own], changed = least, True
         if not changed:
             steps: list[list[TimedMove]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
             for move, own in zip(moves, group, strict=True):
@@ -125,5 +125,5 @@ def through_temporaries(moves: list[TimedMove]) -> list[TimedMove]:
             continue
         place = (move.source[0], "t", -1 - number)
         kept.append(TimedMove(False, move.source, place, move.read, move.read, move.site))
-        kept.append(replace(move, source=place, read=move.written))
+        kept.append(move._replace(source=place, read=move.written))
     return kept

@@ -17,7 +17,7 @@ Nothing here knows how programs are made. For the programs themselves, with as m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
-from ..symbolic import State, combined, rounded
+from ..symbolic import State, combined, order_of, rounded
 from .compile import INPUT, OUTPUT, WORK, Programs
 from .happens_before import Clocks, rounds_of
-from .rows import Ints, Lists, by_round, lists_of
+from .rows import Ints, Lists, lists_of, starts_of, taken
 
 SEGMENTS = 3
 """Enough for any number: there are two work areas, so two segments that are further apart have one between them that
@@ -46,43 +46,45 @@ def check(programs: Programs, state: State | None = None, segments: int | None =
         segments = SEGMENTS if programs.work_slots.any() else 1
     _check_tables(programs)
     _check_lengths(programs)
-    unrolled = _unroll(programs, segments)
+    starts, waits = _unroll(programs, segments)
     try:
-        rounds = rounds_of(unrolled.starts, unrolled.waits)
+        rounds = rounds_of(starts, waits)
     except ScheduleError as error:
         raise ScheduleError(f"{programs.schedule.title}: {error}", rank=error.rank) from None
-    clocks = Clocks(unrolled.starts, unrolled.waits, rounds)
-    _check_order(programs, unrolled, clocks)
+    _check_order(programs, segments, Clocks(starts, waits, rounds))
     _check_publications(programs)
-    if segments > 1:
-        unrolled = _unroll(programs, 1)
-        rounds = rounds_of(unrolled.starts, unrolled.waits)
-    _check_results(programs, unrolled, rounds, state)
+    _check_results(programs, _first_segment(programs, segments, rounds), state)
 
 
 # 1: what exists, and what may be touched ------------------------------------------------------------------------------
 
 
 def _check_tables(programs: Programs) -> None:
-    ranks, width, length = programs.schedule.ranks, programs.width, np.diff(programs.starts)
+    ranks, width, length = programs.schedule.ranks, programs.width, programs.length
     spaces = WORK * width
+    rank_of, arrays = programs.rank, _arrays(programs)
     for lists, what in ((programs.sources, "source"), (programs.destinations, "destination")):
-        _need(programs, ((lists.rank >= 0) & (lists.rank < ranks)).all(), f"a {what} is on a rank that does not exist")
+        _need(programs, _within(lists.rank, 0, ranks), f"a {what} is on a rank that does not exist")
         top = spaces + programs.work_slots[lists.rank]
         _need(programs, ((lists.value >= 0) & (lists.value < top)).all(), f"a {what} is in a slot that does not exist")
-        _need(programs, (np.diff(lists.starts) > 0).all(), f"an instruction has no {what}")
-        in_array = lists.value < spaces
-        held = _arrays(programs)[lists.rank[in_array], lists.value[in_array]]
+        _need(programs, (lists.starts[1:] > lists.starts[:-1]).all(), f"an instruction has no {what}")
+        in_array = (lists.value < spaces).nonzero()[0]
+        owner = lists.rank[in_array]
+        held = arrays[owner, lists.value[in_array]]
         _need(programs, held.all(), f"a {what} is in a part of an array that the rank does not have")
-        foreign = in_array & (lists.rank != programs.rank[lists.row])
-        reached = programs.memory == "shared" or (programs.memory == "readable" and what == "source")
-        _need(programs, reached or not foreign.any(), f"a {what} is in an array that peers cannot reach")
+        if not (programs.memory == "shared" or (programs.memory == "readable" and what == "source")):
+            foreign = owner != rank_of[lists.row[in_array]]
+            _need(programs, not foreign.any(), f"a {what} is in an array that peers cannot reach")
     for lists in (programs.waits, programs.reuse, programs.leave):
-        owner = programs.rank[lists.row] if lists is not programs.leave else lists.row
-        _need(programs, ((lists.rank >= 0) & (lists.rank < ranks)).all(), "a wait is for a rank that does not exist")
-        _need(programs, (lists.rank != owner).all(), "a rank waits for itself")
+        waiting = rank_of[lists.row] if lists is not programs.leave else lists.row
+        _need(programs, _within(lists.rank, 0, ranks), "a wait is for a rank that does not exist")
+        _need(programs, (lists.rank != waiting).all(), "a rank waits for itself")
         counts = (lists.value >= 1) & (lists.value <= length[lists.rank])
         _need(programs, counts.all(), "a wait is for an instruction that does not exist")
+
+
+def _within(values: Ints, least: int, end: int) -> bool:
+    return not len(values) or (int(values.min()) >= least and int(values.max()) < end)
 
 
 def _arrays(programs: Programs) -> NDArray[np.bool_]:
@@ -103,10 +105,13 @@ def _check_lengths(programs: Programs) -> None:
     if not schedule.promise.carries_data:
         return
     part = schedule.chunks // schedule.promise.slices(schedule.ranks)
+    if part == 1:  # all chunks are equally long
+        return
     for lists in (programs.sources, programs.destinations):
-        array = np.flatnonzero(lists.value < WORK * programs.width)
+        array = (lists.value < WORK * programs.width).nonzero()[0]
         piece, place = programs.length_of[lists.row[array]] % part, lists.value[array] % programs.width % part
-        for pair in {*zip(piece[piece != place].tolist(), place[piece != place].tolist(), strict=True)}:
+        other = (piece != place).nonzero()[0]
+        for pair in {*zip(piece[other].tolist(), place[other].tolist(), strict=True)}:
             _need(programs, longer_by(*pair, part) is None, f"chunk {pair[0]} does not fit into chunk {pair[1]}")
 
 
@@ -121,7 +126,7 @@ def _check_publications(programs: Programs) -> None:
     """
     ranks, starts = programs.schedule.ranks, programs.starts
     last = starts[1:] - 1
-    has_leave = np.diff(programs.leave.starts) > 0
+    has_leave = programs.leave.sizes > 0
     for lists in (programs.waits, programs.reuse, programs.leave):
         awaited = starts[lists.rank] + lists.value - 1
         _need(programs, programs.announce[awaited].all(), "an instruction is waited for and not published")
@@ -142,117 +147,117 @@ def _check_publications(programs: Programs) -> None:
 # 3: the order of accesses ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Unrolled:
-    """All instructions of all segments, each rank's followed by its return, and what they access.
-
-    Instruction i of rank r is row `starts[r] + i`. A place is a slot of a rank, and of one segment where each segment
-    has memory of its own. Places are numbered from 0.
-    """
-
-    starts: Ints
-    waits: Lists
-    row: Ints
-    place: Ints
-    writes: NDArray[np.bool_]
-    original: Ints
-    """By row: which instruction it is, −1 for a return."""
-    key: Ints
-    """By place: (area · ranks + rank) · slots + slot, where the area is a segment or one of the work areas."""
-
-
-def _unroll(programs: Programs, segments: int) -> _Unrolled:
-    ranks, length = programs.schedule.ranks, np.diff(programs.starts)
+def _unroll(programs: Programs, segments: int) -> tuple[Ints, Lists]:
+    """All instructions of all segments, each rank's followed by its return: where each rank's rows begin, the waits."""
+    ranks, length = programs.schedule.ranks, programs.length
     starts = programs.starts * segments + np.arange(ranks + 1)
-    floor = WORK * programs.width
-    slots = _slots(programs)
+    row, rank, count = [], [], []
+    for lists, back in ((programs.waits, 0), (programs.reuse, 2)):
+        first = _rows(programs, segments, lists.row)
+        for segment in range(back, segments):
+            row.append(first + segment * length[programs.rank[lists.row]])
+            rank.append(lists.rank)
+            count.append(lists.value + (segment - back) * length[lists.rank])
+    leave = programs.leave
+    row.append(starts[leave.row + 1] - 1)
+    rank.append(leave.rank)
+    count.append(leave.value + (segments - 1) * length[leave.rank])
+    return starts, lists_of(np.concatenate(row), np.concatenate(rank), np.concatenate(count), int(starts[-1]))
 
-    def rows(instruction: Ints, segment: int) -> Ints:
-        owner = programs.rank[instruction]
-        here: Ints = starts[owner] + segment * length[owner] + instruction - programs.starts[owner]
-        return here
 
-    original = np.full(starts[-1], -1)
-    everything = np.arange(programs.starts[-1])
-    waits: list[tuple[Ints, Ints, Ints]] = []
-    accesses: list[tuple[Ints, Ints, NDArray[np.bool_]]] = []
-    for segment in range(segments):
-        original[rows(everything, segment)] = everything
-        for lists, back in ((programs.waits, 0), (programs.reuse, 2)):
-            if segment >= back:
-                count = lists.value + (segment - back) * length[lists.rank]
-                waits.append((rows(lists.row, segment), lists.rank, count))
-        for lists, is_write in ((programs.sources, False), (programs.destinations, True)):
+def _rows(programs: Programs, segments: int, instruction: Ints) -> Ints:
+    """Where instructions are among those of all segments: their rows in the first segment."""
+    owner = programs.rank[instruction]
+    rows: Ints = instruction + programs.starts[owner] * (segments - 1) + owner
+    return rows
+
+
+def _first_segment(programs: Programs, segments: int, rounds: list[Ints]) -> list[Ints]:
+    """The instructions of the first segment, by rounds: no wait makes them depend on a later one."""
+    instruction = np.full(int(programs.starts[-1]) * segments + programs.schedule.ranks, -1, np.int64)
+    everything = np.arange(int(programs.starts[-1]))
+    instruction[_rows(programs, segments, everything)] = everything
+    found = (instruction[rows] for rows in rounds)
+    return [rows[rows >= 0] for rows in found]
+
+
+def _check_order(programs: Programs, segments: int, clocks: Clocks) -> None:
+    earlier, later = _conflicts(programs, segments, clocks)
+    order = order_of(clocks.when[later])
+    earlier, later = earlier[order], later[order]
+    bounds = starts_of(clocks.when[later], len(clocks.rounds)).tolist()
+    rank, place = clocks.rank[earlier], clocks.place[later]
+    index = earlier - clocks.starts[rank]
+    for number in range(len(clocks.rounds)):
+        clock = clocks.advance(number)
+        here = slice(bounds[number], bounds[number + 1])
+        unordered = clock[place[here], rank[here]] <= index[here]
+        if unordered.any():
+            at = here.start + int(unordered.argmax())
+            _refuse_order(programs, clocks, int(earlier[at]), int(later[at]))
+
+
+def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """What the instructions of all segments access: rows, places, and whether they write.
+
+    A place is a slot of a rank, and of one segment where each segment has memory of its own. It is numbered
+    (area · ranks + rank) · slots + slot, where the area is a segment or one of the work areas.
+    """
+    ranks, length = programs.schedule.ranks, programs.length
+    starts = programs.starts * segments + np.arange(ranks + 1)
+    floor, slots = WORK * programs.width, _slots(programs)
+    rows, places, writes = [], [], []
+    for lists, is_write in ((programs.sources, False), (programs.destinations, True)):
+        owner = programs.rank[lists.row]
+        first = _rows(programs, segments, lists.row)
+        slot = lists.rank * slots + lists.value
+        in_work = lists.value >= floor
+        foreign = (~in_work & (lists.rank != owner)).nonzero()[0]
+        returns = starts[lists.rank[foreign] + 1] - 1
+        for segment in range(segments):
             # There are two work areas, used by segments in turn, or one. Each segment of an array is memory of its own.
             work = 0 if programs.one_area else segment % 2
-            area = np.where(lists.value >= floor, work, segment)
-            key = (area * ranks + lists.rank) * slots + lists.value
-            row = rows(lists.row, segment)
-            accesses.append((row, key, np.full(len(key), is_write)))
-            foreign = (lists.value < floor) & (lists.rank != programs.rank[lists.row])
-            returns, key = starts[lists.rank[foreign] + 1] - 1, key[foreign]
-            accesses.append((returns, key, np.ones(len(key), bool)))
-    leave = programs.leave
-    waits.append((starts[leave.row + 1] - 1, leave.rank, leave.value + (segments - 1) * length[leave.rank]))
-    wait_row, wait_rank, wait_count = (np.concatenate(part) for part in zip(*waits, strict=True))
-    row, key, writes = (np.concatenate(part) for part in zip(*accesses, strict=True))
-    # Where a rank's result must be is a place too, even if nobody touches it.
-    rank, chunk = np.nonzero(_wanted(programs))
-    ends = [(segment * ranks + rank) * slots + OUTPUT * programs.width + chunk for segment in range(segments)]
-    keys = np.unique(np.concatenate([key, *ends]))
-    return _Unrolled(
-        starts=starts,
-        waits=lists_of(wait_row, wait_rank, wait_count, int(starts[-1])),
-        row=row,
-        place=np.searchsorted(keys, key),
-        writes=writes,
-        original=original,
-        key=keys,
-    )
+            place = slot + np.where(in_work, work, segment) * (ranks * slots) if segment else slot
+            rows += [first + segment * length[owner], returns]
+            places += [place, place[foreign]]
+            writes += [np.full(len(place), is_write), np.ones(len(foreign), bool)]
+    return np.concatenate(rows), np.concatenate(places), np.concatenate(writes)
 
 
-def _check_order(programs: Programs, unrolled: _Unrolled, clocks: Clocks) -> None:
-    earlier, later = _conflicts(unrolled, clocks)
-    order = np.argsort(clocks.when[later], kind="stable")
-    earlier, later = earlier[order], later[order]
-    bounds = np.searchsorted(clocks.when[later], np.arange(len(clocks.rounds) + 1))
-    row_in_round = np.zeros(programs.schedule.ranks, np.int64)
-    for number, rows in enumerate(clocks.rounds):
-        clock = clocks.advance(number)
-        a, b = (part[bounds[number] : bounds[number + 1]] for part in (earlier, later))
-        row_in_round[clocks.rank[rows]] = np.arange(len(rows))
-        first = clocks.rank[a]
-        unordered = clock[row_in_round[clocks.rank[b]], first] <= a - unrolled.starts[first]
-        if unordered.any():
-            _refuse_order(programs, unrolled, clocks.rank, int(a[unordered.argmax()]), int(b[unordered.argmax()]))
-
-
-def _conflicts(unrolled: _Unrolled, clocks: Clocks) -> tuple[Ints, Ints]:
+def _conflicts(programs: Programs, segments: int, clocks: Clocks) -> tuple[Ints, Ints]:
     """The pairs of instructions of different ranks that must be ordered, the one of the earlier round first.
 
     It is enough to compare each access with the last write before it and the next write after it: the rest follows.
     """
-    when = clocks.when[unrolled.row]
-    order = np.argsort((unrolled.place * (int(when.max(initial=0)) + 1) + when) * 2 + unrolled.writes)
-    row, place, writes = unrolled.row[order], unrolled.place[order], unrolled.writes[order]
+    row, place, writes = _accesses(programs, segments)
+    when = clocks.when[row]
+    order = order_of((place * (int(when.max(initial=0)) + 1) + when) * 2 + writes)
+    row, place, writes = row[order], place[order], writes[order]
+    del order, when
     position = np.arange(len(row))
     last_write = np.maximum.accumulate(np.where(writes, position, -1)) if len(row) else position
     before = np.append(-1, last_write)[:-1]
+    left = ((before >= 0) & (place[before] == place)).nonzero()[0]
+    earlier, later = [row[before[left]]], [row[left]]
+    del last_write, before, left
     next_write = np.minimum.accumulate(np.where(writes, position, len(row))[::-1])[::-1] if len(row) else position
     after = np.append(next_write, len(row))[1:]
-    left = np.flatnonzero((before >= 0) & (place[before] == place))
-    right = np.flatnonzero(~writes & (after < len(row)) & (place[np.minimum(after, len(row) - 1)] == place))
-    earlier = np.concatenate([row[before[left]], row[right]])
-    later = np.concatenate([row[left], row[after[right]]])
-    apart = clocks.rank[earlier] != clocks.rank[later]
-    return earlier[apart], later[apart]
+    right = (~writes & (after < len(row)) & (place[np.minimum(after, len(row) - 1)] == place)).nonzero()[0]
+    earlier.append(row[right])
+    later.append(row[after[right]])
+    del next_write, after, right, position, row, place, writes
+    first, second = np.concatenate(earlier), np.concatenate(later)
+    apart = clocks.rank[first] != clocks.rank[second]
+    return first[apart], second[apart]
 
 
-def _refuse_order(programs: Programs, unrolled: _Unrolled, rank: Ints, earlier: int, later: int) -> None:
+def _refuse_order(programs: Programs, clocks: Clocks, earlier: int, later: int) -> None:
+    rank, starts = clocks.rank, clocks.starts
+
     def name(row: int) -> str:
-        if unrolled.original[row] < 0:
+        if row + 1 == starts[rank[row] + 1]:
             return f"the return of rank {rank[row]}"
-        return f"instruction {row - int(unrolled.starts[rank[row]])} of rank {rank[row]}"
+        return f"instruction {row - int(starts[rank[row]])} of rank {rank[row]}"
 
     message = (
         f"{programs.schedule.title}: unordered access: {name(earlier)} and {name(later)} touch the same memory and "
@@ -264,44 +269,54 @@ def _refuse_order(programs: Programs, unrolled: _Unrolled, rank: Ints, earlier: 
 # 4: the results -------------------------------------------------------------------------------------------------------
 
 
-def _check_results(programs: Programs, unrolled: _Unrolled, rounds: list[Ints], state: State) -> None:
+def _check_results(programs: Programs, rounds: list[Ints], state: State) -> None:
     """Run the programs of one segment in symbols, round by round; instructions of one round do not conflict."""
     schedule, width, ranks = programs.schedule, programs.width, programs.schedule.ranks
-    owner, slot = np.divmod(unrolled.key, _slots(programs))
+    slots = _slots(programs)
     begun = State(schedule)
-    space = OUTPUT if schedule.promise.in_place else INPUT
-    cell = np.where(slot // width == space, owner * width + slot % width, 0)
-    filled = (slot // width == space) & (begun.datum[cell] != NOTHING)
-    datum = np.where(filled, begun.datum[cell], NOTHING)
-    bits, count = begun.bits[cell], np.where(filled, 1, 0)
-    rounds = [rows[unrolled.original[rows] >= 0] for rows in rounds]
-    reads, writes = (_by_row(unrolled, kind) for kind in (False, True))
-    for rows, (reader, read), (writer, written) in zip(
-        rounds, by_round(reads, rounds), by_round(writes, rounds), strict=True
-    ):
-        operand, instruction = reads.value[read], unrolled.original[rows]
-        sizes = np.bincount(reader, minlength=len(rows))
-        heads = np.cumsum(sizes) - sizes
-        total, held = bits[operand[heads]], datum[operand[heads]]
-        parts = np.add.reduceat(count[operand], heads) if len(rows) else sizes
-        for depth in range(1, int(sizes.max(initial=1))):
-            more = np.flatnonzero(sizes > depth)
-            total[more] = combined(total[more], bits[operand[heads[more] + depth]])
-        folds = np.flatnonzero(sizes > 1)
-        total[folds] = rounded(total[folds])
-        complete = (parts == ranks) & (sizes > 1) & schedule.promise.reduces
-        _need(programs, (datum[operand] == held[reader]).all(), "an instruction folds different pieces of data")
-        _need(programs, (held != NOTHING).all(), "an instruction reads what nobody has written")
-        _need(
-            programs,
-            (held % schedule.chunks == programs.length_of[instruction]).all(),
-            "an instruction has another length than its data",
-        )
-        _need(programs, (complete == programs.complete[instruction]).all(), "an average divides in the wrong place")
-        target = writes.value[written]
-        datum[target], bits[target], count[target] = held[writer], total[writer], parts[writer]
+    datum = np.full(ranks * slots, NOTHING, np.int32)
+    bits, count = np.zeros(ranks * slots, np.uint64), np.zeros(ranks * slots, np.int32)
+    space = (OUTPUT if schedule.promise.in_place else INPUT) * width
+    for held_by, initial in ((datum, begun.datum), (bits, begun.bits), (count, begun.datum != NOTHING)):
+        held_by.reshape(ranks, slots)[:, space : space + width] = initial.reshape(ranks, width)
+    order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
+    sources, destinations = taken(programs.sources, order), taken(programs.destinations, order)
+    reads, writes = (lists.rank * slots + lists.value for lists in (sources, destinations))
+    heads, sizes, writer = sources.starts[:-1], sources.sizes, destinations.row
+    held, parts, mixed = np.zeros(len(order), np.int32), np.zeros(len(order), np.int32), np.zeros(len(order), bool)
+    bounds = np.cumsum([0, *map(len, rounds)])
+    edges = [pairwise(each.tolist()) for each in (bounds, sources.starts[bounds], destinations.starts[bounds])]
+    for (begins, ends), (reads_at, reads_to), (at, to) in zip(*edges, strict=True):
+        here, operand = slice(begins, ends), reads[reads_at:reads_to]
+        leading = operand if len(operand) == ends - begins else reads[heads[here]]
+        total, what, many = bits[leading], datum[leading], count[leading]
+        if len(operand) > len(leading):
+            many = np.add.reduceat(count[operand], heads[here] - reads_at)
+            for depth in range(1, int(sizes[here].max())):
+                more = (sizes[here] > depth).nonzero()[0]
+                other = reads[heads[here][more] + depth]
+                mixed[begins + more] |= datum[other] != what[more]
+                total[more] = combined(total[more], bits[other])
+            folds = sizes[here] > 1
+            total[folds] = rounded(total[folds])
+        held[here], parts[here] = what, many
+        if to - at > ends - begins:
+            maker = writer[at:to] - begins
+            total, what, many = total[maker], what[maker], many[maker]
+        target = writes[at:to]
+        datum[target], bits[target], count[target] = what, total, many
+    complete = (parts == ranks) & (sizes > 1) & schedule.promise.reduces
+    faults = {
+        "an instruction folds different pieces of data": mixed,
+        "an instruction reads what nobody has written": held == NOTHING,
+        "an instruction has another length than its data": held % schedule.chunks != programs.length_of[order],
+        "an average divides in the wrong place": complete != programs.complete[order],
+    }
+    found = [(int(bounds.searchsorted(at.argmax(), side="right")), what) for what, at in faults.items() if at.any()]
+    if found:
+        _need(programs, False, min(found, key=lambda fault: fault[0])[1])  # of the first round
     rank, chunk = np.nonzero(_wanted(programs))
-    place = np.searchsorted(unrolled.key, rank * _slots(programs) + OUTPUT * width + chunk)
+    place = rank * slots + OUTPUT * width + chunk
     cell = rank * width + chunk
     right = (datum[place] == state.datum[cell]) & (bits[place] == state.bits[cell])
     if not right.all():
@@ -322,13 +337,6 @@ def _wanted(programs: Programs) -> NDArray[np.bool_]:
     wanted = np.zeros((schedule.ranks, programs.width), bool)
     wanted[:, : schedule.chunks] = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks) != NOTHING
     return wanted
-
-
-def _by_row(unrolled: _Unrolled, writes: bool) -> Lists:
-    """The places that each row reads, or writes; a return's writes stand for whatever the caller does."""
-    chosen = np.flatnonzero((unrolled.writes == writes) & (unrolled.original[unrolled.row] >= 0))
-    row, place = unrolled.row[chosen], unrolled.place[chosen]
-    return lists_of(row, row, place, int(unrolled.starts[-1]))
 
 
 def _need(programs: Programs, condition: bool | np.bool_, what: str) -> None:

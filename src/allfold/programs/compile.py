@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..schedule import Schedule
-from .rows import Ints, Lists, lists_of
+from ..symbolic import order_of
+from .rows import Ints, Lists, lists_of, starts_of
 from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place
 from .waits import find_waits
 
@@ -60,8 +61,14 @@ class Programs:
     ended this one they hear from it in the next call, and nobody needs to know earlier."""
 
     @property
+    def length(self) -> Ints:
+        """By rank: how many instructions it has."""
+        length: Ints = self.starts[1:] - self.starts[:-1]
+        return length
+
+    @property
     def rank(self) -> Ints:
-        return np.repeat(np.arange(self.schedule.ranks), np.diff(self.starts))
+        return np.arange(self.schedule.ranks).repeat(self.length)
 
     def describe(self, rank: int) -> str:
         """One rank's program, one line per instruction."""
@@ -93,97 +100,21 @@ def compile(
     they read it. Which is faster depends on the processor.
     """
     versions = versions or Versions(schedule)
-    places = place(versions, memory, most_handed)
-    return _assemble(versions, places, memory)
-
-
-def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
-    schedule, width = versions.schedule, versions.width
-    number = np.arange(versions.total)
-    home = OUTPUT * width + versions.chunk
-    private = memory == "private"
-
-    # Instructions: publish what peers will read, fold, bring home (to the output array) what ended elsewhere. Rows are
-    # versions.
-    publish = number[: versions.initial][(places.shared != places.local)[: versions.initial] & private]
-    publish = publish[versions.read_by_peers[publish]]
-    early_home = versions.final[publish] & (places.local[publish] != home[publish])
-    fold = number[(number >= versions.initial) & (places.producer == number)]
-    settled = (places.local == home) | (places.shared == home)
-    settled[publish[early_home]] = True
-    bring = number[versions.final & ~settled]
-    kind = np.repeat([0, 1, 2], [len(publish), len(fold), len(bring)])
-    version = np.concatenate([publish, fold, bring])
-    # What is there from the start is brought home while peers get ready.
-    last = np.where(version < versions.initial, -1, schedule.steps)
-    step = np.where(kind == 0, -1, np.where(kind == 2, last, versions.step[version]))
-    rank = versions.rank[version]
-
-    # The order within a program: by step. Ranks begin with different peers, so that they do not all crowd one.
-    first_operand = np.searchsorted(versions.reader, version)
-    folds = kind == 1
-    peer = np.zeros(len(version), np.int64)
-    peer[folds] = versions.rank[versions.operand[first_operand[folds]]] - rank[folds]
-    peer[~folds] = versions.chunk[version[~folds]] - rank[~folds]
-    order = np.lexsort((peer % schedule.ranks, kind, step, rank))
-    kind, version, step, rank = kind[order], version[order], step[order], rank[order]
-    starts = np.searchsorted(rank, np.arange(schedule.ranks + 1))
-    row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
-    row_of[version[kind == 1]] = np.flatnonzero(kind == 1)
-
-    # Sources: a rank reads its own operand from its own copy, a peer's from where peers may read it.
-    made = row_of[versions.reader]
-    read = np.flatnonzero(made >= 0)
-    operand = versions.operand[read]
-    own = versions.rank[operand] == rank[made[read]]
-    slot = np.where(own & (places.local[operand] >= 0), places.local[operand], places.shared[operand])
-    local = np.flatnonzero(kind != 1)
-    local_slot = places.local[version[local]]
-    sources = lists_of(
-        np.concatenate([made[read], local]),
-        np.concatenate([versions.rank[operand], rank[local]]),
-        np.concatenate([slot, local_slot]),
-        len(version),
-    )
-
-    # Destinations: where peers read it, where its own rank wants it, and where it is handed out to.
-    row, owner, target = [], [], []
-
-    def write(rows: Ints, made: Ints, slots: Ints) -> None:
-        row.append(rows)
-        owner.append(versions.rank[made])
-        target.append(slots)
-
-    folded = number[versions.initial :]
-    at = row_of[places.producer[folded]]
-    write(at, folded, np.where(places.shared[folded] >= 0, places.shared[folded], places.local[folded]))
-    both = (places.shared[folded] >= 0) & (places.local[folded] != places.shared[folded])
-    both &= places.producer[folded] == folded
-    write(at[both], folded[both], places.local[folded[both]])
-    published = np.flatnonzero(kind == 0)
-    write(published, version[published], places.shared[version[published]])
-    early = published[
-        versions.final[version[published]] & (places.local[version[published]] != home[version[published]])
-    ]
-    write(early, version[early], home[version[early]])
-    brought = np.flatnonzero(kind == 2)
-    write(brought, version[brought], home[version[brought]])
-    destinations = lists_of(join(row), join(owner), join(target), len(version))
-
+    made, sources, destinations = _assemble(versions, place(versions, memory, most_handed), memory == "private")
     waits, reuse, leave, one_area = find_waits(
-        sources, destinations, rank, step, starts, schedule.ranks, width, private
+        sources, destinations, made.rank, made.step, made.starts, schedule.ranks, versions.width, memory == "private"
     )
-    sources, destinations, work_slots = _pack_work(sources, destinations, schedule.ranks, width)
-    announce, silent = _publications(starts, waits, reuse, leave, private)
-    datum = versions.datum[version].astype(np.int64)
+    sources, destinations, work_slots = _pack_work(sources, destinations, schedule.ranks, versions.width)
+    announce, silent = _publications(made.starts, waits, reuse, leave, memory == "private")
+    reduces = (made.kind == _FOLD) & (versions.sizes[made.version] > 1) & schedule.promise.reduces
     return Programs(
         schedule=schedule,
         memory=memory,
-        width=width,
-        starts=starts,
-        step=step,
-        length_of=datum % schedule.chunks,
-        complete=versions.complete[version] & (kind == 1) & (versions.sizes[version] > 1) & schedule.promise.reduces,
+        width=versions.width,
+        starts=made.starts,
+        step=made.step,
+        length_of=versions.datum[made.version] % schedule.chunks,
+        complete=versions.complete[made.version] & reduces,
         sources=sources,
         destinations=destinations,
         waits=waits,
@@ -196,6 +127,108 @@ def _assemble(versions: Versions, places: Places, memory: Memory) -> Programs:
     )
 
 
+_PUBLISH, _FOLD, _BRING = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class _Instructions:
+    """The instructions of all ranks: publish what peers will read, fold, bring home (to the output array) what ended
+    elsewhere. Each concerns one version.
+    """
+
+    kind: Ints
+    version: Ints
+    step: Ints
+    rank: Ints
+    starts: Ints
+
+
+def _assemble(versions: Versions, places: Places, private: bool) -> tuple[_Instructions, Lists, Lists]:
+    """The instructions, their sources and their destinations."""
+    made = _instructions(versions, places, private)
+    row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
+    folds = (made.kind == _FOLD).nonzero()[0]
+    row_of[made.version[folds]] = folds
+    return made, _sources(versions, places, made, row_of), _destinations(versions, places, made, row_of)
+
+
+def _instructions(versions: Versions, places: Places, private: bool) -> _Instructions:
+    schedule = versions.schedule
+    home = OUTPUT * versions.width + versions.chunk
+    publish = np.zeros(0, np.int64)
+    settled = (places.local == home) | (places.shared == home)
+    if private:
+        old = slice(0, versions.initial)
+        publish = ((places.shared[old] != places.local[old]) & versions.read_by_peers[old]).nonzero()[0]
+        settled[publish[versions.final[publish] & (places.local[publish] != home[publish])]] = True
+    fold = (
+        versions.initial
+        + ((places.producer[versions.initial :] == np.arange(versions.initial, versions.total)).nonzero()[0])
+    )
+    bring = (versions.final & ~settled).nonzero()[0]
+    del home, settled
+    kind = np.repeat([_PUBLISH, _FOLD, _BRING], [len(publish), len(fold), len(bring)])
+    version = np.concatenate([publish, fold, bring])
+    step = versions.step[version]
+    step[: len(publish)] = -1
+    # What is there from the start is brought home while peers get ready.
+    step[len(publish) + len(fold) :] = np.where(bring < versions.initial, -1, schedule.steps)
+    rank = versions.rank[version]
+
+    # The order within a program: by step. Ranks begin with different peers, so that they do not all crowd one.
+    peer = versions.chunk[version]
+    peer[kind == _FOLD] = versions.rank[versions.operand[versions.begin[fold]]]
+    peer = (peer - rank) % schedule.ranks
+    order = order_of((((rank * (schedule.steps + 2) + step + 1) * 3) + kind) * schedule.ranks + peer)
+    rank = rank[order]
+    return _Instructions(kind[order], version[order], step[order], rank, starts_of(rank, schedule.ranks))
+
+
+def _sources(versions: Versions, places: Places, made: _Instructions, row_of: Ints) -> Lists:
+    """A rank reads its own operand from its own copy, a peer's from where peers may read it."""
+    row = row_of[versions.reader]
+    read = (row >= 0).nonzero()[0]
+    row, operand = row[read], versions.operand[read]
+    del read
+    owner = versions.rank[operand]
+    slot = places.local[operand]
+    slot = np.where((owner == made.rank[row]) & (slot >= 0), slot, places.shared[operand])
+    local = (made.kind != _FOLD).nonzero()[0]
+    return lists_of(
+        np.concatenate([row, local]),
+        np.concatenate([owner, made.rank[local]]),
+        np.concatenate([slot, places.local[made.version[local]]]),
+        len(made.version),
+    )
+
+
+def _destinations(versions: Versions, places: Places, made: _Instructions, row_of: Ints) -> Lists:
+    """Where peers read it, where its own rank wants it, and where it is handed out to."""
+    row, owner, target = [], [], []
+
+    def write(rows: Ints, versions_made: Ints | slice, slots: Ints) -> None:
+        row.append(rows)
+        owner.append(versions.rank[versions_made])
+        target.append(slots)
+
+    folded = slice(versions.initial, versions.total)
+    shared, local = places.shared[folded], places.local[folded]
+    at = row_of[places.producer[folded]]
+    write(at, folded, np.where(shared >= 0, shared, local))
+    both = (shared >= 0) & (local != shared)
+    both &= places.producer[folded] == np.arange(versions.initial, versions.total)
+    write(at[both], versions.initial + both.nonzero()[0], local[both])
+    home = OUTPUT * versions.width + versions.chunk
+    published = (made.kind == _PUBLISH).nonzero()[0]
+    version = made.version[published]
+    write(published, version, places.shared[version])
+    early = versions.final[version] & (places.local[version] != home[version])
+    write(published[early], version[early], home[version[early]])
+    brought = (made.kind == _BRING).nonzero()[0]
+    write(brought, made.version[brought], home[made.version[brought]])
+    return lists_of(join(row), join(owner), join(target), len(made.version))
+
+
 def _publications(
     starts: Ints, waits: Lists, reuse: Lists, leave: Lists, private: bool
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -206,10 +239,11 @@ def _publications(
         announce[starts[lists.rank] + lists.value - 1] = True
         if lists is not reuse:  # which only later segments wait for
             in_call[starts[lists.rank] + lists.value - 1] = True
-    owner = np.repeat(np.arange(ranks), np.diff(starts))
-    has_leave = np.diff(leave.starts) > 0
+    length = starts[1:] - starts[:-1]
+    owner = np.arange(ranks).repeat(length)
+    has_leave = leave.sizes > 0
     is_last = np.zeros(len(owner), bool)
-    is_last[starts[1:][np.diff(starts) > 0] - 1] = True
+    is_last[starts[1:][length > 0] - 1] = True
     spoken = np.zeros(ranks, bool)
     spoken[owner[announce & (~is_last | has_leave[owner])]] = True
     awaited = np.zeros(ranks, bool)
@@ -225,17 +259,17 @@ def _publications(
 def _pack_work(sources: Lists, destinations: Lists, ranks: int, width: int) -> tuple[Lists, Lists, Ints]:
     """Number the work slots that are used from 0, rank by rank, and say how many each rank needs."""
     floor, span = WORK * width, 2 * width
-    both = [(lists.rank, lists.value) for lists in (sources, destinations)]
-    used = [owner[value >= floor] * span + value[value >= floor] - floor for owner, value in both]
-    slots = np.unique(np.concatenate(used))
-    owner = slots // span
-    begin = np.searchsorted(owner, np.arange(ranks + 1))
-    packed = np.arange(len(slots)) - begin[owner]
+    works = [(lists.value >= floor).nonzero()[0] for lists in (sources, destinations)]
+    if not any(map(len, works)):
+        return sources, destinations, np.zeros(ranks, np.int64)
+    used = np.zeros(ranks * span, bool)
+    for lists, work in zip((sources, destinations), works, strict=True):
+        used[lists.rank[work] * span + lists.value[work] - floor] = True
+    packed = np.cumsum(used.reshape(ranks, span), axis=1)
 
-    def pack(lists: Lists) -> Lists:
-        work = np.flatnonzero(lists.value >= floor)
+    def pack(lists: Lists, work: Ints) -> Lists:
         value = lists.value.copy()
-        value[work] = floor + packed[np.searchsorted(slots, lists.rank[work] * span + value[work] - floor)]
+        value[work] = floor + packed[lists.rank[work], value[work] - floor] - 1
         return Lists(lists.starts, lists.rank, value)
 
-    return pack(sources), pack(destinations), np.diff(begin)
+    return pack(sources, works[0]), pack(destinations, works[1]), packed[:, -1].copy()

@@ -8,12 +8,16 @@ what runs at the same time is a *round*, handled at once.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ScheduleError
-from ..symbolic import heads_of, sizes_of
-from .rows import Ints, Lists, by_round, positions
+from ..symbolic import heads_of, order_of
+from .rows import Ints, Lists, positions, starts_of
+
+_FEW = 2**15  # numbers in the clocks that are merged at once; for more, that is slower than one by one
 
 
 def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
@@ -21,29 +25,33 @@ def rounds_of(starts: Ints, waits: Lists) -> list[Ints]:
 
     Instruction i of rank r is row `starts[r] + i`; a wait (q, n) is met when rank q has done n instructions.
     """
-    total = np.diff(starts)
-    done = np.zeros(len(total), np.int64)
+    next_row, end = starts[:-1].copy(), starts[1:]
+    awaited = starts[waits.rank] + waits.value - 1
     rounds = []
-    active = np.flatnonzero(done < total)
+    active = (next_row < end).nonzero()[0]
     while len(active):
-        rows = starts[active] + done[active]
+        rows = next_row[active]
         owner, position = positions(waits, rows)
-        unmet = waits.value[position] > done[waits.rank[position]]
-        blocked = np.zeros(len(active), bool)
-        blocked[owner[unmet]] = True
-        if blocked.all():
-            rank, wait = int(active[owner[unmet][0]]), position[unmet][0]
-            peer, count = int(waits.rank[wait]), int(waits.value[wait])
-            waiting = ", ".join(map(str, active[:8])) + (", …" if len(active) > 8 else "")
-            message = (
-                f"a cycle of waits: none of the ranks {waiting} can go on; rank {rank} at instruction {done[rank]} waits "
-                f"until rank {peer} has done {count}, and it has done {done[peer]}"
-            )
-            raise ScheduleError(message, rank=rank)
-        ready = active[~blocked]
-        rounds.append(starts[ready] + done[ready])
-        done[ready] += 1
-        active = active[done[active] < total[active]]
+        unmet = next_row[waits.rank[position]] <= awaited[position]
+        if unmet.any():
+            blocked = np.zeros(len(active), bool)
+            blocked[owner[unmet]] = True
+            if blocked.all():
+                rank, wait = int(active[owner[unmet][0]]), position[unmet][0]
+                peer, count = int(waits.rank[wait]), int(waits.value[wait])
+                done = next_row - starts[:-1]
+                waiting = ", ".join(map(str, active[:8])) + (", …" if len(active) > 8 else "")
+                message = (
+                    f"a cycle of waits: none of the ranks {waiting} can go on; rank {rank} at instruction {done[rank]} "
+                    f"waits until rank {peer} has done {count}, and it has done {done[peer]}"
+                )
+                raise ScheduleError(message, rank=rank)
+            rows = rows[~blocked]
+            next_row[active[~blocked]] += 1
+        else:
+            next_row[active] += 1
+        rounds.append(rows)
+        active = active[next_row[active] < end[active]]
     return rounds
 
 
@@ -55,74 +63,124 @@ class Clocks:
     """
 
     def __init__(self, starts: Ints, waits: Lists, rounds: list[Ints], horizon: int | None = None) -> None:
-        ranks = len(starts) - 1
-        self.starts, self.waits, self.rounds, self.horizon = starts, waits, rounds, horizon
-        self.rank = np.repeat(np.arange(ranks), np.diff(starts))
-        self.when = np.zeros(len(self.rank), np.int64)
-        for number, rows in enumerate(rounds):
-            self.when[rows] = number
-        self.needed = np.zeros(len(waits.rank), bool)  # the waits that told something new
+        ranks, total, count = len(starts) - 1, int(starts[-1]), len(rounds)
+        self.starts, self.waits, self.rounds = starts, waits, rounds
+        length = starts[1:] - starts[:-1]
+        self.rank = np.arange(ranks).repeat(length)
+        sizes = np.fromiter((len(rows) for rows in rounds), np.int64, count)
+        in_order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
+        self.when = np.empty(total, np.int64)
+        self.when[in_order] = np.arange(count).repeat(sizes)
+        self.needed = np.zeros(len(waits.rank), bool)  # the waits that told something new; complete with a horizon
         self._awaited = starts[waits.rank] + waits.value - 1
-        self._last_asked = np.full(len(self.rank), -1, np.int64)
-        np.maximum.at(self._last_asked, self._awaited, self.when[waits.row])
         # Clocks are as narrow as possible: for a thousand ranks, most of the time goes into moving them.
-        self._narrow = np.int16 if np.diff(starts).max(initial=0) < 2**15 else np.int32
+        self._narrow = np.int16 if length.max(initial=0) < 2**15 else np.int32
         self._known = np.zeros((ranks, ranks), self._narrow)  # by rank: the clock of its next instruction
-        self._kept: dict[int, NDArray[np.signedinteger]] = {}
-        self._kept_row = np.full(len(self.rank), -1, np.int64)
-        self._forget_after: dict[int, list[int]] = {}
-        self._waits = by_round(waits, rounds)
+        self.place = np.empty(total, np.int64)  # by row: its place in its round
+        self.place[in_order] = np.arange(total) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        self._numbers = np.arange(ranks)
+        self._sort_waits(sizes)
+        self._plan_memory(in_order, horizon)
+
+    def _sort_waits(self, sizes: Ints) -> None:
+        """Group the waits: the first of every instruction of a round, the second of every instruction, and so on."""
+        waits, count = self.waits, len(self.rounds)
+        row = waits.row
+        asked = self.when[row]
+        depth = np.arange(len(row)) - waits.starts[row]
+        depths = int(depth.max(initial=0)) + 1
+        key = asked * depths + depth
+        position = order_of(key)
+        key = key[position]
+        if depths > 1:
+            # In a round of many waits the latest come first: what they imply need not be asked for.
+            many = np.bincount(asked, minlength=count) > sizes
+            age = np.where(many[asked], count - self.when[self._awaited], 0)
+            position = order_of(row * (count + 1) + age)[position]
+        heads = heads_of(key)
+        self._position, self._owner = position, self.place[row[position]]
+        self._groups = np.append(heads, len(key)).tolist()
+        self._group_of_round = np.searchsorted(key[heads], np.arange(count + 1) * depths).tolist()
+
+    def _plan_memory(self, in_order: Ints, horizon: int | None) -> None:
+        """Clocks that are asked for later are remembered, each until the last time."""
+        asked, made, count = self.when[self.waits.row], self.when[self._awaited], len(self.rounds)
+        self._remembered = None if horizon is None else asked - made <= horizon
+        last = np.full(len(self.when), -1, np.int64)
+        if self._remembered is None:
+            np.maximum.at(last, self._awaited, asked)
+        else:
+            np.maximum.at(last, self._awaited[self._remembered], asked[self._remembered])
+        self._kept_rows = in_order[last[in_order] >= 0]
+        ends = last[self._kept_rows]
+        self._forgotten_rows = self._kept_rows[order_of(ends)]
+        kept = starts_of(self.when[self._kept_rows], count)
+        forgotten = starts_of(ends, count)
+        self._kept_bounds, self._forgotten_bounds = kept.tolist(), forgotten.tolist()
+        most = int((kept - forgotten).max(initial=0))
+        self._kept = np.empty((most, len(self._known)), self._narrow)
+        self._free = np.arange(most)
+        self._slot = np.empty(len(self.when), np.int64)  # by row: where its clock is kept
+        self._heard = np.empty_like(self._known)
 
     def advance(self, number: int) -> NDArray[np.signedinteger]:
-        """The clocks of the instructions of the next round, themselves included, in the order of `rounds[number]`."""
+        """The clocks of the instructions of the next round, themselves included, in the order of `rounds[number]`.
+
+        They are valid until the next call.
+        """
         rows = self.rounds[number]
         own = self.rank[rows]
         everybody = len(own) == len(self._known)  # then `own` is 0, 1, 2, …
-        clock = self._known.copy() if everybody else self._known[own]
-        owner, position = self._waits[number]
-        if len(owner):
-            self._hear(clock, owner, position)
-        clock[np.arange(len(own)), own] = rows - self.starts[own] + 1
-        self._keep(number, rows, clock)
-        if everybody:
-            self._known = clock
+        clock = self._known if everybody else self._known[own]
+        bounds = self._groups[self._group_of_round[number] : self._group_of_round[number + 1] + 1]
+        if len(bounds) > 2 and self._remembered is None and (bounds[-1] - bounds[0]) * len(self._known) < _FEW:
+            self._hear_at_once(clock, slice(bounds[0], bounds[-1]))
         else:
-            if any(self._known is kept for kept in self._kept.values()):
-                self._known = self._known.copy()  # remembered clocks must not change any more
+            for begin, end in pairwise(bounds):
+                self._hear(clock, slice(begin, end))
+        clock[self._numbers[: len(own)], own] = rows - self.starts[own] + 1
+        self._keep(number, clock)
+        if not everybody:
             self._known[own] = clock
         return clock
 
-    def _hear(self, clock: NDArray[np.signedinteger], owner: Ints, position: Ints) -> None:
-        """Merge in what the waits at `position` tell the instructions `owner` of this round."""
-        when = self.when[self._awaited[position]]
-        if len(owner) > len(clock):  # the latest first: what it implies need not be asked for
-            order = np.lexsort((-when, owner))
-            owner, position, when = owner[order], position[order], when[order]
-        heads = heads_of(owner)
-        sizes = sizes_of(heads, len(owner))
-        for depth in range(int(sizes.max())):
-            here = heads[sizes > depth] + depth
-            peer, count = self.waits.rank[position[here]], self.waits.value[position[here]]
-            news = clock[owner[here], peer] < count
-            here, peer, count = here[news], peer[news], count[news]
-            self.needed[position[here]] = True
-            clock[owner[here], peer] = count
-            for block in np.unique(when[here]):
-                if int(block) in self._kept:
-                    part = here[when[here] == block]
-                    known = self._kept[int(block)][self._kept_row[self._awaited[position[part]]]]
-                    if len(part) == len(clock):
-                        np.maximum(clock, known, out=clock)
-                    else:
-                        clock[owner[part]] = np.maximum(clock[owner[part]], known)
+    def _hear(self, clock: NDArray[np.signedinteger], group: slice) -> None:
+        """Merge in what these waits tell; each is of another instruction of this round."""
+        owner, position = self._owner[group], self._position[group]
+        peer, count = self.waits.rank[position], self.waits.value[position]
+        news = clock[owner, peer] < count
+        if not news.all():
+            owner, position, peer, count = owner[news], position[news], peer[news], count[news]
+        self.needed[position] = True
+        clock[owner, peer] = count
+        if self._remembered is not None:
+            recent = self._remembered[position]
+            if not recent.all():
+                owner, position = owner[recent], position[recent]
+        heard = self._heard[: len(position)]
+        self._kept.take(self._slot[self._awaited[position]], axis=0, out=heard, mode="clip")
+        if len(owner) == len(clock):
+            np.maximum(clock, heard, out=clock)  # `owner` is 0, 1, 2, …
+        else:
+            clock[owner] = np.maximum(clock[owner], heard)
 
-    def _keep(self, number: int, rows: Ints, clock: NDArray[np.signedinteger]) -> None:
-        asked = np.flatnonzero(self._last_asked[rows] > number)
-        if len(asked):
-            self._kept[number] = clock if len(asked) == len(rows) else clock[asked]
-            self._kept_row[rows[asked]] = np.arange(len(asked))
-            last = int(self._last_asked[rows[asked]].max())
-            last = last if self.horizon is None else min(last, number + self.horizon)
-            self._forget_after.setdefault(last, []).append(number)
-        for block in self._forget_after.pop(number, ()):
-            del self._kept[block]
+    def _hear_at_once(self, clock: NDArray[np.signedinteger], waits: slice) -> None:
+        """Merge in what all waits of a round tell, needed or not."""
+        order = order_of(self._owner[waits])
+        owner = self._owner[waits][order]
+        heads = heads_of(owner)
+        heard = self._kept[self._slot[self._awaited[self._position[waits][order]]]]
+        who = owner[heads]
+        clock[who] = np.maximum(clock[who], np.maximum.reduceat(heard, heads, axis=0))
+
+    def _keep(self, number: int, clock: NDArray[np.signedinteger]) -> None:
+        begin, end = self._forgotten_bounds[number : number + 2]
+        free = len(self._free) - self._kept_bounds[number] + begin
+        if end > begin:
+            self._free[free : free + end - begin] = self._slot[self._forgotten_rows[begin:end]]
+            free += end - begin
+        begin, end = self._kept_bounds[number : number + 2]
+        if end > begin:
+            rows, slots = self._kept_rows[begin:end], self._free[free - (end - begin) : free]
+            self._slot[rows] = slots
+            self._kept[slots] = clock if len(rows) == len(clock) else clock[self.place[rows]]

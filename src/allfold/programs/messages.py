@@ -316,7 +316,8 @@ def check_messages(made: MessagePrograms, state: State | None = None) -> None:
     if state is None:
         state = State(made.schedule).run_to_end()
     _check_queues(made)
-    ranks = [_Follower(made, rank) for rank in range(made.schedule.ranks)]
+    start = State(made.schedule)
+    ranks = [_Follower(made, rank, start) for rank in range(made.schedule.ranks)]
     begun: dict[int, list[Value]] = {}  # by message: what was sent
     posted: set[int] = set()
     while any(rank.advance(begun, posted) for rank in ranks):
@@ -351,11 +352,10 @@ def _check_queues(made: MessagePrograms) -> None:
 class _Follower:
     """Follows one rank's program with symbols for data."""
 
-    def __init__(self, made: MessagePrograms, rank: int) -> None:
+    def __init__(self, made: MessagePrograms, rank: int, start: State) -> None:
         self.made, self.rank, self.at = made, rank, 0
         self.program = made.programs[rank]
         schedule = made.schedule
-        start = State(schedule)
         self.holds: dict[Place, Value] = {}
         space = OUTPUT if schedule.promise.in_place else INPUT
         for chunk in range(schedule.chunks):
@@ -391,8 +391,11 @@ class _Follower:
     def _do(self, one: Instruction, begun: dict[int, list[Value]], posted: set[int]) -> None:
         if one.kind == Kind.FOLD:
             values = [self._read(source, one.length_of) for source in one.sources]
-            self._write(one.destination, self._folded(values), one.length_of)
-            if one.complete != self._completes(one, values):
+            result = self._folded(values)
+            self._write(one.destination, result, one.length_of)
+            # Every rank that gets a result gets a complete one, by the promise: what equals a result is complete.
+            reduces = len(values) > 1 and self.made.schedule.promise.reduces
+            if one.complete != (reduces and result in _results(self.made.schedule)):
                 raise self.wrong("divides an average at the wrong place")
             return
         message = self.made.messages[one.message]
@@ -452,16 +455,13 @@ class _Follower:
     def _folded(self, values: Sequence[Value]) -> Value:
         if len({datum for datum, _ in values}) > 1:
             raise self.wrong("folds different pieces of data")
-        total = np.array([values[0][1]], np.uint64)
-        for _, other in values[1:]:
-            total = combined(total, np.array([other], np.uint64))
-        return values[0][0], int(rounded(total)[0] if len(values) > 1 else total[0])
-
-    def _completes(self, one: Instruction, values: Sequence[Value]) -> bool:
-        """Every rank that gets a result gets a complete one, by the promise: what equals a result is complete."""
-        if len(values) == 1 or not self.made.schedule.promise.reduces:
-            return False
-        return self._folded(values) in _results(self.made.schedule)
+        if len(values) == 1:
+            return values[0]
+        parts = np.array([bits for _, bits in values], np.uint64)
+        total = parts[:1]
+        for i in range(1, len(parts)):
+            total = combined(total, parts[i : i + 1])
+        return values[0][0], int(rounded(total)[0])
 
     def check_end(self, state: State) -> None:
         schedule = self.made.schedule

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..symbolic import order_of
+
 Ints = NDArray[np.int64]
 
 
@@ -23,29 +25,38 @@ class Lists:
         return list(zip(self.rank[here].tolist(), self.value[here].tolist(), strict=True))
 
     @property
+    def sizes(self) -> Ints:
+        sizes: Ints = self.starts[1:] - self.starts[:-1]
+        return sizes
+
+    @property
     def row(self) -> Ints:
-        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        return np.arange(len(self.starts) - 1).repeat(self.sizes)
 
 
 def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
-    order = np.argsort(row, kind="stable")
-    row = row[order]
-    return Lists(np.searchsorted(row, np.arange(total + 1)), rank[order], value[order])
+    order = order_of(row)
+    return Lists(starts_of(row, total), rank[order], value[order])
+
+
+def starts_of(key: Ints, total: int) -> Ints:
+    """Where the runs of 0, 1, …, `total` − 1 begin when these numbers are in order, and where the last one ends."""
+    starts = np.zeros(total + 1, np.int64)
+    np.cumsum(np.bincount(key, minlength=total), out=starts[1:])
+    return starts
 
 
 def positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
     """Where the lists of the given rows are: (which of the rows, position), flat."""
-    begin, sizes = lists.starts[rows], lists.starts[rows + 1] - lists.starts[rows]
-    owner = np.repeat(np.arange(len(rows)), sizes)
-    return owner, np.arange(len(owner)) + np.repeat(begin - np.cumsum(sizes) + sizes, sizes)
+    begin = lists.starts[rows]
+    sizes = lists.starts[rows + 1] - begin
+    owner = np.arange(len(rows)).repeat(sizes)
+    return owner, np.arange(len(owner)) + (begin - sizes.cumsum() + sizes).repeat(sizes)
 
 
-def by_round(lists: Lists, rounds: list[Ints]) -> list[tuple[Ints, Ints]]:
-    """The same for the rows of each round, all rounds at once."""
-    if not rounds:
-        return []
-    owner, position = positions(lists, np.concatenate(rounds))
-    ends = np.cumsum([len(rows) for rows in rounds])
-    cuts = np.searchsorted(owner, ends)
-    owner -= np.repeat(ends - [len(rows) for rows in rounds], np.diff(cuts, prepend=0))
-    return list(zip(np.split(owner, cuts[:-1]), np.split(position, cuts[:-1]), strict=True))
+def taken(lists: Lists, rows: Ints) -> Lists:
+    """The lists of the given rows, in their order."""
+    _, position = positions(lists, rows)
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lists.sizes[rows], out=starts[1:])
+    return Lists(starts, lists.rank[position], lists.value[position])

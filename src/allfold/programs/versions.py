@@ -41,35 +41,32 @@ class Versions:
     def __init__(self, schedule: Schedule) -> None:
         self.state = state = State(schedule)  # run to its end below, so it says what every cell holds then
         self.schedule, self.width = schedule, state.width
-        held = np.flatnonzero(state.datum != NOTHING)
+        held = (state.datum != NOTHING).nonzero()[0]
         current = np.full(schedule.ranks * state.width, -1, np.int64)
         current[held] = np.arange(len(held))
         self.initial = len(held)
         before = np.full(len(held), -1)
-        cell, step, datum, count, previous = [held], [before], [state.datum[held]], [state.count[held]], [before]
-        reader, operand, sizes = [], [], []
+        cell, datum, count, previous = [held], [state.datum[held]], [state.count[held]], [before]
+        operand, sizes, made = [], [np.zeros(len(held), np.int64)], []
         total = len(held)
         while not state.done:
-            number = state.step
             folds = state.advance()
-            new = total + np.arange(len(folds.target))
-            total += len(new)
-            size = np.diff(folds.starts)
-            reader.append(np.repeat(new, size))
             operand.append(current[folds.operands])
-            sizes.append(size)
+            sizes.append(folds.starts[1:] - folds.starts[:-1])
+            made.append(len(folds.target))
             cell.append(folds.target)
-            step.append(np.full(len(new), number))
             datum.append(state.datum[folds.target])
             count.append(state.count[folds.target])
             previous.append(current[folds.target])
-            current[folds.target] = new
-        self.cell, self.step, self.datum = join(cell), join(step), join(datum)
-        self.previous, self.reader, self.operand = join(previous), join(reader), join(operand)
-        self.complete = join(count) == schedule.ranks
+            current[folds.target] = np.arange(total, total + made[-1])
+            total += made[-1]
+        self.cell, self.datum, self.previous = join(cell), join(datum), join(previous)
+        self.operand, self.sizes = join(operand), join(sizes)
+        self.step = np.arange(-1, schedule.steps).repeat([len(held), *made])
+        self.reader = np.arange(total).repeat(self.sizes)
+        self.complete = np.concatenate(count) == schedule.ranks
         self.complete[: self.initial] = False
-        self.sizes = np.concatenate([np.zeros(self.initial, np.int64), join(sizes)])
-        self.rank, self.chunk = self.cell // self.width, self.cell % self.width
+        self.rank, self.chunk = np.divmod(self.cell, self.width)
         self.total = total
         ends = np.full((schedule.ranks, self.width), NOTHING, np.int64)
         promise = schedule.promise
@@ -87,13 +84,19 @@ class Versions:
         self.read_by_peers[self.operand[remote]] = True
         # A hazard: while a version is replaced, somebody else reads it in the same step.
         following = np.full(total, -1, np.int64)
-        replaces = np.flatnonzero(self.previous >= 0)
+        replaces = (self.previous >= 0).nonzero()[0]
         following[self.previous[replaces]] = replaces
         heir = following[self.operand]
         same_step = (heir >= 0) & (heir != self.reader) & (self.step[heir] == self.step[self.reader])
         self.peer_hazard, self.own_hazard = np.zeros(total, bool), np.zeros(total, bool)
         self.peer_hazard[heir[same_step & remote]] = True
         self.own_hazard[heir[same_step & ~remote]] = True
+
+    @property
+    def begin(self) -> Ints:
+        """By version: where its operands begin."""
+        begin: Ints = np.cumsum(self.sizes) - self.sizes
+        return begin
 
 
 @dataclass
@@ -123,9 +126,11 @@ def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
     )
     places.local[old] = begin[old]
     places.shared[old] = begin[old] if reached else np.where(versions.read_by_peers[old], first[old], -1)
-    bounds = np.searchsorted(versions.step, np.arange(versions.schedule.steps + 1))
+    bounds = [versions.initial, versions.total]
+    if versions.peer_hazard.any() or versions.own_hazard.any():  # then where a version lies depends on the one before
+        bounds = versions.step.searchsorted(np.arange(versions.schedule.steps + 1)).tolist()
     for start, end in pairwise(bounds):
-        here = slice(int(start), int(end))
+        here = slice(start, end)
         before = versions.previous[here]
         # The slots that must not be touched in this step: where peers, and where the rank itself, read the old version.
         busy = np.where(versions.peer_hazard[here], places.shared[before], -1)
@@ -146,7 +151,7 @@ def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
     elif memory == "private":
         # Only if this changes nothing for later versions: there are none, or the version lies there anyway.
         hand_out(versions, places, versions.final | (places.shared == places.local), most_handed)
-        handed = np.flatnonzero(places.producer != np.arange(versions.total))
+        handed = (places.producer != np.arange(versions.total)).nonzero()[0]
         places.shared[handed] = places.local[handed] = places.work[handed]
         _keep_to_itself(versions, places)
     return places
@@ -154,19 +159,16 @@ def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
 
 def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_], most: int) -> None:
     """Let the rank that reduces a chunk write it to the ranks that would copy it next, if they are not too many."""
-    copies = np.flatnonzero((versions.sizes == 1) & may_be_given & (np.arange(versions.total) >= versions.initial))
-    where = np.searchsorted(versions.reader, copies)
-    source = versions.operand[where]
+    copies = ((versions.sizes == 1) & may_be_given).nonzero()[0]
+    source = versions.operand[versions.begin[copies]]
     reduced = versions.sizes[source] > 1
     copies, source = copies[reduced], source[reduced]
     if not len(copies):
         return
     # Nobody may still need the old content of the destination: it was read before the reduction's step, or only by it.
-    order = np.lexsort((versions.step[versions.reader], versions.operand))
-    last = order[np.flatnonzero(np.diff(versions.operand[order], append=-1))]
-    read_at, read_by, reads = (np.full(versions.total, -2, np.int64) for _ in range(3))
-    read_at[versions.operand[last]] = versions.step[versions.reader[last]]
-    read_by[versions.operand[last]] = versions.reader[last]
+    read_by = np.full(versions.total, -1, np.int64)
+    read_by[versions.operand] = versions.reader  # readers are in the order of steps, and the last one remains
+    read_at = np.where(read_by >= 0, versions.step[read_by], -2)
     at_last = versions.step[versions.reader] == read_at[versions.operand]
     reads = np.bincount(versions.operand[at_last], minlength=versions.total)
     old = versions.previous[copies]
@@ -196,4 +198,4 @@ def _keep_to_itself(versions: Versions, places: Places) -> None:
 
 
 def join(parts: Sequence[NDArray[np.integer]]) -> Ints:
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+    return np.concatenate(parts, dtype=np.int64) if parts else np.zeros(0, np.int64)

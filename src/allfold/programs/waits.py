@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..symbolic import heads_of, sizes_of
+from ..symbolic import heads_of, order_of, sizes_of
 from .happens_before import Clocks, rounds_of
-from .rows import Ints, Lists, lists_of
+from .rows import Ints, Lists, starts_of
 from .versions import WORK
 
 
@@ -27,38 +27,43 @@ def find_waits(
     place = np.concatenate([sources.rank * slots + sources.value, destinations.rank * slots + destinations.value])
     writes = np.repeat([False, True], [len(sources.rank), len(destinations.rank)])
     late = int(step.max(initial=0)) + 2  # steps run from −1 (publishing) to one beyond the last (bringing home)
-    order = np.argsort((place * late + step[row] + 1) * 2 + writes)  # by slot, then by step, reads before writes
+    order = order_of((place * late + step[row] + 1) * 2 + writes)  # by slot, then by step, reads before writes
     row, place, writes = row[order], place[order], writes[order]
     del order
 
     earlier, later = _conflicts(row, place, writes)
     waits = _waits(later, rank[earlier], index[earlier] + 1, rank[later], len(rank))
+    del earlier, later
     waits = _without_implied(_without_known(waits, rank), starts)
 
     # Work slots are reused two segments later; the first to write one must then know that the others are done with it.
-    in_work = np.flatnonzero(place % slots >= WORK * width)
-    writer = row[in_work][_first_writes(place[in_work], writes[in_work])]
-    one_area = _are_free(waits, rank, starts, row[in_work], writer, ranks)
-    if one_area:
-        in_work, writer = in_work[:0], writer[:0]
-    reuse = _waits(writer, rank[row[in_work]], index[row[in_work]] + 1, rank[writer], len(rank))
+    owner = place // slots
+    works = place - owner * slots >= WORK * width
+    in_work = works.nonzero()[0]
+    nothing = np.zeros(0, np.int64)
+    reuse, one_area = Lists(np.zeros(len(rank) + 1, np.int64), nothing, nothing), True
+    if len(in_work):
+        user = row[in_work]
+        writer = user[_first_writes(place[in_work], writes[in_work])]
+        one_area = _are_free(waits, rank, starts, user, writer, ranks)
+        if not one_area:
+            reuse = _without_known(_waits(writer, rank[user], index[user] + 1, rank[writer], len(rank)), rank)
 
     # Where peers access each other's arrays, a rank must not return before its peers are done with its own.
-    owner = place // slots
-    foreign = np.flatnonzero((owner != rank[row]) & (place % slots < WORK * width) & (not private))
+    foreign = ((owner != rank[row]) & ~works & (not private)).nonzero()[0]
     leave = _waits(owner[foreign], rank[row[foreign]], index[row[foreign]] + 1, owner[foreign], ranks)
-    return waits, _without_known(reuse, rank), leave, one_area
+    return waits, reuse, leave, one_area
 
 
 def _conflicts(row: Ints, place: Ints, writes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """The pairs (earlier, later) of instructions to keep in order, from accesses sorted by slot and time."""
     position = np.arange(len(row) + 1)
     before = np.maximum.accumulate(np.where(np.append(False, writes), position - 1, -1))[:-1]  # the last write
-    after_write = np.flatnonzero((before >= 0) & (place[before] == place))
+    after_write = ((before >= 0) & (place[before] == place)).nonzero()[0]
     earlier, later = [row[before[after_write]]], [row[after_write]]
     del before
     following = np.minimum.accumulate(np.where(np.append(writes, True), position, len(row))[::-1])[-2::-1]
-    before_write = np.flatnonzero(~writes & (following < len(row)))
+    before_write = (~writes & (following < len(row))).nonzero()[0]
     before_write = before_write[place[following[before_write]] == place[before_write]]
     earlier.append(row[before_write])
     later.append(row[following[before_write]])
@@ -93,13 +98,15 @@ def _are_free(waits: Lists, rank: Ints, starts: Ints, user: Ints, writer: Ints, 
 
 def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
     """For every row and peer, the highest count that the row must wait for; `own` is the rank that waits."""
-    foreign = np.flatnonzero(peer != own)
+    foreign = peer != own
     rows, peer, count = rows[foreign], peer[foreign], count[foreign]
-    key = rows * (int(peer.max(initial=0)) + 1) + peer
-    order = np.lexsort((count, key))
-    heads = heads_of(key[order])
-    last = order[heads + sizes_of(heads, len(order)) - 1]
-    return lists_of(rows[last], peer[last], count[last], total)
+    peers, counts = int(peer.max(initial=0)) + 1, int(count.max(initial=0)) + 1
+    key = (rows * peers + peer) * counts + count
+    key.sort()
+    key, count = np.divmod(key, counts)
+    last = np.append(key[1:] != key[:-1], True)[: len(key)]
+    rows, peer = np.divmod(key[last], peers)
+    return Lists(starts_of(rows, total), peer, count[last])
 
 
 def _without_known(waits: Lists, rank: Ints) -> Lists:
@@ -107,11 +114,12 @@ def _without_known(waits: Lists, rank: Ints) -> Lists:
     row = waits.row
     peers = int(waits.rank.max(initial=0)) + 1
     pair = rank[row] * peers + waits.rank
-    order = np.argsort(pair, kind="stable")  # rows stay in their order within each pair
+    order = order_of(pair)  # rows stay in their order within each pair
     ceiling = int(waits.value.max(initial=0)) + 1
-    reached = np.maximum.accumulate(pair[order] * ceiling + waits.value[order])
+    floor = pair[order] * ceiling
+    reached = np.maximum.accumulate(floor + waits.value[order])
     news = np.ones(len(order), bool)
-    news[1:] = reached[1:] > np.maximum(reached[:-1], pair[order][1:] * ceiling)
+    news[1:] = reached[1:] > np.maximum(reached[:-1], floor[1:])
     return _keep(waits, np.sort(order[news]))
 
 
@@ -121,7 +129,7 @@ def _without_implied(waits: Lists, starts: Ints) -> Lists:
     clocks = Clocks(starts, waits, rounds, horizon=4)
     for number in range(len(rounds)):
         clocks.advance(number)
-    return _keep(waits, np.flatnonzero(clocks.needed))
+    return _keep(waits, clocks.needed.nonzero()[0])
 
 
 def _keep(waits: Lists, kept: Ints) -> Lists:

@@ -20,6 +20,7 @@ from ..price.topology.machines import CONSTRUCTORS
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..registry import Algorithm, Steps, find_algorithm, schedule
+from ..schedule import Move
 from ..view.entry import NO_TOPOLOGY, check_size, entry
 from ..view.page import SIZE, TOPOLOGY, document, table
 from .edit import MOST_CODE, Limits, prove_edited
@@ -154,7 +155,7 @@ def within(algorithm: Algorithm, most: int) -> Algorithm:
         made = 0
         for step in algorithm.function(*arguments, **parameters):
             moves = list(step)
-            made += len(moves)
+            made += sum(move.moves if isinstance(move, Move) else 1 for move in moves)
             if made > most:
                 title = f"{algorithm.name}(ranks={arguments[0]})"
                 raise TooManyMoves(f"{title} makes more than {most:,} moves; take fewer ranks")

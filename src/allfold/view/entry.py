@@ -107,7 +107,7 @@ def schedule_up_to_error(
                 if done >= (wrong.step or 0):
                     return
                 moves = list(step)
-                done += bool(moves)
+                done += any(move.moves for move in moves)
                 yield moves
         except Exception:
             return  # the error is in `wrong`

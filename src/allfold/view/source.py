@@ -73,13 +73,13 @@ def _lines_of(schedule: Schedule, function: Callable[..., Steps], parameters: di
         if not isinstance(steps, GeneratorType):
             return None
         for moves in steps:
-            step: list[Move] = list(moves)
+            step: list[Move] = [move for move in moves if move.moves]
             if step:
                 number = len(lines)
                 if number == schedule.steps:  # a wrong schedule is drawn up to its error
                     break
                 start, end = schedule.starts[number], schedule.starts[number + 1]
-                if len(step) != end - start or step[0].where != schedule.where(start):
+                if sum(move.moves for move in step) != end - start or step[0].where != schedule.where(start):
                     return None  # another algorithm with the same name
                 lines.append(steps.gi_frame.f_lineno if steps.gi_frame else 0)
     except Exception:

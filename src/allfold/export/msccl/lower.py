@@ -28,7 +28,7 @@ Ends = tuple[int, int, int]
 _LOCAL: Ends = (-1, -1, 0)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Operation:
     """What becomes a step. `reads` and `writes` say what it touches, with in-place aliases resolved."""
 
@@ -60,28 +60,28 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
             for source, chunk in _in_order(run[0]):
                 if source != run[0].rank:
                     ranks[source].send(chunk, run[0].rank, step, len(run))
-        written = {(fold.rank, fold.chunk) for fold in folds}
-        for fold in folds:
-            for operand in fold.operands:
-                if operand[0] == fold.rank and operand != (fold.rank, fold.chunk) and operand in written:
-                    ranks[fold.rank].save(operand[1], step)
+        written = {(rank, chunk) for rank, chunk, _ in folds}
+        for rank, chunk, operands in folds:
+            for operand in operands:
+                if operand[0] == rank and operand[1] != chunk and operand in written:
+                    ranks[rank].save(operand[1], step)
         for run in runs:
             ranks[run[0].rank].fold(run[0], step, len(run))
-        for rank in ranks:
-            rank.settle()
-    for rank in ranks:
-        rank.finish()
+        for one in ranks:
+            one.settle()
+    for one in ranks:
+        one.finish()
     sliced = schedule.promise.slices(schedule.ranks)
     one_rank = schedule.collective in ("gather", "scatter")  # here the count is one slice, not the whole buffer
     return Algorithm(
         name=schedule.algorithm,
         collective=schedule.collective,
         protocol="Simple",
-        channels=max(rank.channels for rank in ranks),
+        channels=max(one.channels for one in ranks),
         chunks_per_loop=schedule.chunks // sliced if one_rank else schedule.chunks,
         in_place=schedule.collective != "all_to_all",
         out_of_place=True,
-        gpus=tuple(rank.gpu(fused) for rank in ranks),
+        gpus=tuple(one.gpu(fused) for one in ranks),
     )
 
 
@@ -185,9 +185,9 @@ class _Rank:
     # What happens ----------------------------------------------------------------------------------------------------
 
     def send(self, chunk: int, peer: int, step: int, count: int = 1) -> None:
-        chunks = tuple(range(chunk, chunk + count))
+        chunks = (chunk,) if count == 1 else tuple(range(chunk, chunk + count))
         self._do(_Operation("s", self._ends(peer, -1), self._at[chunk], reads=chunks, count=count, step=step))
-        self._sent |= {*chunks}
+        self._sent.update(chunks)
 
     def save(self, chunk: int, step: int) -> None:
         """Save what a chunk holds for another chunk of this rank, because it is replaced in the same step."""
@@ -285,7 +285,8 @@ class _Rank:
     def _do(self, operation: _Operation) -> None:
         number = len(self.operations)
         for memory in (*operation.reads, *operation.writes):
-            operation.needs |= {self._writer[memory]} if memory in self._writer else set()
+            if memory in self._writer:
+                operation.needs.add(self._writer[memory])
         for memory in operation.writes:
             operation.needs |= self._readers[memory]
         for memory in operation.reads:
@@ -330,7 +331,8 @@ class _Rank:
                     for third, far in known[need].items():
                         knows[third] = max(knows.get(third, -1), far)
             for other, done in waits:
-                steps[other][done] = replace(steps[other][done], awaited=True)
+                if not steps[other][done].awaited:
+                    steps[other][done] = replace(steps[other][done], awaited=True)
             for wait in waits[:-1]:
                 steps[block].append(Step("nop", ("i", 0), ("o", 0), 0, wait))
             steps[block].append(

@@ -21,7 +21,7 @@ from ..equivalence import check_equivalent
 from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
 from .lower import lower
 from .order import Action, Run, execute
-from .xml import Algorithm, check_limits, parse
+from .xml import MOST_STEPS, Algorithm, check_limits, parse
 
 SHARES = (60, 30, 15)
 """How many messages one channel carries between two ranks, if a single channel would make a thread block too long."""
@@ -30,14 +30,26 @@ SHARES = (60, 30, 15)
 def write(schedule: Schedule) -> str:
     """The schedule as MSCCL XML. Raises `UsageError` where the format cannot express it."""
     verify(schedule, programs=False)
-    refused = None
-    for share in (None, *SHARES):
+    # If a thread block is too long, more channels give more thread blocks. Where one channel cannot do, it comes last:
+    # if all are refused, it has the reason.
+    shares = (None, *SHARES) if _may_fit(schedule) else (*SHARES, None)
+    refused: dict[int | None, UsageError] = {}
+    for share in shares:
         try:
             return _written(schedule, share)
-        except UsageError as error:  # a thread block is too long; more channels give more thread blocks
-            refused = refused or error
-    assert refused is not None
-    raise refused
+        except UsageError as error:
+            refused[share] = error
+    raise refused[None]
+
+
+def _may_fit(schedule: Schedule) -> bool:
+    """Whether one channel may do: a thread block takes at least one step of its own for each step with a message."""
+    ranks = schedule.ranks
+    source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
+    step = np.arange(schedule.steps).repeat(np.diff(schedule.starts))
+    travels = source != destination
+    messages = np.unique(((source * ranks + destination) * max(1, schedule.steps) + step)[travels])
+    return bool(np.bincount(messages // max(1, schedule.steps)).max(initial=0) <= MOST_STEPS)
 
 
 def _written(schedule: Schedule, share: int | None) -> str:
@@ -51,8 +63,10 @@ def _written(schedule: Schedule, share: int | None) -> str:
 def _proved(schedule: Schedule, algorithm: Algorithm) -> str:
     check_limits(algorithm)
     text = algorithm.to_xml()
-    for in_place in ([True] if algorithm.in_place else []) + ([False] if algorithm.out_of_place else []):
-        check_equivalent(schedule, to_schedule(parse(text), schedule.root, in_place))
+    again = parse(text)
+    run = execute(again)
+    for in_place in ([True] if again.in_place else []) + ([False] if again.out_of_place else []):
+        check_equivalent(schedule, _schedule_of(run, again, schedule.root, in_place))
     return text
 
 
@@ -76,7 +90,11 @@ def read(source: str | Path, root: int | None = None, in_place: bool | None = No
 
 def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | None = None) -> Schedule:
     run = execute(algorithm)
-    memory = _Memory(algorithm, root, algorithm.in_place if in_place is None else in_place)
+    return _schedule_of(run, algorithm, root, algorithm.in_place if in_place is None else in_place)
+
+
+def _schedule_of(run: Run, algorithm: Algorithm, root: int | None, in_place: bool) -> Schedule:
+    memory = _Memory(algorithm, root, in_place)
     _check_races(run, memory)
     moves = _moves(run, memory)
     cells = memory.cells(moves)
@@ -110,6 +128,10 @@ class _Memory:
         if self.chunks % slices:
             raise UsageError(f"{algorithm.name}: nchunksperloop={loop} does not divide among {self.ranks} GPUs")
         self.part = self.chunks // slices
+        self._own = {  # the buffers that hold a rank's own slice only
+            "i": algorithm.collective in ("all_gather", "gather"),
+            "o": algorithm.collective in ("reduce_scatter", "scatter"),
+        }
         self.root = self._find_root(root) if self.promise.rooted else None
 
     def _find_root(self, given: int | None) -> int:
@@ -137,8 +159,7 @@ class _Memory:
         buffer, offset = location
         if buffer == "s":
             return rank, "s", offset
-        own = ("all_gather", "gather") if buffer == "i" else ("reduce_scatter", "scatter")
-        chunk = offset + (rank * self.part if self.algorithm.collective in own else 0)
+        chunk = offset + rank * self.part if self._own[buffer] else offset
         if chunk >= self.chunks:
             raise UsageError(
                 f"{self.algorithm.name}: gpu {rank} names chunk {offset} of buffer {buffer}, beyond the whole"
@@ -161,8 +182,11 @@ class _Memory:
             rank, space, index = place
             if space in ("i", "o"):
                 twin = (rank, "i", index)
+                if space == "i" or twin not in used:
+                    cells[place] = index
+                    continue
                 written = min((time for time, writes in used[place] if writes), default=-1)
-                if space == "i" or twin not in used or written < 0 or max(used[twin])[0] <= written:
+                if written < 0 or max(used[twin])[0] <= written:
                     cells[place] = index
                     continue
             cells[place] = self.chunks + extra[rank]
@@ -210,10 +234,11 @@ def _touches(action: Action, memory: _Memory) -> tuple[list[Place], list[Place]]
 def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
     """What is moved, in the order in which it is written. Each action has three instants: read, receive, send on."""
     touched: dict[Place, list[tuple[int, bool]]] = defaultdict(list)  # when each place is touched, and if only written
-    for time, number in enumerate(run.happening.order):
-        reads, writes = _touches(run.actions[number], memory)
-        for place in {*reads, *writes}:
-            touched[place].append((time, place not in reads))
+    if any(action.type == "rrs" for action in run.actions):
+        for time, number in enumerate(run.happening.order):
+            reads, writes = _touches(run.actions[number], memory)
+            for place in {*reads, *writes}:
+                touched[place].append((time, place not in reads))
     sent: dict[int, tuple[Place, int]] = {}  # by message: where its value lies, and when it is read
     moves = []
     for time, number in enumerate(run.happening.order):

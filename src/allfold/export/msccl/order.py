@@ -10,7 +10,7 @@ is a race.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...errors import ScheduleError, UsageError
 from ..happens_before import Happening, run_threads
@@ -19,7 +19,7 @@ from .xml import PROTOCOLS, RECEIVES, SENDS, Algorithm, Step
 _MOST_ACTIONS = 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Action:
     """One chunk of one step; `part` says which. `receives` and `sends` are message numbers; −1 stands for none."""
 
@@ -195,7 +195,7 @@ def _run(
             last_of[-1] = receive
             if len(last_of) > room:
                 space[send].append(last_of[-1 - room])
-            _link(actions, send, receive)
+            actions[receive].receives = send  # a message is numbered at both ends by the action that sends it
     happening = run_threads(thread, position, needs, space)
     if happening.stuck >= 0:
         stuck, blocking = happening.stuck, happening.blocking
@@ -206,8 +206,3 @@ def _run(
             rank=actions[stuck].rank,
         )
     return Run(actions, happening)
-
-
-def _link(actions: list[Action], send: int, receive: int) -> None:
-    """Number a message at both ends by the action that sends it."""
-    actions[receive] = replace(actions[receive], receives=send)

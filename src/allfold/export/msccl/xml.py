@@ -8,6 +8,7 @@ another thread block of the same GPU. The limits are those of msccl-executor-ncc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
@@ -234,6 +235,8 @@ def parse(text: str | bytes) -> Algorithm:
 
 
 class _Element:
+    __slots__ = ("attributes", "children", "line", "name")
+
     def __init__(self, name: str, attributes: dict[str, str], line: int) -> None:
         self.name, self.attributes, self.line = name, attributes, line
         self.children: list[_Element] = []
@@ -247,12 +250,18 @@ class _Element:
         if default is not None and key not in self.attributes:
             return default
         text = self.text(key)
-        digits = text.removeprefix("-")
-        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and least <= int(text) <= most):
+        number = _whole(text)
+        if number is None or not least <= number <= most:
             raise UsageError(
                 f"this MSCCL XML: {key}={text!r} of <{self.name}> in line {self.line}, expected {least} to {most}"
             )
-        return int(text)
+        return number
+
+
+@lru_cache(maxsize=2**12)
+def _whole(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
 
 
 def _tree(text: str | bytes) -> _Element:
@@ -324,11 +333,11 @@ def _step(element: _Element, send: int, receive: int) -> Step:
     if (kind in SENDS and send < 0) or (kind in RECEIVES and receive < 0):
         raise UsageError(f"this MSCCL XML: the step {kind} in line {element.line} has no peer in its thread block")
     ends = []
-    for side in ("src", "dst"):
-        buffer = element.text(f"{side}buf")
+    for name, offset in (("srcbuf", "srcoff"), ("dstbuf", "dstoff")):
+        buffer = element.text(name)
         if buffer not in BUFFERS:
-            raise UsageError(f"this MSCCL XML: {side}buf={buffer!r} in line {element.line}, expected i, o or s")
-        ends.append((buffer, element.number(f"{side}off", -1, MOST_OFFSET)))
+            raise UsageError(f"this MSCCL XML: {name}={buffer!r} in line {element.line}, expected i, o or s")
+        ends.append((buffer, element.number(offset, -1, MOST_OFFSET)))
     depid, deps = element.number("depid", -1, 2**15), element.number("deps", -1, 2**20)
     if depid >= 0 and deps < 0:
         raise UsageError(
