@@ -40,6 +40,7 @@ ROOMS = [
     "engines.shared_memory",
     "engines.islands",
     "engines.table",
+    "cuda",
     "communicator",
     "launch",
     "price.topology",

@@ -14,8 +14,9 @@ from numpy_device import DeviceArray, NumpyDevice
 
 import allfold as af
 from allfold.collectives import COLLECTIVES
+from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
-from allfold.cuda import calls, runner, staging, ways
+from allfold.cuda import runner, staging, ways
 from allfold.registry import algorithms
 
 WAYS = ["staged", "on the device"]
@@ -24,7 +25,7 @@ WAYS = ["staged", "on the device"]
 def device_of(way: str = "staged") -> NumpyDevice:
     """The device of this rank, in place of the driver, and the way that all calls go."""
     device = NumpyDevice()
-    calls.driver = lambda: device  # type: ignore[assignment]
+    gpu.driver = lambda: device  # type: ignore[assignment]
     ways.STAGED_UP_TO = {"staged": 1 << 60, "on the device": -1}[way]
     ways._takes_turns = lambda *_: True  # type: ignore[assignment]
     return device

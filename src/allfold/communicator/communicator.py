@@ -34,7 +34,7 @@ from .timeouts import check_timeout
 from .trace import Trace
 
 if TYPE_CHECKING:
-    from ..cuda.calls import GpuCalls
+    from .gpu import GpuCalls
 
 Algorithm = AnyAlgorithm | None
 
@@ -314,7 +314,7 @@ class Communicator(PointToPoint):
 
     def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
         """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
-        from ..cuda.calls import GpuCalls
+        from .gpu import GpuCalls
 
         if self._gpu is None:
             engine = self._engine.group(range(self.size), None)

@@ -11,6 +11,7 @@ promise: unless the user gave it up, no algorithm that folds in another order is
 from __future__ import annotations
 
 from functools import lru_cache
+from platform import machine
 
 from ...collectives import NOTHING, find_collective
 from ...registry import schedule
@@ -18,6 +19,12 @@ from ...schedule import Schedule
 from ...symbolic import State
 
 ALWAYS = 2**63
+
+# Between two ranks nobody else fetches from the same process, so it pays earlier: at 64 KiB it takes 0.57 of the time for
+# all_gather, 0.77 for all_to_all, 0.94 for scatter (Xeon, 2 cores). On ARM this was not measured on an idle machine.
+_FETCHED_BETWEEN_TWO = (
+    {"all_gather": 32 * 1024, "all_to_all": 32 * 1024, "scatter": 64 * 1024} if machine() == "x86_64" else {}
+)
 
 Choice = tuple[int, str, bool]
 """(up to how many bytes of the whole buffer, algorithm, whether to reach into arrays that lie in shared memory)"""
@@ -71,6 +78,8 @@ def fetched(collective: str, ranks: int) -> tuple[int, int]:
     two fetches from one process at once slow each other down. So it pays where everybody fetches chunks of some size
     from everybody and nothing comes back; an all_reduce through the work area stays in the caches.
     """
+    if ranks == 2 and collective in _FETCHED_BETWEEN_TWO:
+        return _FETCHED_BETWEEN_TWO[collective], ALWAYS
     if collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
         return 128 * 1024 * ranks, ALWAYS
     return ALWAYS, 0

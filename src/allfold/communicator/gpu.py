@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..communicator.arrays import is_on_gpu
-from ..communicator.handle import Handle
+from ..cuda.driver import Device, driver
+from ..cuda.staging import OnDevice
+from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call, Engine
 from ..errors import CollectiveTimeout, UsageError
-from .driver import Device, driver
-from .staging import OnDevice
-from .ways import Ways
+from .arrays import is_on_gpu
+from .handle import Handle
 
 _LOOK_AGAIN_SECONDS = 20e-6
 _LAST_CALLS_SECONDS = 5.0
