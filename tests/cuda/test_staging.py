@@ -325,3 +325,29 @@ def closes_early(comm: Communicator, way: str) -> tuple[float, int]:
 def test_closing_leaves_nothing_behind(way: str) -> None:
     for seconds, registered in af.spawn(closes_early, 2, args=(way,), timeout=60):
         assert seconds < 15 and registered == 0
+
+
+def held_up(comm: Communicator) -> tuple[str, float]:
+    """All ranks make the call, and the stream of one of them does not come to it."""
+    device = device_of("on the device")
+    stream = device.new_stream()
+    array = device.array(np.ones(5), stream)
+    comm.all_reduce(array)
+    gate = threading.Event()
+    if comm.rank == 1:
+        device.later(stream, lambda: gate.wait() and None)
+    began, said = time.monotonic(), ""
+    handle = comm.all_reduce(array, async_op=True, timeout=0.5)
+    assert handle is not None
+    try:
+        handle.wait(10.0 if comm.rank == 0 else 2.0)
+    except af.CollectiveTimeout as error:
+        said = str(error)
+    took = time.monotonic() - began
+    gate.set()
+    return said, took
+
+
+def test_a_stream_that_does_not_come_to_the_call_is_not_waited_for_for_ever() -> None:
+    said, seconds = af.spawn(held_up, 2, timeout=60)[0]
+    assert "not over in time" in said and seconds < 5

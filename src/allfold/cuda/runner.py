@@ -128,8 +128,8 @@ class Runner:
         with device.within(context):
             self._meet()
         me = weakref.ref(self)
-        self._watcher = threading.Thread(target=_watch, args=(me, self._changed), daemon=True, name="allfold GPU")
-        self._watcher.start()
+        watched = (me, self._changed, self._launched)
+        threading.Thread(target=_watch, args=watched, daemon=True, name="allfold GPU").start()
 
     def _meet(self) -> None:
         """Exchange arenas and words with all ranks. If one cannot, all raise."""
@@ -374,6 +374,7 @@ class Runner:
                 launched.is_compared = launched.is_compared or self.failure is not None or self._compare(launched)
                 if not launched.is_compared:
                     break  # a rank that has not made this call has not made later ones
+            self._check_time()
         except AllfoldError as error:
             self.fail(error)
         dead = [bool(select.select([watch], [], [], 0)[0]) for watch in self._watches]
@@ -383,7 +384,7 @@ class Runner:
             if not self._all_over():
                 lost = [rank for rank, is_dead in zip(others, dead, strict=True) if is_dead]
                 self.fail(
-                    RankLost(f"{name_ranks(lost)} of {self.engine.label} is gone, and a call on the GPU needs it")
+                    RankLost(f"{name_ranks(lost)} of {self.engine.label} ended in the middle of a call on the GPU")
                 )
         return not self._all_over()
 
@@ -412,6 +413,14 @@ class Runner:
             raise MismatchError(f"{came} (call {launched.number} of {self.engine.label} on the GPU)")
         return True
 
+    def _check_time(self) -> None:
+        first = next(iter(self._launched), None)
+        if first is not None and first.is_compared and time.monotonic() >= first.deadline and not self._all_over():
+            raise CollectiveTimeout(
+                f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), and "
+                "it is not over in time: a stream holds it up, or ranks call several groups in different orders"
+            )
+
     def is_compared(self) -> bool:
         return self.failure is not None or all(one.is_compared for one in list(self._launched))
 
@@ -436,7 +445,8 @@ class Runner:
                 self.engine.failed(error)
             with contextlib.suppress(AllfoldError):
                 self.engine.abort()
-        self._flags[self.engine.rank][:: _WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
+        if self._flags:
+            self._flags[self.engine.rank][:: _WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
 
     def close(self, seconds: float) -> None:
         """Wait for what is in the stream, let it go after so many seconds, and give the memory back."""
@@ -471,20 +481,25 @@ class Runner:
                 device.free(self.arena)
         for watch in self._watches:
             os.close(watch)
+        if self.failure is None:  # otherwise peers may still look at it
+            self.engine.members[rank].arena.release(self._page)
         self._arenas, self._flags, self._watches, self.arena = [], [], [], 0
 
 
-def _watch(reference: weakref.ref[Runner], changed: threading.Condition) -> None:
+def _watch(reference: weakref.ref[Runner], changed: threading.Condition, launched: deque[Launched]) -> None:
     while True:
         runner = reference()
         if runner is None or runner._is_closed:
             return
-        busy = runner.look()
+        try:
+            runner.look()
+        except DeviceError as error:  # the GPU is lost, or the process ends
+            runner.fail(error)
+            return
         del runner
-        if busy:
-            time.sleep(_LOOK_AGAIN_SECONDS)
-        else:
-            with changed:
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        with changed:
+            if not launched:
                 changed.wait(1.0)
 
 
