@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy_device import DeviceArray, NumpyDevice
 
 import allfold as af
+from allfold import Move, copy, reduce
 from allfold.collectives import COLLECTIVES
 from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
@@ -141,6 +143,38 @@ def arguments(comm: Communicator, collective: str, values: np.ndarray[Any, Any])
 @pytest.mark.parametrize(("ranks", "area"), [(2, 1 << 20), (4, 1 << 20), (4, 16 << 10)])
 def test_every_schedule_runs_on_the_device_with_the_same_bits(ranks: int, area: int) -> None:
     assert af.spawn(every_algorithm, ranks, args=(area,), timeout=250) == [[]] * ranks
+
+
+def to_the_first(ranks: int) -> Iterator[list[Move]]:
+    yield [reduce(0, source=rank, destination=0) for rank in range(1, ranks)]
+    yield [copy(0, source=0, destination=rank) for rank in range(1, ranks)]
+
+
+def along_a_chain(ranks: int) -> Iterator[list[Move]]:
+    for rank in range(ranks - 1):
+        yield [reduce(0, source=rank, destination=rank + 1)]
+    yield [copy(0, source=ranks - 1, destination=rank) for rank in range(ranks - 1)]
+
+
+def own_algorithms(comm: Communicator, way: str) -> list[bool]:
+    """A function, and a name that comes to mean another one, as when a cell of a notebook is run again."""
+    device = device_of(way)
+    stream, right = device.new_stream(), []
+    for function in (to_the_first, along_a_chain):
+        function.__qualname__ = "mine"  # as if it were defined again
+        af.algorithm("all_reduce", "mine")(function)
+        for algorithm in (function, "mine"):
+            values = np.random.default_rng(comm.rank).standard_normal(1001).astype(np.float32)
+            there = device.array(values, stream)
+            comm.all_reduce(there, algorithm=algorithm)
+            comm.all_reduce(values, algorithm=algorithm)
+            right.append(np.array_equal(there.memory, values))
+    return right
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_algorithms_of_ones_own(way: str) -> None:
+    assert af.spawn(own_algorithms, 3, args=(way,), timeout=60) == [[True] * 4] * 3
 
 
 def long_array(comm: Communicator) -> tuple[bool, int, int]:

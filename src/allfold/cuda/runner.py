@@ -22,7 +22,6 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
@@ -120,6 +119,7 @@ class Runner:
         self._words: list[int] = []
         self._watches: list[int] = []
         self._base = self._settled = self._areas_used = self._made = 0
+        self._programs: dict[int, tuple[Programs, Program]] = {}
         self._batches: dict[tuple[Any, ...], tuple[Batch, _After]] = {}
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
@@ -237,7 +237,11 @@ class Runner:
 
     def _program(self, call: Call, algorithm: AnyAlgorithm) -> Program:
         root = call.root if COLLECTIVES[call.collective].rooted else None
-        return _compiled(programs_of(call.collective, algorithm, self.engine.size, root, "private"), self.engine.rank)
+        programs = programs_of(call.collective, algorithm, self.engine.size, root, "private")
+        # By identity: a name may come to mean another algorithm. The programs are kept, so that the number stays theirs.
+        if id(programs) not in self._programs:
+            self._programs[id(programs)] = programs, _made(programs, self.engine.rank)
+        return self._programs[id(programs)][1]
 
     def _launch(
         self, call: Call, algorithm: AnyAlgorithm, source: OnDevice | None, target: OnDevice | None, stream: int
@@ -246,21 +250,13 @@ class Runner:
         ahead = (self._settled - base, *(seen - base for seen in self._seen))
         where = (*(source or ())[:2], None, *(target or ())[:2])
         kind = (source or target).dtype.name  # type: ignore[union-attr]
-        key = (
-            call.collective,
-            algorithm,
-            call.op and call.op.name,
-            call.root,
-            kind,
-            where,
-            self._areas_used & 1,
-            ahead,
-        )
+        program = self._program(call, algorithm)
+        key = (id(program), call.op and call.op.name, kind, where, self._areas_used & 1, ahead)
         found = self._batches.get(key)
         if found is None:
             if len(self._batches) >= _MOST_BATCHES:
                 self._batches.clear()
-            found = self._batches[key] = self._batch(call, self._program(call, algorithm), source, target, ahead)
+            found = self._batches[key] = self._batch(call, program, source, target, ahead)
         batch, after = found
         self._device.submit(stream, batch, base)
         self._areas_used += after.areas
@@ -528,19 +524,6 @@ def _elements(call: Call, source: OnDevice | None, target: OnDevice | None, size
             f"and {wanted}"
         )
     return whole
-
-
-@lru_cache(maxsize=256)
-def _cached(key: int, rank: int) -> Program:
-    return _made(_programs[key], rank)
-
-
-_programs: dict[int, Programs] = {}
-
-
-def _compiled(programs: Programs, rank: int) -> Program:
-    _programs[id(programs)] = programs  # kept, so that the number stays its own
-    return _cached(id(programs), rank)
 
 
 def _made(programs: Programs, rank: int) -> Program:
