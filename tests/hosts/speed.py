@@ -143,7 +143,7 @@ def _simulated(size: int, topology: Topology | None) -> float | None:
     if topology is None:
         return None
     islands = [np.flatnonzero(topology.host == host).tolist() for host in range(int(topology.host.max()) + 1)]
-    name, parameters = BUILT_IN.schedule(islands, size)
+    name, parameters = BUILT_IN.schedule("all_reduce", islands, size)
     made = schedule("all_reduce", name, topology.ranks, **parameters)
     return simulate(made, topology, size, segments=BUILT_IN.segments(size)).duration
 
