@@ -67,7 +67,11 @@ class Letters:
     def start(self, sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None) -> Any:
         engine = self._engine
         kind, data = taken(sends, array, peer, tag, dtype, engine.size)
-        engine.check_open("send" if sends else "recv", () if peer is None else (peer,))
+        # Who has left may have sent before.
+        needed = (
+            () if peer is None or (not sends and self._has_come(Wanted(peer, tag, kind, data, Future()))) else (peer,)
+        )
+        engine.check_open("send" if sends else "recv", needed)
         if peer is not None and peer in engine.local:
             operation = self._guarded(lambda: self._channel.start(sends, data, engine.local[peer], tag, kind.name))
             return peer, operation
@@ -89,6 +93,10 @@ class Letters:
         if peer is None and not result.done():
             threading.Thread(target=self._look_inside, args=(wanted,), daemon=True).start()
         return result
+
+    def _has_come(self, wanted: Wanted) -> bool:
+        with self._lock:
+            return any(wanted.takes(one) for one in self._come)
 
     def done(self, operation: Any, /) -> bool:
         return operation.done() if isinstance(operation, Future) else self._channel.done(operation[1])
