@@ -385,3 +385,77 @@ def held_up(comm: Communicator) -> tuple[str, float]:
 def test_a_stream_that_does_not_come_to_the_call_is_not_waited_for_for_ever() -> None:
     said, seconds = af.spawn(held_up, 2, timeout=60)[0]
     assert "not over in time" in said and seconds < 5
+
+
+def on_the_border(comm: Communicator) -> tuple[bool, bool]:
+    """A root has the whole array, longer than what is staged, and the others a part of it, which is shorter."""
+    device = device_of("on the device")
+    ways.STAGED_UP_TO = 1000
+    stream, part = device.new_stream(), np.full(100, float(comm.rank))
+    whole = device.array(np.zeros(100 * comm.size), stream) if comm.rank == 0 else None
+    comm.gather(device.array(part, stream), whole, timeout=10.0)
+    back = device.array(np.zeros(100), stream)
+    comm.scatter(back, whole, timeout=10.0)
+    return np.array_equal(back.memory, part), device.copied == []
+
+
+def test_all_ranks_go_the_same_way() -> None:
+    assert af.spawn(on_the_border, 3, timeout=60) == [(True, True)] * 3
+
+
+def without_a_compiler(comm: Communicator) -> tuple[float, int]:
+    device = device_of("on the device")
+    device.can_fold = lambda *_: comm.rank != 1  # type: ignore[method-assign]
+    array = device.array(np.ones(1000), device.new_stream())
+    comm.all_reduce(array)
+    return float(array.memory[0]), device.folds
+
+
+def test_where_one_rank_cannot_fold_on_the_device_all_calls_are_staged() -> None:
+    assert af.spawn(without_a_compiler, 3, timeout=60) == [(3.0, 0)] * 3
+
+
+def aborted(comm: Communicator, way: str) -> tuple[str, float]:
+    device = device_of(way)
+    array = device.array(np.ones(5), device.new_stream())
+    comm.all_reduce(array)
+    if comm.rank == 1:
+        time.sleep(0.3)
+        comm.abort()
+        time.sleep(1)
+        return "", 0.0
+    began = time.monotonic()
+    try:
+        comm.all_reduce(array)
+    except af.RankLost as error:
+        return str(error), time.monotonic() - began
+    return "", time.monotonic() - began
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_abort_ends_the_calls_of_all_ranks(way: str) -> None:
+    for said, seconds in af.spawn(aborted, 3, args=(way,), timeout=60)[::2]:
+        assert "rank 1" in said and seconds < 3
+
+
+def overlapping(comm: Communicator) -> tuple[bool, list[str]]:
+    """In the rank's own part an output may lie in its input, and an input in its output; elsewhere it is refused."""
+    device = device_of("on the device")
+    stream, said = device.new_stream(), []
+    whole = np.full(30, float(comm.rank))
+    parts = [DeviceArray(whole[start : start + 10], stream) for start in range(0, 30, 10)]
+    comm.all_gather(parts[comm.rank], DeviceArray(whole, stream))
+    gathered = np.array_equal(whole, np.repeat([0.0, 1.0, 2.0], 10))
+    for source, target in (
+        (parts[(comm.rank + 1) % 3], DeviceArray(whole, stream)),
+        (parts[0], device.array(np.zeros(30, np.float32), stream)),
+    ):
+        with pytest.raises(af.UsageError) as error:
+            comm.all_gather(source, target)
+        said.append(str(error.value))
+    return gathered, said
+
+
+def test_arrays_that_overlap_or_differ_in_type() -> None:
+    for gathered, (overlap, types) in af.spawn(overlapping, 3, timeout=60):
+        assert gathered and "overlap" in overlap and "the input is float64, the output float32" in types

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..cuda.driver import Device, driver
-from ..cuda.staging import OnDevice
+from ..cuda.staging import CAPTURED, OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call, Engine
@@ -43,6 +43,8 @@ class GpuCalls:
             if context not in self._ways:
                 self._ways[context] = Ways(self._engine, device, context), device.new_stream()
             ways, stream = self._ways[context]
+            if any(device.is_capturing(theirs) for _, theirs in located):
+                raise UsageError(f"{call.collective}: {CAPTURED}")
             for _, theirs in located:
                 self._order(theirs, stream)
             source = None if call.input is None else located[0][0]

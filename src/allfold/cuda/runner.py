@@ -54,6 +54,8 @@ _NAMES = tuple(COLLECTIVES)
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
+_STANDING = _PAGE // 4 - 1  # the last word of a page: what its rank says of itself
+_LEFT, _FAILED = 1, 2
 
 _CALLS_KEPT, _CALL_BYTES = 1024, 64
 _MOST_BATCHES = 1024
@@ -92,8 +94,7 @@ class Program:
     one_area: bool
     chunks: int
     origins: tuple[int, int]  # the first chunk of the input, and of the output
-    most_sources: int
-    most_destinations: int
+    most_arrays: int  # that one instruction of any rank has as sources, or as destinations
 
 
 class Launched:
@@ -118,7 +119,7 @@ class Runner:
         self._calls: list[np.ndarray[Any, Any]] = []  # by rank: what it called last
         self._words: list[int] = []
         self._watches: list[int] = []
-        self._base = self._settled = self._areas_used = self._made = 0
+        self._base = self._settled = self._areas_used = self._count = 0
         self._programs: dict[int, tuple[Programs, Program]] = {}
         self._batches: dict[tuple[Any, ...], tuple[Batch, _After]] = {}
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
@@ -138,6 +139,8 @@ class Runner:
         self._page = arena.allocate(2 * _PAGE + _CALLS_KEPT * _CALL_BYTES)
         trouble, handle, identity = "", bytes(64), bytes(16)
         try:
+            if not device.can_fold("sum", "int32"):
+                raise DeviceError("there is no run-time compiler for GPU kernels (NVRTC) in this environment")
             identity = device.identity()
             self.arena = device.allocate(2 * AREA_BYTES)
             handle = device.handle_of(self.arena)
@@ -183,12 +186,13 @@ class Runner:
             return False
         program = self._program(call, algorithm)
         fits = program.work_slots * _ALIGNED <= AREA_BYTES
-        return fits and max(program.most_sources, program.most_destinations) <= MOST_ARRAYS
+        return fits and program.most_arrays <= MOST_ARRAYS
 
     def enqueue(
         self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int, algorithm: AnyAlgorithm
     ) -> None:
         """Put a call into a stream, always the same one."""
+        _check_overlap(call, source, target, self.engine.rank)
         launched = self._announce(call, source, target)
         timeout = self.engine.timeout if call.timeout is None else call.timeout
         launched.deadline = time.monotonic() + timeout
@@ -221,17 +225,17 @@ class Runner:
         assert array is not None
         op = 0 if call.op is None else _OP_NAMES.index(call.op.name) + 1 if call.op.name in _OP_NAMES else -1
         facts = (
-            self._made + 1,
+            self._count + 1,
             _NAMES.index(call.collective),
-            _elements(call, source, target, self.engine.size),
+            elements_of(call, source, target, self.engine.size),
             _DTYPE_NAMES.index(array.dtype.name),
             op,
             call.root,
         )
         # Other processes may see parts of it in any order: the check says when it is all there.
-        self._calls[self.engine.rank][self._made % _CALLS_KEPT] = (*facts, hash(facts), 0)
-        self._made += 1
-        return Launched(self._made, call.collective, float("inf"))
+        self._calls[self.engine.rank][self._count % _CALLS_KEPT] = (*facts, hash(facts), 0)
+        self._count += 1
+        return Launched(self._count, call.collective, float("inf"))
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
@@ -240,7 +244,7 @@ class Runner:
         programs = programs_of(call.collective, algorithm, self.engine.size, root, "private")
         # By identity: a name may come to mean another algorithm. The programs are kept, so that the number stays theirs.
         if id(programs) not in self._programs:
-            self._programs[id(programs)] = programs, _made(programs, self.engine.rank)
+            self._programs[id(programs)] = programs, program_of(programs, self.engine.rank)
         return self._programs[id(programs)][1]
 
     def _launch(
@@ -276,7 +280,7 @@ class Runner:
         array = source or target
         assert array is not None
         item, (settled, *seen), areas_used = array.dtype.itemsize, ahead, self._areas_used
-        bounds = chunk_bounds(_elements(call, source, target, size), program.chunks).tolist()
+        bounds = chunk_bounds(elements_of(call, source, target, size), program.chunks).tolist()
         longest = max(end - start for start, end in pairwise(bounds))
         segment, segments = longest, 1
         if program.work_slots and longest:
@@ -374,14 +378,14 @@ class Runner:
         except AllfoldError as error:
             self.fail(error)
         dead = [bool(select.select([watch], [], [], 0)[0]) for watch in self._watches]
-        if any(dead):
-            others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
+        others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
+        lost = [rank for rank, is_dead in zip(others, dead, strict=True) if is_dead]
+        failed = [rank for rank in others if self._flags and self._flags[rank][_STANDING] == _FAILED]
+        if (lost or failed) and self.failure is None and not self._all_over():
             time.sleep(_MOST_UNSEEN_SECONDS)
             if not self._all_over():
-                lost = [rank for rank, is_dead in zip(others, dead, strict=True) if is_dead]
-                self.fail(
-                    RankLost(f"{name_ranks(lost)} of {self.engine.label} ended in the middle of a call on the GPU")
-                )
+                who, why = (lost, "ended in the middle of a call") if lost else (failed, "gave up a call")
+                self.fail(RankLost(f"{name_ranks(who)} of {self.engine.label} {why} on the GPU"))
         return not self._all_over()
 
     def _compare(self, launched: Launched) -> bool:
@@ -393,6 +397,9 @@ class Runner:
             if row[0] < launched.number or (row[0] == launched.number and row[6] != hash(tuple(row[:6])))
         ]
         if missing:
+            left = [rank for rank in missing if self._flags[rank][_STANDING] == _LEFT]
+            if left:
+                raise RankLost(f"{launched.name}: {name_ranks(left)} of {self.engine.label} has left")
             if time.monotonic() >= launched.deadline:
                 raise CollectiveTimeout(
                     f"{launched.name}: {name_ranks(missing)} did not come in time (call {launched.number} of "
@@ -439,16 +446,18 @@ class Runner:
             self.failure = error
             if isinstance(error, FAILURES):
                 self.engine.failed(error)
-            with contextlib.suppress(AllfoldError):
-                self.engine.abort()
         if self._flags:
-            self._flags[self.engine.rank][:: _WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
+            own = self._flags[self.engine.rank]
+            own[:: _WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
+            own[_STANDING] = _FAILED
 
     def close(self, seconds: float) -> None:
         """Wait for what is in the stream, let it go after so many seconds, and give the memory back."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self.failure is None:
+            self._flags[self.engine.rank][_STANDING] = _LEFT
         deadline = time.monotonic() + seconds
         while self.look():
             if time.monotonic() >= deadline:
@@ -505,10 +514,24 @@ def _in_words(row: list[int]) -> str:
     return f"{promise.name} {_DTYPE_NAMES[row[3]]}[{row[2]}]{op}{f' root {row[5]}' if promise.rooted else ''}"
 
 
-def _elements(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:
+def _check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:
+    """An output may lie in its input, or the input in the output, only where the rank's own part is, as with NCCL."""
+    if source is None or target is None:
+        return
+    shorter, longer = sorted((source, target), key=lambda array: array.bytes)
+    overlaps = shorter.pointer < longer.pointer + longer.bytes and longer.pointer < shorter.pointer + shorter.bytes
+    if overlaps and (call.collective == "all_to_all" or shorter.pointer != longer.pointer + rank * shorter.bytes):
+        raise UsageError(
+            f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"
+        )
+
+
+def elements_of(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:
     """The elements of the whole buffer."""
     array = source or target
     assert array is not None
+    if source is not None and target is not None and source.dtype != target.dtype:
+        raise UsageError(f"{call.collective}: the input is {source.dtype}, the output {target.dtype}")
     given, wanted = (0 if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
     if call.collective in ("all_gather", "gather"):
         whole, fits = given * size, target is None or wanted == given * size
@@ -526,7 +549,7 @@ def _elements(call: Call, source: OnDevice | None, target: OnDevice | None, size
     return whole
 
 
-def _made(programs: Programs, rank: int) -> Program:
+def program_of(programs: Programs, rank: int) -> Program:
     width = programs.width
 
     def slots(pairs: Sequence[tuple[int, int]]) -> list[Slot]:
@@ -555,8 +578,8 @@ def _made(programs: Programs, rank: int) -> Program:
         programs.one_area,
         programs.schedule.chunks,
         _origins(programs.schedule, rank),
-        max((len(one.sources) for one in instructions), default=0),
-        max((len(one.destinations) for one in instructions), default=0),
+        # Of all ranks, since all of them must come to the same decision.
+        int(max(np.diff(programs.sources.starts).max(initial=0), np.diff(programs.destinations.starts).max(initial=0))),
     )
 
 

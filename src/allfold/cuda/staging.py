@@ -29,7 +29,6 @@ PIECE_BYTES = 32 << 20
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
 
-
 CAPTURED = (
     "the stream is being captured into a CUDA graph, and a call between processes cannot be part of one; make the call "
     "outside the capture"
@@ -65,8 +64,6 @@ class Staging:
         if self._is_closed:
             raise UsageError(f"{call.collective}: this communicator is closed")
         with self._device.within(self._context):
-            if self._device.is_capturing(stream):
-                raise UsageError(f"{call.collective}: {CAPTURED}")
             self._stream = stream
             self.settle()
             for piece in _pieces(call, target):

@@ -15,12 +15,12 @@ import numpy as np
 from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
-from ..errors import DeviceError
+from ..errors import DeviceError, RankLost
 from ..ops import OPS
 from ..registry import AnyAlgorithm
 from .batch import Batch
 from .driver import Device
-from .runner import Runner
+from .runner import Runner, elements_of
 from .staging import OnDevice, Staging
 
 STAGED_UP_TO = 512 << 10
@@ -53,7 +53,8 @@ class Ways:
         """Put a call into a stream, always the same one. An error of an earlier call is raised here."""
         runner, array = self.runner, source or target
         if runner is not None and array is not None:
-            bytes = max(one.bytes for one in (source, target) if one is not None)
+            # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
+            bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
             algorithm = self._algorithm(call, bytes)
             if bytes > (STAGED_UP_TO if self.takes_turns else 0) and runner.can_run(call, array.dtype.name, algorithm):
                 self.staging.settle()
@@ -85,7 +86,7 @@ class Ways:
     def abort(self) -> None:
         self.staging.engine.abort()
         if self.runner is not None:
-            self.runner.engine.abort()
+            self.runner.fail(RankLost(f"{self.runner.engine.label} was aborted here"))
 
     def close(self, seconds: float) -> None:
         self.staging.close(seconds)

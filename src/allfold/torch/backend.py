@@ -53,7 +53,7 @@ class Group(Member):
                 return work
         if self._is_elsewhere(tensor):
             return self._elsewhere(tensor.device).allreduce(tensors, opts)
-        if tensor.layout is torch.sparse_coo:
+        if tensor.layout is torch.sparse_coo and tensor.is_cpu:
             return self._perform(opts, tensors, lambda time: sparse.all_reduce(self._engine, tensor, reduction, time))
         self._check("all_reduce", tensor)
         return self._perform(opts, tensors, lambda time: self._engine.all_reduce(tensor, reduction, time))

@@ -57,7 +57,7 @@ class OnGpu(Group):
         self, group: Member, communicator: Communicator, store: dist.Store, timeout: timedelta, ranks: list[int]
     ) -> None:
         super().__init__(communicator, store, timeout, ranks)
-        self._engine = self._staged = _Staged(communicator, group)
+        self._engine = self._gpu = _GpuEngine(communicator, group)
         self._devices: set[torch.device] = set()
         self._kept: deque[Enqueued] = deque()
         self._name = group._name
@@ -79,12 +79,12 @@ class OnGpu(Group):
                     f"{call}: tensors are on {tensors[0].device} and on {tensor.device}; all of a call must be on one GPU"
                 )
         if tensors:
-            self._staged.device = tensors[0].device
+            self._gpu.device = tensors[0].device
 
     def _perform(self, opts: Any, results: Any, action: Callable[[float | None], None]) -> Any:
         if torch.cuda.is_current_stream_capturing():
             raise UsageError(CAPTURED)
-        asked, device = opts.timeout.total_seconds(), self._staged.device
+        asked, device = opts.timeout.total_seconds(), self._gpu.device
         while self._kept and self._kept[0].is_completed():
             self._kept.popleft()
         with torch.cuda.device(device):
@@ -96,34 +96,34 @@ class OnGpu(Group):
                     action(asked if asked > 0 else self._seconds)
                 except CollectiveTimeout as error:
                     raise GroupTimeout.of(error) from None
-                work = Enqueued(self._staged, stream, results, action)
+                work = Enqueued(self._gpu, stream, results, action)
         self._kept.append(work)
         return self._remember(work)
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
-        return self._staged.group.barrier(opts, timeout)
+        return self._gpu.group.barrier(opts, timeout)
 
     def finish(self) -> None:
         """Return when the GPU has done all calls, and raise what went wrong in them."""
         for device in self._devices:
             stream_of(device).synchronize()
         self._kept.clear()
-        error = self._staged.error()
+        error = self._gpu.error()
         if error is not None:
             raise error
 
     def abort(self) -> None:
-        self._staged.abort()
+        self._gpu.abort()
         super().abort()
 
     def _leave(self, patience: float) -> None:
         if self._communicator is not None:
-            self._staged.close(patience)
+            self._gpu.close(patience)
             self._kept.clear()
         super()._leave(patience)
 
 
-class _Staged(Engine):
+class _GpuEngine(Engine):
     """The engine's collectives on CUDA tensors, one call each. Nothing here blocks: calls go into the current stream."""
 
     def __init__(self, communicator: Communicator, group: Member) -> None:
@@ -182,11 +182,11 @@ def _on_device(tensor: Tensor | None) -> OnDevice | None:
 class Enqueued(Awaited):
     """A call in a stream. It keeps the tensors of the call until the call is over, or the current stream waits for it."""
 
-    def __init__(self, staged: _Staged, stream: torch.cuda.Stream, results: Any, action: Any) -> None:
+    def __init__(self, gpu: _GpuEngine, stream: torch.cuda.Stream, results: Any, action: Any) -> None:
         super().__init__()
         self._over = stream.record_event()
         self._stream, self._results, self._action = stream, results, action
-        self._staged = staged
+        self._gpu = gpu
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
         error = self.exception()
@@ -200,7 +200,7 @@ class Enqueued(Awaited):
         return bool(self._over.query())
 
     def exception(self) -> BaseException | None:
-        error = self._staged.error()
+        error = self._gpu.error()
         return GroupTimeout.of(error) if isinstance(error, CollectiveTimeout) else error
 
     def result(self) -> Any:

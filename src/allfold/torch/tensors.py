@@ -57,8 +57,8 @@ def check(call: str, *tensors: Any, device: str = "cpu") -> None:
             )
         if tensor.layout is not _STRIDED:
             raise UsageError(
-                f"{call}: the tensor is sparse ({tensor.layout}); only all_reduce takes sparse tensors (torch.sparse_coo). "
-                "Make it dense with .to_dense()"
+                f"{call}: the tensor is sparse ({tensor.layout}); only all_reduce on the CPU takes sparse tensors "
+                "(torch.sparse_coo). Make it dense with .to_dense()"
             )
 
 
