@@ -143,3 +143,19 @@ def aborts_groups(comm: Communicator) -> list[str]:
 def test_making_a_group_fails_with_a_typed_error() -> None:
     for seen in af.spawn(aborts_groups, 2, hosts=2, timeout=100):
         assert all(one.startswith("True") for one in seen), seen
+
+
+def sends_and_leaves(comm: Communicator) -> tuple[str, str, float]:
+    if comm.rank == 0:
+        comm.send(np.full(3, 7.0), 1)
+        comm.close()
+        time.sleep(2)
+        return "", "", 0.0
+    time.sleep(1)
+    array = np.zeros(3)
+    said = said_by(lambda: comm.recv(array, 0, timeout=5.0))
+    return said if said[0] else ("", str(array.tolist()), said[2])
+
+
+def test_a_message_can_be_received_after_its_sender_has_left() -> None:
+    assert af.spawn(sends_and_leaves, 2, hosts=2, timeout=60)[1][:2] == ("", "[7.0, 7.0, 7.0]")
