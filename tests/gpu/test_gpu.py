@@ -219,17 +219,16 @@ def batch(rank: int, size: int) -> tuple[Any, Any]:
     return x.chunk(size)[rank].cuda(), y.chunk(size)[rank].cuda()
 
 
-def alone(size: int) -> list[float]:
-    trained = model().cuda()
+def five_steps(trained: Any, x: Any, y: Any) -> list[Any]:
+    """Train for five steps; the losses, as tensors."""
     optimizer = torch.optim.SGD(trained.parameters(), 0.1)
-    x, y = (torch.cat(parts) for parts in zip(*(batch(rank, size) for rank in range(size)), strict=True))
     losses = []
     for _ in range(5):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(trained(x), y)
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(loss.detach().clone())
     return losses
 
 
@@ -243,18 +242,12 @@ def train(rank: int, size: int, how: str) -> tuple[list[float], list[float]]:
         from torch.distributed.fsdp import fully_shard
 
         fully_shard(trained, mesh=dist.init_device_mesh("cuda", (size,)))
-    optimizer = torch.optim.SGD(trained.parameters(), 0.1)
-    x, y = batch(rank, size)
-    losses = []
-    for _ in range(5):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(trained(x), y)
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean, dist.ReduceOp.AVG)
-        losses.append(mean.item())
-    return losses, alone(size)
+    losses = five_steps(trained, *batch(rank, size))
+    for loss in losses:
+        dist.all_reduce(loss, dist.ReduceOp.AVG)
+    whole = (torch.cat(parts) for parts in zip(*(batch(one, size) for one in range(size)), strict=True))
+    alone = five_steps(model().cuda(), *whole)
+    return [loss.item() for loss in losses], [loss.item() for loss in alone]
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
