@@ -151,14 +151,16 @@ class PyCommunicator {
         return nb::none();
     }
 
-    // One call for later. Whoever asks for it keeps this communicator alive until it is done, and makes no other calls
-    // in between.
+    // One call for later, and for as many times as it is performed. Whoever asks for it keeps this communicator alive
+    // until the last is over, and makes no other calls in between.
     std::unique_ptr<Deferred> deferred(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-                                       nb::handle algorithm, nb::handle timeout, nb::handle dtype) {
+                                       nb::handle algorithm, nb::handle timeout, nb::handle dtype,
+                                       std::shared_ptr<Outcome> outcome) {
         check_caller(collectives[collective].name);
         auto job = std::make_shared<Job>();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
-        return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); });
+        return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); },
+                                          std::move(outcome));
     }
 
     bool wait(Ticket& ticket, double timeout) {
@@ -535,30 +537,6 @@ static nb::object caller(nb::handle communicator) {
 }
 
 void bind_communicator(nb::module_& module) {
-    nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done).def("raise_error", [](const Ticket& ticket) {
-        try {
-            ticket.rethrow();
-        } catch (const nb::python_error& error) {
-            throw nb::python_error(error);  // a copy: raising it in Python uses it up, and others may ask too
-        }
-    });
-    nb::class_<Deferred>(module, "Deferred")
-        .def("__init__",
-             [](Deferred* self, nb::object function) {
-                 // The function belongs to Python, also when this is destroyed.
-                 std::shared_ptr<nb::object> held(new nb::object(std::move(function)), [](nb::object* object) {
-                     nb::gil_scoped_acquire acquire;
-                     delete object;
-                 });
-                 new (self) Deferred([held] {
-                     nb::gil_scoped_acquire acquire;
-                     (*held)();
-                 });
-             })
-        .def_prop_ro("ticket", &Deferred::ticket)
-        // For whoever calls back: a C function, and its argument.
-        .def_prop_ro("function", [](const Deferred&) { return reinterpret_cast<uintptr_t>(&Deferred::perform); })
-        .def_prop_ro("argument", [](const Deferred& self) { return reinterpret_cast<uintptr_t>(&self); });
     nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
@@ -572,7 +550,7 @@ void bind_communicator(nb::module_& module) {
         .def("perform", &PyCommunicator::perform)
         .def("deferred", &PyCommunicator::deferred, nb::arg("collective"), nb::arg("input").none(),
              nb::arg("output").none(), nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(),
-             nb::arg("timeout").none(), nb::arg("dtype").none())
+             nb::arg("timeout").none(), nb::arg("dtype").none(), nb::arg("outcome"))
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
         .def("end", &PyCommunicator::end)

@@ -1,37 +1,57 @@
-// A call that is prepared now and made later, by whoever calls `perform`: a CUDA stream, when it has come that far.
+// A call that is prepared now and made later, by whoever calls `perform`: a CUDA stream, whenever it has come that far.
 #pragma once
 
+#include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 
-#include "shared/worker.hpp"
-
 namespace allfold {
+
+// Of calls that are made one after the other: how many there were, and the first error. After it, no more are made.
+class Outcome {
+  public:
+    uint64_t performed() const { return performed_.load(std::memory_order_acquire); }
+    bool failed() const { return failed_.load(std::memory_order_acquire); }
+    void rethrow() const {
+        if (failed()) std::rethrow_exception(error_);
+    }
+    void fail(std::exception_ptr error) {
+        error_ = error;
+        failed_.store(true, std::memory_order_release);  // the error is there to be read
+    }
+    void end_one() { performed_.fetch_add(1, std::memory_order_release); }
+
+  private:
+    std::atomic<uint64_t> performed_{0};
+    std::atomic<bool> failed_{false};
+    std::exception_ptr error_;
+};
 
 class Deferred {
   public:
     // The work keeps what it needs alive. It is not destroyed by `perform`, whose thread must not wait for Python.
-    explicit Deferred(std::function<void()> work) : work_(std::move(work)) {}
+    Deferred(std::function<void()> work, std::shared_ptr<Outcome> outcome)
+        : work_(std::move(work)), outcome_(std::move(outcome)) {}
 
-    // What a stream calls, once: a plain C function, on a thread that Python does not know.
+    // What a stream calls: a plain C function, on a thread that Python does not know.
     static void perform(void* self) noexcept {
         auto* deferred = static_cast<Deferred*>(self);
-        std::exception_ptr error;
-        try {
-            deferred->work_();
-        } catch (...) {
-            error = std::current_exception();
+        // A copy: whoever waits may destroy the object as soon as it has ended.
+        auto outcome = deferred->outcome_;
+        if (!outcome->failed()) {
+            try {
+                deferred->work_();
+            } catch (...) {
+                outcome->fail(std::current_exception());
+            }
         }
-        // A copy: whoever waits may destroy the object as soon as the ticket is done.
-        auto ticket = deferred->ticket_;
-        ticket->finish(error);
+        outcome->end_one();
     }
-
-    const std::shared_ptr<Ticket>& ticket() const { return ticket_; }
 
   private:
     std::function<void()> work_;
-    std::shared_ptr<Ticket> ticket_ = std::make_shared<Ticket>();
+    std::shared_ptr<Outcome> outcome_;
 };
 
 }  // namespace allfold

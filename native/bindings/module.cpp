@@ -30,8 +30,9 @@ NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);
     bind_arena(module);
     bind_channel(module);
+    bind_deferred(module);
     bind_communicator(module);
     bind_fold(module);
     bind_inspect(module);
-    bind_submit(module);
+    bind_lane(module);
 }

@@ -16,10 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from allfold.cuda.batch import COPY, FOLD, WRITE, Batch, Fold
-from allfold.cuda.kernels import can_fold
+from allfold import _native
+from allfold.cuda.batch import Fold
+from allfold.cuda.driver import FUNCTIONS, refuse_capture
+from allfold.cuda.kernels import Arguments, can_fold
 from allfold.dtypes import find_dtype
 from allfold.ops import OPS
+
+CONTEXT, _NOT_READY = 7, 600
 
 
 class NumpyDevice:
@@ -35,13 +39,32 @@ class NumpyDevice:
         self.memory: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
         self.name = b"the only one"
         self.folds = 0
+        self._kernels: list[tuple[str, str, int]] = []
+        self._lane: _native.Lane | None = None
+        number, whole, place = ctypes.c_size_t, ctypes.c_uint32, ctypes.POINTER(ctypes.c_int)
+        self._functions = [
+            _c_function(self._wait_and_write, number, whole, ctypes.POINTER(ValueOperation), whole),
+            _c_function(self._copy, number, number, number, number),
+            _c_function(self._copy_rows, ctypes.POINTER(CopyOfRows), number),
+            _c_function(self._launch, number, *[whole] * 7, number, number, number),
+            _c_function(self._call_host, number, number, number),
+            _c_function(self._create_event, ctypes.POINTER(number), whole),
+            _c_function(self._destroy_event, number),
+            _c_function(self._record_event, number, number),
+            _c_function(self._query_event, number),
+            _c_function(self._await_event, number, number, whole),
+            _c_function(self._is_capturing, number, place),
+            _c_function(self._push, number),
+            _c_function(self._pop, number),
+        ]
+        assert len(self._functions) == len(FUNCTIONS)
 
     def context_of(self, pointer: int) -> int:
-        return 7
+        return CONTEXT
 
     @contextlib.contextmanager
     def within(self, context: int) -> Iterator[None]:
-        assert context == 7
+        assert context == CONTEXT
         yield
 
     def new_stream(self) -> int:
@@ -57,10 +80,9 @@ class NumpyDevice:
         return number
 
     def synchronize(self, stream: int) -> None:
-        self._events[self.new_event(stream)].wait()
-
-    def is_capturing(self, stream: int) -> bool:
-        return stream in self.captured
+        over = threading.Event()
+        self._streams[stream].put(over.set)
+        over.wait()
 
     def register(self, address: int, bytes: int) -> None:
         assert address not in self.registered
@@ -69,29 +91,78 @@ class NumpyDevice:
     def unregister(self, address: int) -> None:
         del self.registered[address]
 
-    def copy(self, target: int, source: int, bytes: int, stream: int) -> None:
+    # What a lane calls -----------------------------------------------------------------------------------------------
+
+    def lane(self, context: int) -> _native.Lane:
+        if self._lane is None:
+            addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
+            functions = np.array(addresses, np.uint64)
+            self._lane = _native.Lane(functions, context, self.new_stream(), _refused, refuse_capture)
+        return self._lane
+
+    def _wait_and_write(self, stream: int, count: int, operations: Any, _: int) -> None:
+        for one in operations[:count]:
+            word, action = ctypes.c_uint32.from_address(one.address), {1: _wait, 2: _write}[one.kind]
+            self._streams[stream].put(partial(action, word, one.value))
+
+    def _copy(self, target: int, source: int, bytes: int, stream: int) -> None:
         pinned = [(start, start + length) for start, length in self.registered.items()]
         if any(start <= one and one + bytes <= end for start, end in pinned for one in (target, source)):
             self.copied.append(bytes)  # between main memory and the device
         self._streams[stream].put(lambda: ctypes.memmove(target, source, bytes) and None)
 
-    def call(self, stream: int, function: int, argument: int) -> None:
+    def _copy_rows(self, rows: Any, stream: int) -> None:
+        """Only what lanes ask for: two rows from main memory, without a gap between them."""
+        one = rows[0]
+        assert (one.source_kind, one.target_kind, one.height) == (1, 2, 2)
+        assert one.source_pitch == one.target_pitch == one.width
+        self._copy(one.target_device, one.source_host, 2 * one.width, stream)
+
+    def _launch(self, kernel: int, *how: int) -> None:
+        stream, given = how[7], ctypes.cast(how[8], ctypes.POINTER(ctypes.POINTER(Arguments)))
+        arguments = Arguments.from_buffer_copy(given[0][0])
+        op, dtype, sources = self._kernels[kernel - 1]
+        self.folds += 1
+        fold = Fold(
+            op,
+            dtype,
+            tuple(arguments.sources[:sources]),
+            tuple(arguments.destinations[: arguments.copies]),
+            arguments.elements,
+            arguments.divisor,
+        )
+        self._streams[stream].put(partial(_fold, fold))
+
+    def _call_host(self, stream: int, function: int, argument: int) -> None:
         self._streams[stream].put(lambda: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(argument))
 
-    def new_event(self, stream: int) -> int:
-        number, event = next(self._numbers), threading.Event()
-        self._events[number] = event
-        self._streams[stream].put(event.set)
-        return number
+    def _create_event(self, place: Any, _: int) -> None:
+        number = next(self._numbers)
+        self._events[number] = threading.Event()
+        place[0] = number
 
-    def await_event(self, stream: int, event: int) -> None:
+    def _destroy_event(self, event: int) -> None:
+        del self._events[event]
+
+    def _record_event(self, event: int, stream: int) -> None:
+        # Who waits for an event waits for the latest record of it.
+        over = self._events[event] = threading.Event()
+        self._streams[stream].put(over.set)
+
+    def _query_event(self, event: int) -> int:
+        return 0 if self._events[event].is_set() else _NOT_READY
+
+    def _await_event(self, stream: int, event: int, _: int) -> None:
         self._streams[stream].put(lambda event=self._events[event]: event.wait() and None)  # type: ignore[misc]
 
-    def is_over(self, event: int) -> bool:
-        return self._events[event].is_set()
+    def _is_capturing(self, stream: int, place: Any) -> None:
+        place[0] = stream in self.captured
 
-    def drop_event(self, event: int) -> None:
-        del self._events[event]
+    def _push(self, context: int) -> None:
+        assert context == CONTEXT
+
+    def _pop(self, _: Any) -> None:
+        pass
 
     # Programs on the device ------------------------------------------------------------------------------------------
 
@@ -128,16 +199,11 @@ class NumpyDevice:
     def can_fold(self, op: str, dtype: str) -> bool:
         return can_fold(op, dtype)
 
-    def submit(self, stream: int, batch: Batch, base: int) -> None:
-        for kind, first, second, third in batch.rows:
-            if kind == COPY:
-                self.copy(first, second, third, stream)
-            elif kind == FOLD:
-                self.folds += 1
-                self._streams[stream].put(partial(_fold, batch.folds[first]))
-            else:
-                word, value = ctypes.c_uint32.from_address(first), (second + base) & 0xFFFFFFFF
-                self._streams[stream].put(partial(_write if kind == WRITE else _wait, word, value))
+    def kernel(self, fold: Fold) -> tuple[int, int]:
+        key = (fold.op, fold.dtype, len(fold.sources))
+        if key not in self._kernels:
+            self._kernels.append(key)
+        return 1 + self._kernels.index(key), 1
 
     # For tests -------------------------------------------------------------------------------------------------------
 
@@ -153,6 +219,42 @@ class NumpyDevice:
             work.put(None)
 
 
+class ValueOperation(ctypes.Structure):
+    """As the driver's CUstreamBatchMemOpParams."""
+
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("address", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint32),
+        ("alias", ctypes.c_uint64),
+        ("unused", ctypes.c_uint64),
+    ]
+
+
+class CopyOfRows(ctypes.Structure):
+    """As the driver's CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        ("source_x", ctypes.c_size_t),
+        ("source_y", ctypes.c_size_t),
+        ("source_kind", ctypes.c_int),
+        ("source_host", ctypes.c_size_t),
+        ("source_device", ctypes.c_size_t),
+        ("source_array", ctypes.c_size_t),
+        ("source_pitch", ctypes.c_size_t),
+        ("target_x", ctypes.c_size_t),
+        ("target_y", ctypes.c_size_t),
+        ("target_kind", ctypes.c_int),
+        ("target_host", ctypes.c_size_t),
+        ("target_device", ctypes.c_size_t),
+        ("target_array", ctypes.c_size_t),
+        ("target_pitch", ctypes.c_size_t),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    ]
+
+
 class DeviceArray:
     """An array in this device's memory, as CuPy's arrays present themselves."""
 
@@ -162,6 +264,15 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self.memory.__array_interface__ | {"version": 3, "stream": self.stream}
+
+
+def _c_function(method: Callable[..., int | None], *kinds: Any) -> Any:
+    """A C function that returns the driver's status, 0 where the method returns nothing."""
+    return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(lambda *given: method(*given) or 0)
+
+
+def _refused(function: int, status: int) -> None:
+    raise AssertionError(f"{FUNCTIONS[function]} gave {status}")
 
 
 def _write(word: ctypes.c_uint32, value: int) -> None:

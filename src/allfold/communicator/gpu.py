@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..cuda.driver import Device, driver
-from ..cuda.staging import CAPTURED, OnDevice
+from .. import _native
+from ..cuda.driver import driver
+from ..cuda.runner import Again
+from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call, Engine
@@ -31,59 +33,59 @@ class GpuCalls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._device = driver()
-        self._ways: dict[int, tuple[Ways, int]] = {}  # by context: and its stream
+        self._ways: dict[int, Ways] = {}  # by context
 
     def enqueue(self, call: Call) -> GpuCall:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
-        device = self._device
         arrays = [array for array in (call.input, call.output) if array is not None]
         located = [_located(call, array) for array in arrays]
-        context = device.context_of(max(array.pointer for array, _ in located))
-        with device.within(context):
-            if context not in self._ways:
-                self._ways[context] = Ways(self._engine, device, context), device.new_stream()
-            ways, stream = self._ways[context]
-            if any(device.is_capturing(theirs) for _, theirs in located):
-                raise UsageError(f"{call.collective}: {CAPTURED}")
-            for _, theirs in located:
-                self._order(theirs, stream)
-            source = None if call.input is None else located[0][0]
-            target = None if call.output is None else located[-1][0]
-            ways.enqueue(call, source, target, stream)
-            for _, theirs in located:
-                self._order(stream, theirs)
-            return GpuCall(ways, device, context, device.new_event(stream), arrays)
+        context = self._device.context_of(max(array.pointer for array, _ in located))
+        if context not in self._ways:
+            self._ways[context] = Ways(self._engine, self._device, context)
+        ways = self._ways[context]
+        source = None if call.input is None else located[0][0]
+        target = None if call.output is None else located[-1][0]
+        again = self._again(ways, call, source, target)
+        streams = {stream for _, stream in located}
+        if len(streams) == 1:
+            mark = ways.launch(again, streams.pop(), True)
+        else:
+            for stream in streams:
+                ways.lane.follow(stream)
+            mark = ways.launch(again, None, False)
+            for stream in streams:
+                mark.hold(stream)
+        return GpuCall(ways, mark, arrays)
+
+    def _again(self, ways: Ways, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
+        if call.algorithm is not None or (call.op is not None and not call.op.is_builtin):
+            return ways.prepare(call, source, target)
+        key = (call.collective, call.op and call.op.name, call.root, call.timeout, source, target)
+        return ways.remembered.get(key) or ways.remember(key, ways.prepare(call, source, target))
 
     def abort(self) -> None:
-        for ways, _ in self._ways.values():
+        for ways in self._ways.values():
             ways.abort()
 
     def close(self) -> None:
-        for ways, _ in self._ways.values():
+        for ways in self._ways.values():
             ways.close(_LAST_CALLS_SECONDS)
         self._engine.close(compares=False)
-
-    def _order(self, first: int, second: int) -> None:
-        event = self._device.new_event(first)
-        self._device.await_event(second, event)
-        self._device.drop_event(event)  # the driver keeps it until it is over
 
 
 class GpuCall(Handle):
     """A call in a stream. The arrays belong to it until it is done."""
 
-    def __init__(self, ways: Ways, device: Device, context: int, over: int, arrays: list[Any]) -> None:
-        self._ways, self._device, self._context = ways, device, context
+    def __init__(self, ways: Ways, over: _native.Mark, arrays: list[Any]) -> None:
+        self._ways = ways
         self._arrays = tuple(arrays)
-        self._over: int | None = over
+        self._over: _native.Mark | None = over
 
     def done(self) -> bool:
         """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
-            with self._device.within(self._context):
-                if not self._device.is_over(self._over) or not self._ways.is_compared():
-                    return False
-                self._device.drop_event(self._over)
+            if not self._over.is_over() or not self._ways.is_compared():
+                return False
             self._over = self._arrays = None
         return True
 

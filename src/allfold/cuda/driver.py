@@ -11,24 +11,47 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from .. import _native
 from ..dtypes import find_dtype
-from ..errors import DeviceError
+from ..errors import DeviceError, UsageError
 from . import kernels
-from .batch import FOLD, Batch
+from .batch import Fold
 
-_NOT_READY, _OUT_OF_MEMORY = 600, 2
+_OUT_OF_MEMORY = 2
 _POINTER_CONTEXT = 1
-_NON_BLOCKING, _NO_TIMING = 1, 2
+_NON_BLOCKING = 1
 _PORTABLE_MAPPED = 3
-_SUBMITTED = ("cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2", "cuMemcpyAsync", "cuLaunchKernel")
 _OPEN_LAZILY = 1
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # attributes of a device
 _GONE = {4: "the process is ending", 46: "other processes have the GPU to themselves", 100: "there is no GPU"}
+
+FUNCTIONS = (
+    "cuStreamBatchMemOp_v2",
+    "cuMemcpyAsync",
+    "cuMemcpy2DAsync_v2",
+    "cuLaunchKernel",
+    "cuLaunchHostFunc",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+)
+"""What a lane calls, in the order of native/cuda/lane.hpp."""
+
+
+def refuse_capture() -> None:
+    raise UsageError(
+        "the stream is being captured into a CUDA graph, and a call between processes cannot be part of one; make the call "
+        "outside the capture"
+    )
 
 
 class Device(Protocol):
@@ -44,7 +67,6 @@ class Device(Protocol):
 
     def new_stream(self) -> int: ...
     def synchronize(self, stream: int) -> None: ...
-    def is_capturing(self, stream: int) -> bool: ...
 
     def register(self, address: int, bytes: int) -> None:
         """Let the GPU copy from and to this part of main memory by itself."""
@@ -56,22 +78,9 @@ class Device(Protocol):
         """Where the GPU sees registered memory."""
         ...
 
-    def copy(self, target: int, source: int, bytes: int, stream: int) -> None: ...
-
-    def call(self, stream: int, function: int, argument: int) -> None:
-        """Call a C function on a thread of the driver; the stream goes on when it returns."""
+    def lane(self, context: int) -> _native.Lane:
+        """The lane of a context. All calls of this process on that GPU keep their order in it."""
         ...
-
-    def new_event(self, stream: int) -> int:
-        """An event that is over when the stream has come this far."""
-        ...
-
-    def await_event(self, stream: int, event: int) -> None:
-        """Let a stream wait for an event."""
-        ...
-
-    def is_over(self, event: int) -> bool: ...
-    def drop_event(self, event: int) -> None: ...
 
     # What programs on the GPU need besides (runner.py)
 
@@ -90,11 +99,8 @@ class Device(Protocol):
 
     def can_fold(self, op: str, dtype: str) -> bool: ...
 
-    def submit(self, stream: int, batch: Batch, base: int) -> None:
-        """Put a batch into a stream; `base` is added to its values, which are numbers of 32 bits that go round.
-
-        A write comes when all that the stream wrote before is visible; a wait lasts until the word is at least its value.
-        """
+    def kernel(self, fold: Fold) -> tuple[int, int]:
+        """The kernel for it, as the driver's number, and how many blocks it should have."""
         ...
 
 
@@ -115,9 +121,10 @@ class Driver:
         self._library = library
         self._kernels: dict[tuple[object, ...], int] = {}
         self._functions = np.array(
-            [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _SUBMITTED], np.uint64
+            [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in FUNCTIONS], np.uint64
         )
         self._attributes: dict[tuple[int, int], int] = {}
+        self._lanes: dict[int, _native.Lane] = {}
         self._call("cuInit", ctypes.c_uint(0))
 
     def context_of(self, pointer: int) -> int:
@@ -147,11 +154,6 @@ class Driver:
     def synchronize(self, stream: int) -> None:
         self._call("cuStreamSynchronize", _address(stream))
 
-    def is_capturing(self, stream: int) -> bool:
-        status = ctypes.c_int()
-        self._call("cuStreamIsCapturing", _address(stream), ctypes.byref(status))
-        return status.value != 0
-
     def register(self, address: int, bytes: int) -> None:
         self._call("cuMemHostRegister_v2", _address(address), ctypes.c_size_t(bytes), ctypes.c_uint(_PORTABLE_MAPPED))
 
@@ -163,30 +165,15 @@ class Driver:
         self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(pointer), _address(address), ctypes.c_uint(0))
         return pointer.value or 0
 
-    def copy(self, target: int, source: int, bytes: int, stream: int) -> None:
-        self._call("cuMemcpyAsync", _address(target), _address(source), ctypes.c_size_t(bytes), _address(stream))
+    def lane(self, context: int) -> _native.Lane:
+        if context not in self._lanes:
+            with self.within(context):
+                stream = self.new_stream()
+            self._lanes[context] = _native.Lane(self._functions, context, stream, self._refused, refuse_capture)
+        return self._lanes[context]
 
-    def call(self, stream: int, function: int, argument: int) -> None:
-        self._call("cuLaunchHostFunc", _address(stream), _address(function), _address(argument))
-
-    def new_event(self, stream: int) -> int:
-        event = ctypes.c_void_p()
-        self._call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
-        self._call("cuEventRecord", event, _address(stream))
-        return event.value or 0
-
-    def await_event(self, stream: int, event: int) -> None:
-        self._call("cuStreamWaitEvent", _address(stream), _address(event), ctypes.c_uint(0))
-
-    def is_over(self, event: int) -> bool:
-        status = self._library.cuEventQuery(_address(event))
-        if status == _NOT_READY:
-            return False
-        self._check("cuEventQuery", status)
-        return True
-
-    def drop_event(self, event: int) -> None:
-        self._call("cuEventDestroy_v2", _address(event))
+    def _refused(self, function: int, status: int) -> None:
+        self._check(FUNCTIONS[function], status)
 
     def identity(self) -> bytes:
         device, uuid = ctypes.c_int(), (ctypes.c_char * 16)()
@@ -219,26 +206,10 @@ class Driver:
     def can_fold(self, op: str, dtype: str) -> bool:
         return kernels.can_fold(op, dtype) and kernels.compiler() is not None
 
-    def submit(self, stream: int, batch: Batch, base: int) -> None:
-        if batch.prepared is None:
-            batch.prepared = self._prepared(batch)
-        rows, arguments = batch.prepared
-        done, status = _native.submit(self._functions, stream, rows, arguments, kernels.THREADS, base & 0xFFFFFFFF)
-        if status:
-            self._check(_SUBMITTED[int(rows[done, 0])], status)
-
-    def _prepared(self, batch: Batch) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The rows as the extension takes them, and the arguments of the kernels."""
-        rows = np.array(batch.rows, np.int64).reshape(-1, 4)
-        size = ctypes.sizeof(kernels.Arguments)
-        arguments = bytearray(size * len(batch.folds))
-        for number, (row, one) in enumerate(zip(np.flatnonzero(rows[:, 0] == FOLD), batch.folds, strict=True)):
-            given = kernels.Arguments.of(one.sources, one.destinations, one.elements, one.divisor)
-            arguments[number * size : (number + 1) * size] = bytes(given)
-            packs = -(-one.elements * find_dtype(one.dtype).itemsize // 16)
-            blocks = max(1, min(-(-packs // kernels.THREADS), self._most_blocks()))
-            rows[row, 1:] = self._kernel(one.op, one.dtype, len(one.sources)), blocks, number * size
-        return rows, np.frombuffer(arguments or b"\0", np.uint8)
+    def kernel(self, fold: Fold) -> tuple[int, int]:
+        packs = -(-fold.elements * find_dtype(fold.dtype).itemsize // 16)
+        blocks = max(1, min(-(-packs // kernels.THREADS), self._most_blocks()))
+        return self._kernel(fold.op, fold.dtype, len(fold.sources)), blocks
 
     def _most_blocks(self) -> int:
         """As many as run at once: each thread then does several pieces of the arrays."""

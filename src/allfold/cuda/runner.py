@@ -23,11 +23,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
-from typing import Any, NamedTuple
+from math import ceil, inf
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .. import _native
 from ..collectives import COLLECTIVES, NOTHING
 from ..division import chunk_bounds
 from ..dtypes import DTYPES
@@ -57,11 +58,11 @@ _LET_GO = 1 << 30  # more than any wait is ahead
 _STANDING = _PAGE // 4 - 1  # the last word of a page: what its rank says of itself
 _LEFT, _FAILED = 1, 2
 
-_CALLS_KEPT, _CALL_BYTES = 1024, 64
-_MOST_BATCHES = 1024
+_MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
 _OP_NAMES, _DTYPE_NAMES = tuple(OPS), tuple(DTYPES)
 
 Slot = tuple[int, int, int]  # rank, space, index
+Facts = tuple[int, int, int, int, int]  # collective, elements, type, operation, root
 
 
 class _After(NamedTuple):
@@ -97,31 +98,29 @@ class Program:
     most_arrays: int  # that one instruction of any rank has as sources, or as destinations
 
 
-class Launched:
+class Launched(NamedTuple):
     """A call in the stream, until it is over and known to be the same on all ranks."""
 
-    def __init__(self, number: int, name: str, deadline: float) -> None:
-        self.number, self.name, self.deadline = number, name, deadline
-        self.event: int | None = None
-        self.is_compared = False
+    number: int
+    name: str
+    deadline: float
+    mark: _native.Mark | None  # None: somebody else has put it into the stream, and knows when it is over
 
 
 class Runner:
     """The calls of one engine on arrays of one GPU, which all its ranks use. Made by all ranks together."""
 
     def __init__(self, engine: SharedMemory, device: Device, context: int) -> None:
-        self.engine = engine
+        self.engine, self._lane = engine, device.lane(context)
         self.failure: BaseException | None = None
         self._device, self._context = device, context
         self.arena = self._page = 0
         self._arenas: list[int] = []
         self._flags: list[np.ndarray[Any, Any]] = []
-        self._calls: list[np.ndarray[Any, Any]] = []  # by rank: what it called last
         self._words: list[int] = []
         self._watches: list[int] = []
-        self._base = self._settled = self._areas_used = self._count = 0
+        self._base = self._settled = self._areas_used = 0
         self._programs: dict[int, tuple[Programs, Program]] = {}
-        self._batches: dict[tuple[Any, ...], tuple[Batch, _After]] = {}
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
         self._changed, self._looking = threading.Condition(), threading.Lock()
@@ -136,7 +135,7 @@ class Runner:
         """Exchange arenas and words with all ranks. If one cannot, all raise."""
         device, engine = self._device, self.engine
         arena = engine.members[engine.rank].arena
-        self._page = arena.allocate(2 * _PAGE + _CALLS_KEPT * _CALL_BYTES)
+        self._page = arena.allocate(2 * _PAGE + _native.Ledger.bytes)
         trouble, handle, identity = "", bytes(64), bytes(16)
         try:
             if not device.can_fold("sum", "int32"):
@@ -150,15 +149,16 @@ class Runner:
         met = [_MEETING.unpack(one) for one in self._exchanged(own)]
         if not trouble and len({one[1] for one in met}) > 1:
             trouble = "the ranks are on different GPUs"
+        records = []
         if all(one[4] for one in met) and not trouble:
             try:
                 for rank, (theirs, _, page, process, _) in enumerate(met):
                     self._arenas.append(self.arena if rank == engine.rank else device.open(theirs))
                     # A whole page of its own in the middle of the two, since pages are what is registered.
                     start = -(-page // _PAGE) * _PAGE
-                    memory = engine.members[rank].arena.view(start, _PAGE + _CALLS_KEPT * _CALL_BYTES)
+                    memory = engine.members[rank].arena.view(start, _PAGE + _native.Ledger.bytes)
                     flags = memory[:_PAGE]
-                    self._calls.append(memory[_PAGE:].view(np.int64).reshape(_CALLS_KEPT, -1))
+                    records.append(memory[_PAGE:])
                     device.register(flags.ctypes.data, _PAGE)
                     self._flags.append(flags.view(np.uint32))
                     self._words.append(device.reached_at(flags.ctypes.data))
@@ -172,7 +172,8 @@ class Runner:
             failed = [rank for rank, one in enumerate(well) if not one[0]]
             raise DeviceError(trouble or f"{name_ranks(failed)} cannot reach the others' memory on the GPU")
         self._flags[engine.rank][:] = 0
-        self._calls[engine.rank][:] = 0
+        records[engine.rank][:] = 0
+        self._ledger = _native.Ledger(engine.rank, records)
         self._exchanged(b"\0")
 
     def _exchanged(self, own: bytes) -> list[bytes]:
@@ -188,54 +189,36 @@ class Runner:
         fits = program.work_slots * _ALIGNED <= AREA_BYTES
         return fits and program.most_arrays <= MOST_ARRAYS
 
-    def enqueue(
-        self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int, algorithm: AnyAlgorithm
-    ) -> None:
-        """Put a call into a stream, always the same one."""
+    def prepare(
+        self, call: Call, source: OnDevice | None, target: OnDevice | None, algorithm: AnyAlgorithm
+    ) -> OnTheGpu:
+        """A call for the stream."""
         _check_overlap(call, source, target, self.engine.rank)
-        launched = self._announce(call, source, target)
-        timeout = self.engine.timeout if call.timeout is None else call.timeout
-        launched.deadline = time.monotonic() + timeout
-        try:
-            with self._device.within(self._context):
-                self._launch(call, algorithm, source, target, stream)
-                launched.event = self._device.new_event(stream)
-        except BaseException as error:
-            self.fail(error)
-            raise
-        self._keep(launched)
+        return OnTheGpu(self, call, self._program(call, algorithm), source, target)
 
-    def accompany(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> None:
-        """For a call that somebody else puts into the stream: only compare it."""
-        self._keep(self._announce(call, source, target))
+    def accompany(self, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again) -> Accompanied:
+        """A call that somebody else puts into the stream, compared here."""
+        return Accompanied(self, call, source, target, other)
 
-    def _keep(self, launched: Launched) -> None:
-        self._launched.append(launched)
+    def check(self, name: str) -> None:
+        if self._is_closed:
+            raise UsageError(f"{name}: this communicator is closed")
+        if self.failure is not None:
+            raise self.failure
+
+    def keep(self, facts: Facts, name: str, deadline: float, mark: _native.Mark | None) -> None:
+        """Write down what was called here, for the other ranks to compare, and watch over it until it is over."""
+        self._launched.append(Launched(self._ledger.announce(*facts), name, deadline, mark))
         if len(self._launched) == 1:
             with self._changed:
                 self._changed.notify()
 
-    def _announce(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Launched:
-        """Write down what is called here, for the other ranks to compare."""
-        if self._is_closed:
-            raise UsageError(f"{call.collective}: this communicator is closed")
-        if self.failure is not None:
-            raise self.failure
+    def facts(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Facts:
         array = source or target
         assert array is not None
         op = 0 if call.op is None else _OP_NAMES.index(call.op.name) + 1 if call.op.name in _OP_NAMES else -1
-        facts = (
-            self._count + 1,
-            _NAMES.index(call.collective),
-            elements_of(call, source, target, self.engine.size),
-            _DTYPE_NAMES.index(array.dtype.name),
-            op,
-            call.root,
-        )
-        # Other processes may see parts of it in any order: the check says when it is all there.
-        self._calls[self.engine.rank][self._count % _CALLS_KEPT] = (*facts, hash(facts), 0)
-        self._count += 1
-        return Launched(self._count, call.collective, float("inf"))
+        elements = elements_of(call, source, target, self.engine.size)
+        return _NAMES.index(call.collective), elements, _DTYPE_NAMES.index(array.dtype.name), op, call.root
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
@@ -247,25 +230,22 @@ class Runner:
             self._programs[id(programs)] = programs, program_of(programs, self.engine.rank)
         return self._programs[id(programs)][1]
 
-    def _launch(
-        self, call: Call, algorithm: AnyAlgorithm, source: OnDevice | None, target: OnDevice | None, stream: int
-    ) -> None:
+    def put(self, one: OnTheGpu, before: int | None, holds: bool) -> _native.Mark:
         base = self._base
-        ahead = (self._settled - base, *(seen - base for seen in self._seen))
-        where = (*(source or ())[:2], None, *(target or ())[:2])
-        kind = (source or target).dtype.name  # type: ignore[union-attr]
-        program = self._program(call, algorithm)
-        key = (id(program), call.op and call.op.name, kind, where, self._areas_used & 1, ahead)
-        found = self._batches.get(key)
+        # What a batch depends on, besides its call.
+        state = (self._areas_used & 1, self._settled - base, *(seen - base for seen in self._seen))
+        found = one.batches.get(state)
         if found is None:
-            if len(self._batches) >= _MOST_BATCHES:
-                self._batches.clear()
-            found = self._batches[key] = self._batch(call, program, source, target, ahead)
+            if len(one.batches) >= _MOST_BATCHES:
+                one.batches.clear()
+            with self._device.within(self._context):
+                found = one.batches[state] = self._batch(one.call, one.program, one.source, one.target, state[1:])
         batch, after = found
-        self._device.submit(stream, batch, base)
+        mark = self._lane.launch(batch, base & 0xFFFFFFFF, before, holds)
         self._areas_used += after.areas
         self._settled, self._base = base + after.settled, base + after.base
         self._seen = [base + seen for seen in after.seen]
+        return mark
 
     def _batch(
         self,
@@ -274,7 +254,7 @@ class Runner:
         source: OnDevice | None,
         target: OnDevice | None,
         ahead: tuple[int, ...],
-    ) -> tuple[Batch, _After]:
+    ) -> tuple[_native.Batch, _After]:
         """A call as a batch, and what holds after it. All progress counts from what this rank has before the call."""
         rank, size, batch = self.engine.rank, self.engine.size, Batch()
         array = source or target
@@ -338,7 +318,7 @@ class Runner:
         publish(end)
         seen[rank] = end
         settled = last if segments > 1 and not program.one_area else 0
-        return batch, _After(areas_used - self._areas_used, settled, end, seen)
+        return batch.made(self._device), _After(areas_used - self._areas_used, settled, end, seen)
 
     def _fold(
         self,
@@ -370,10 +350,7 @@ class Runner:
         if self.failure is not None:  # streams of peers may have written again
             self.fail(self.failure)
         try:
-            for launched in list(self._launched):
-                launched.is_compared = launched.is_compared or self.failure is not None or self._compare(launched)
-                if not launched.is_compared:
-                    break  # a rank that has not made this call has not made later ones
+            self._compare()
             self._check_time()
         except AllfoldError as error:
             self.fail(error)
@@ -388,57 +365,54 @@ class Runner:
                 self.fail(RankLost(f"{name_ranks(who)} of {self.engine.label} {why} on the GPU"))
         return not self._all_over()
 
-    def _compare(self, launched: Launched) -> bool:
-        """Whether all ranks have made this call; raises if they made different ones, or come too late."""
-        rows = [calls[(launched.number - 1) % _CALLS_KEPT].tolist() for calls in self._calls]
-        missing = [
-            rank
-            for rank, row in enumerate(rows)
-            if row[0] < launched.number or (row[0] == launched.number and row[6] != hash(tuple(row[:6])))
-        ]
-        if missing:
-            left = [rank for rank in missing if self._flags[rank][_STANDING] == _LEFT]
-            if left:
-                raise RankLost(f"{launched.name}: {name_ranks(left)} of {self.engine.label} has left")
-            if time.monotonic() >= launched.deadline:
-                raise CollectiveTimeout(
-                    f"{launched.name}: {name_ranks(missing)} did not come in time (call {launched.number} of "
-                    f"{self.engine.label} on the GPU)"
-                )
-            return False
-        if any(row[0] > launched.number for row in rows):
-            return True  # so far ahead that its record is gone: it has waited for all others since
-        by_call: dict[str, list[int]] = {}
-        for rank, row in enumerate(rows):
-            by_call.setdefault(_in_words(row), []).append(rank)
-        if len(by_call) > 1:
+    def _compare(self) -> None:
+        """Compare the calls of all ranks as far as they have come; raises if they differ, or if a rank comes too late."""
+        state = self._ledger.compare()
+        first = self._first()
+        if state or self.failure is not None or first is None:
+            return
+        calls = self._ledger.next()
+        where = f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
+        if state is False:
+            by_call: dict[str, list[int]] = {}
+            for rank, (_, facts) in enumerate(calls):
+                by_call.setdefault(_in_words(facts), []).append(rank)
             came = ", ".join(f"{name_ranks(ranks)} came with {words}" for words, ranks in by_call.items())
-            raise MismatchError(f"{came} (call {launched.number} of {self.engine.label} on the GPU)")
-        return True
+            raise MismatchError(f"{came} {where}")
+        missing = [rank for rank, (is_known, _) in enumerate(calls) if not is_known]
+        left = [rank for rank in missing if self._flags[rank][_STANDING] == _LEFT]
+        if left:
+            raise RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left")
+        if missing and time.monotonic() >= first.deadline:
+            raise CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {where}")
 
     def _check_time(self) -> None:
-        first = next(iter(self._launched), None)
-        if first is not None and first.is_compared and time.monotonic() >= first.deadline and not self._all_over():
+        first = self._first()
+        if first is not None and self._is_agreed(first) and time.monotonic() >= first.deadline and not self._all_over():
             raise CollectiveTimeout(
                 f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), and "
                 "it is not over in time: a stream holds it up, or ranks call several groups in different orders"
             )
 
+    def _first(self) -> Launched | None:
+        """The first call that is not over, or not known to be the same on all ranks."""
+        try:
+            return self._launched[0]
+        except IndexError:
+            return None
+
+    def _is_agreed(self, launched: Launched) -> bool:
+        return self.failure is not None or launched.number <= self._ledger.agreed
+
     def is_compared(self) -> bool:
-        return self.failure is not None or all(one.is_compared for one in list(self._launched))
+        return self.failure is not None or self._ledger.agreed == self._ledger.made
 
     def _all_over(self) -> bool:
-        with self._device.within(self._context):
-            while self._launched:
-                launched = self._launched[0]
-                if not launched.is_compared and self.failure is None:
-                    return False
-                if launched.event is not None:
-                    if not self._device.is_over(launched.event):
-                        return False
-                    self._device.drop_event(launched.event)
-                self._launched.popleft()
-        return not self._launched
+        while (launched := self._first()) is not None:
+            if not self._is_agreed(launched) or (launched.mark is not None and not launched.mark.is_over()):
+                return False
+            self._launched.popleft()
+        return True
 
     def fail(self, error: BaseException) -> None:
         """Let the stream go: its waits see that everybody has come far enough. What it computes is worth nothing."""
@@ -491,6 +465,53 @@ class Runner:
         self._arenas, self._flags, self._watches, self.arena = [], [], [], 0
 
 
+class Again(Protocol):
+    """A call that can be put into the stream, again and again."""
+
+    def launch(self, before: int | None, holds: bool) -> _native.Mark:
+        """Put it behind what the stream `before` holds; with `holds`, that stream then waits for it."""
+        ...
+
+
+class OnTheGpu:
+    """A call that runs on the GPU."""
+
+    def __init__(
+        self, runner: Runner, call: Call, program: Program, source: OnDevice | None, target: OnDevice | None
+    ) -> None:
+        self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target
+        self._facts, self._name = runner.facts(call, source, target), call.collective
+        self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
+        self.batches: dict[tuple[int, ...], tuple[_native.Batch, _After]] = {}
+
+    def launch(self, before: int | None, holds: bool) -> _native.Mark:
+        runner = self._runner
+        runner.check(self._name)
+        try:
+            mark = runner.put(self, before, holds)
+        except DeviceError as error:
+            runner.fail(error)
+            raise
+        runner.keep(self._facts, self._name, time.monotonic() + self._timeout, mark)
+        return mark
+
+
+class Accompanied:
+    """A call that somebody else puts into the stream, and that is compared here."""
+
+    def __init__(
+        self, runner: Runner, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again
+    ) -> None:
+        self._runner, self._other = runner, other
+        self._facts, self._name = runner.facts(call, source, target), call.collective
+
+    def launch(self, before: int | None, holds: bool) -> _native.Mark:
+        self._runner.check(self._name)
+        mark = self._other.launch(before, holds)
+        self._runner.keep(self._facts, self._name, inf, None)
+        return mark
+
+
 def _watch(reference: weakref.ref[Runner], changed: threading.Condition, launched: deque[Launched]) -> None:
     while True:
         runner = reference()
@@ -508,10 +529,11 @@ def _watch(reference: weakref.ref[Runner], changed: threading.Condition, launche
                 changed.wait(1.0)
 
 
-def _in_words(row: list[int]) -> str:
-    promise = COLLECTIVES[_NAMES[row[1]]]
-    op = f" {_OP_NAMES[row[4] - 1]}" if row[4] > 0 else " an operation of its own" if row[4] else ""
-    return f"{promise.name} {_DTYPE_NAMES[row[3]]}[{row[2]}]{op}{f' root {row[5]}' if promise.rooted else ''}"
+def _in_words(facts: Sequence[int]) -> str:
+    collective, elements, dtype, op, root = facts
+    promise = COLLECTIVES[_NAMES[collective]]
+    operation = f" {_OP_NAMES[op - 1]}" if op > 0 else " an operation of its own" if op else ""
+    return f"{promise.name} {_DTYPE_NAMES[dtype]}[{elements}]{operation}{f' root {root}' if promise.rooted else ''}"
 
 
 def _check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:

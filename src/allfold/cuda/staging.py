@@ -18,21 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import _native
 from ..collectives import COLLECTIVES
 from ..dtypes import Dtype
 from ..engines.engine import FAILURES, Call, Deferred, Engine
-from ..errors import AllfoldError, UsageError
+from ..errors import AllfoldError, DeviceError, UsageError
+from .batch import Batch
 from .driver import Device
 
 PIECE_BYTES = 32 << 20
 """Of a longer array, so much is moved at once: less of main memory is taken away from everybody else."""
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
-
-CAPTURED = (
-    "the stream is being captured into a CUDA graph, and a call between processes cannot be part of one; make the call "
-    "outside the capture"
-)
 
 
 class OnDevice(NamedTuple):
@@ -47,59 +44,69 @@ class Staging:
     """The calls of one engine on arrays of one GPU."""
 
     def __init__(self, engine: Engine, device: Device, context: int) -> None:
-        self.engine = engine
+        self.engine, self.lane = engine, device.lane(context)
         self._device, self._context = device, context
         self._rooms: dict[str, np.ndarray[Any, Any]] = {}
-        self._pending: deque[Deferred] = deque()
-        self._stream: int | None = None
+        self.rooms_made = 0
+        self.outcome = _native.Outcome()
+        self._pending: deque[tuple[int, Staged]] = deque()  # what the stream still needs, and until which call
+        self._put = 0
         self._is_closed = False
         self._failure: BaseException | None = None
 
-    def enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
-        """Put a call into a stream, always the same one.
+    def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Staged:
+        """A call for the stream. The arrays are those of the call: its input and its output."""
+        return Staged(self, call, source, target)
 
-        The arrays are those of the call: its input and its output. An error of an earlier call is raised here, since
-        nobody may have waited for that.
-        """
-        if self._is_closed:
-            raise UsageError(f"{call.collective}: this communicator is closed")
-        with self._device.within(self._context):
-            self._stream = stream
-            self.settle()
-            for piece in _pieces(call, target):
-                self._enqueue(call, source, piece, stream)
-
-    def _enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
+    def batch(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> tuple[_native.Batch, Deferred]:
         is_root = call.root == self.engine.rank
-        moved = call._replace(input=self._room("input", source), output=self._room("output", target))
-        if source or target:
-            moved = moved._replace(dtype=(source or target).dtype.name)  # type: ignore[union-attr]
-        deferred = self.engine.deferred(moved)
-        if source is not None:
-            self._copy(moved.input, source, stream, goes_in=True)
-        if target is not None and _goes_in(call, is_root):
-            self._copy(moved.output, target, stream, goes_in=True)
-        self._device.call(stream, deferred.function, deferred.argument)
-        self._pending.append(deferred)
-        if target is not None and _comes_out(call, is_root):
-            self._copy(moved.output, target, stream, goes_in=False)
+        input, output = self._room("input", source), self._room("output", target)
+        array, batch = source or target, Batch()
+        moved = call._replace(input=input, output=output, dtype=None if array is None else array.dtype.name)
+        deferred = self.engine.deferred(moved, self.outcome)
+        _move(batch, input, source, goes_in=True)
+        if _goes_in(call, is_root):
+            _move(batch, output, target, goes_in=True)
+        batch.call(deferred.function, deferred.argument)
+        if _comes_out(call, is_root):
+            _move(batch, output, target, goes_in=False)
+        return batch.made(self._device), deferred
 
-    def _copy(self, room: Any, array: OnDevice, stream: int, goes_in: bool) -> None:
-        source, target = (array.pointer, room.ctypes.data) if goes_in else (room.ctypes.data, array.pointer)
-        if array.bytes:
-            self._device.copy(target, source, array.bytes, stream)
+    def put(self, staged: Staged, before: int | None, holds: bool) -> _native.Mark:
+        """Put a call into a stream. An error of an earlier call is raised here: nobody may have waited for that."""
+        if self._is_closed:
+            raise UsageError(f"{staged.call.collective}: this communicator is closed")
+        if self.outcome.failed or self._failure is not None:
+            self.settle()
+        pending, performed = self._pending, self.outcome.performed
+        while pending and pending[0][0] <= performed:
+            pending.popleft()
+        try:
+            for batch in staged.batches:
+                mark = self.lane.launch(batch, 0, before, holds)
+        except DeviceError as error:
+            self._failure = error
+            raise
+        self._put += len(staged.batches)
+        pending.append((self._put, staged))
+        return mark
+
+    def drain(self) -> None:
+        """Return when the GPU has done all calls."""
+        with self._device.within(self._context):
+            self._device.synchronize(self.lane.stream)
 
     def settle(self) -> None:
-        """Forget the calls that are over, and raise the error of the first that failed."""
+        """Raise the error of the first call that failed."""
         error = self.error()
         if error is not None:
             raise error
 
     def error(self) -> BaseException | None:
         """What is known to have gone wrong, the first of it."""
-        while self._failure is None and self._pending and self._pending[0].ticket.done():
+        if self._failure is None and self.outcome.failed:
             try:
-                self._pending.popleft().ticket.raise_error()
+                self.outcome.raise_error()
             except Exception as error:
                 if isinstance(error, FAILURES):
                     self.engine.failed(error)
@@ -115,8 +122,7 @@ class Staging:
             self.engine.abort()
             self._all_over(_SECONDS_TO_GIVE_UP)
         with contextlib.suppress(AllfoldError), self._device.within(self._context):
-            if self._stream is not None:
-                self._device.synchronize(self._stream)
+            self.drain()
             for room in self._rooms.values():
                 self._device.unregister(room.ctypes.data)
         self._rooms.clear()
@@ -124,7 +130,7 @@ class Staging:
 
     def _all_over(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while any(not one.ticket.done() for one in self._pending):
+        while self.outcome.performed < self._put:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)
@@ -136,15 +142,44 @@ class Staging:
             return None
         room = self._rooms.get(name)
         if room is None or room.nbytes < array.bytes:
-            assert self._stream is not None
-            self._device.synchronize(self._stream)  # copies from and to the old one may be under way
-            if room is not None:
-                self._device.unregister(room.ctypes.data)
-                del self._rooms[name], room
-            room = self.engine.empty(max(_LEAST_BYTES, 1 << array.bytes.bit_length()))
-            self._device.register(room.ctypes.data, room.nbytes)
+            self.drain()  # copies from and to the old one may be under way
+            with self._device.within(self._context):
+                if room is not None:
+                    self._device.unregister(room.ctypes.data)
+                    del self._rooms[name], room
+                room = self.engine.empty(max(_LEAST_BYTES, 1 << array.bytes.bit_length()))
+                self._device.register(room.ctypes.data, room.nbytes)
             self._rooms[name] = room
+            self.rooms_made += 1
         return room[: array.bytes].view(array.dtype.carrier)
+
+
+class Staged:
+    """A call through main memory, which can be put into the stream again and again."""
+
+    def __init__(self, staging: Staging, call: Call, source: OnDevice | None, target: OnDevice | None) -> None:
+        self._staging, self.call, self._source, self._target = staging, call, source, target
+        self._make()
+
+    def _make(self) -> None:
+        staging = self._staging
+        made = [staging.batch(self.call, self._source, piece) for piece in _pieces(self.call, self._target)]
+        self.batches, self._deferred = [batch for batch, _ in made], [deferred for _, deferred in made]
+        self._rooms_made = staging.rooms_made
+
+    def launch(self, before: int | None, holds: bool) -> _native.Mark:
+        if self._rooms_made != self._staging.rooms_made:
+            self._make()
+        return self._staging.put(self, before, holds)
+
+
+def _move(batch: Batch, room: np.ndarray[Any, Any] | None, array: OnDevice | None, goes_in: bool) -> None:
+    if room is not None and array is not None and array.bytes:
+        here, there = room.ctypes.data, array.pointer
+        if goes_in:
+            batch.copy(here, there, array.bytes)
+        else:
+            batch.copy_in(there, here, array.bytes)
 
 
 def _goes_in(call: Call, is_root: bool) -> bool:

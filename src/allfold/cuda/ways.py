@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import numpy as np
 
+from .. import _native
 from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
@@ -20,14 +22,15 @@ from ..ops import OPS
 from ..registry import AnyAlgorithm
 from .batch import Batch
 from .driver import Device
-from .runner import Runner, elements_of
+from .runner import Again, Runner, elements_of
 from .staging import OnDevice, Staging
 
-STAGED_UP_TO = 512 << 10
+STAGED_UP_TO = 1 << 20
 """Bytes of the whole array, where processes take turns on the GPU."""
 ONE_ROUND_UP_TO = 4 << 20
 """Bytes up to which every rank folds the whole array (one wait), where they do not; beyond, each rank its share."""
 _TURN_SECONDS, _TRIAL_SECONDS = 50e-6, 0.02
+_MOST_REMEMBERED = 1024
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +39,12 @@ class Ways:
     """The calls of one communicator on arrays of one GPU. The engines are its own: staged calls wait in the stream."""
 
     def __init__(self, engine: Engine, device: Device, context: int) -> None:
+        self.lane = device.lane(context)
         self.staging = Staging(engine, device, context)
         self.runner: Runner | None = None
         self.takes_turns = True
+        self.remembered: dict[Any, Again] = {}
+        """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
             own = engine.group(range(engine.size), None)
             assert own is not None
@@ -49,19 +55,30 @@ class Ways:
             else:
                 self.takes_turns = _takes_turns(self.runner, device, context)
 
-    def enqueue(self, call: Call, source: OnDevice | None, target: OnDevice | None, stream: int) -> None:
-        """Put a call into a stream, always the same one. An error of an earlier call is raised here."""
+    def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
+        """A call for the stream."""
         runner, array = self.runner, source or target
-        if runner is not None and array is not None:
-            # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
-            bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
-            algorithm = self._algorithm(call, bytes)
-            if bytes > (STAGED_UP_TO if self.takes_turns else 0) and runner.can_run(call, array.dtype.name, algorithm):
-                self.staging.settle()
-                runner.enqueue(call, source, target, stream, algorithm)
-                return
-            runner.accompany(call, source, target)
-        self.staging.enqueue(call, source, target, stream)
+        if runner is None or array is None:
+            return self.staging.prepare(call, source, target)
+        # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
+        bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
+        algorithm = self._algorithm(call, bytes)
+        if bytes > (STAGED_UP_TO if self.takes_turns else 0) and runner.can_run(call, array.dtype.name, algorithm):
+            return runner.prepare(call, source, target, algorithm)
+        return runner.accompany(call, source, target, self.staging.prepare(call, source, target))
+
+    def remember(self, key: Any, again: Again) -> Again:
+        """Keep a call for the next time; its algorithm must not be one that may come to mean something else."""
+        if len(self.remembered) >= _MOST_REMEMBERED:
+            self.remembered.clear()
+        self.remembered[key] = again
+        return again
+
+    def launch(self, again: Again, before: int | None, holds: bool) -> _native.Mark:
+        """Put a call into a stream (see `Again`). An error of an earlier call is raised here."""
+        if self.staging.outcome.failed:
+            self.staging.settle()
+        return again.launch(before, holds)
 
     def _algorithm(self, call: Call, bytes: int) -> AnyAlgorithm:
         if call.algorithm is not None:
@@ -92,6 +109,7 @@ class Ways:
         self.staging.close(seconds)
         if self.runner is not None:
             self.runner.close(seconds)
+        self.remembered.clear()
 
 
 def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
@@ -99,14 +117,14 @@ def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
     engine, word, batch = runner.engine, runner.arena, Batch()
     batch.fold("sum", "int32", [word, word], [word], 1, 1)
     with device.within(context):
-        stream = device.new_stream()
-        device.submit(stream, batch, 0)  # makes the kernel
+        stream, lane, made = device.new_stream(), device.lane(context), batch.made(device)
+        lane.launch(made, 0, stream, True)
         device.synchronize(stream)
         engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
         # Long enough that all ranks do it at the same time.
         began, many = time.monotonic(), 0
         while time.monotonic() < began + _TRIAL_SECONDS:
-            device.submit(stream, batch, 0)
+            lane.launch(made, 0, stream, True)
             device.synchronize(stream)
             many += 1
         seconds = np.array([_TRIAL_SECONDS / many])

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..ops import Op
 from ..registry import AnyAlgorithm
 from ..wording import name_ranks
+
+if TYPE_CHECKING:
+    from .._native import Outcome
 
 Array = Any
 Entry = Callable[..., Any]
@@ -64,14 +67,12 @@ class Ticket(Protocol):
 
 
 class Deferred(Protocol):
-    """A call for later: a C function and its argument, as addresses, and what to wait for."""
+    """A call for later, as often as it is wanted: a C function and its argument, as addresses."""
 
     @property
     def function(self) -> int: ...
     @property
     def argument(self) -> int: ...
-    @property
-    def ticket(self) -> Any: ...
 
 
 class Messages(Protocol):
@@ -185,14 +186,14 @@ class Engine(ABC):
 
     # What an engine may leave out ------------------------------------------------------------------------------------
 
-    def deferred(self, call: Call) -> Deferred:
-        """A call that is made later, by whoever calls the function in it, on any thread; its ticket is then done.
+    def deferred(self, call: Call, outcome: Outcome) -> Deferred:
+        """A call that is made whenever somebody calls the function in it, on any thread; `outcome` says how it went.
 
-        Until then, nobody makes another call. The caller keeps the engine, and what is returned, alive.
+        Meanwhile nobody makes another call. The caller keeps the engine, and what is returned, alive.
         """
         from .. import _native
 
-        return _native.Deferred(lambda: self.run(call, False))
+        return _native.Deferred(lambda: self.run(call, False), outcome)
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
         """A faster way to run calls, which passes those that it cannot run itself to `run`, a method; else `run`.

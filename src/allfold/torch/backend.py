@@ -46,13 +46,14 @@ class Group(Member):
         if is_plain_call and self.sums_at_once(tensors[0]):
             return DONE
         tensors, opts = listed(tensors), reduced(c10d.AllreduceOptions, opts, op, timeout)
-        tensor, reduction = self._only("all_reduce", tensors), Reduction.of(opts.reduceOp)
+        tensor = self._only("all_reduce", tensors)
+        if self._is_elsewhere(tensor):
+            return self._elsewhere(tensor.device).allreduce(tensors, opts)
+        reduction = Reduction.of(opts.reduceOp)
         if reduction.factor is None:
             work = self._short(opts, tensors, self._all_reduce, tensor, op=reduction.name)
             if work is not None:
                 return work
-        if self._is_elsewhere(tensor):
-            return self._elsewhere(tensor.device).allreduce(tensors, opts)
         if tensor.layout is torch.sparse_coo and tensor.is_cpu:
             return self._perform(opts, tensors, lambda time: sparse.all_reduce(self._engine, tensor, reduction, time))
         self._check("all_reduce", tensor)
@@ -68,7 +69,8 @@ class Group(Member):
             or tensor.is_neg()
             or tensor.is_conj()
         ):
-            return False
+            other = self._others.get(tensor.device.type)
+            return isinstance(other, Group) and other.sums_at_once(tensor)
         try:
             self._sum(tensor, self._seconds)
         except CollectiveTimeout as error:

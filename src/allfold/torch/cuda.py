@@ -8,9 +8,9 @@ is known by then.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import _native
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
-from ..cuda.driver import driver
-from ..cuda.staging import CAPTURED, OnDevice
+from ..cuda.driver import driver, refuse_capture
+from ..cuda.runner import Again
+from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call
@@ -29,23 +31,15 @@ from ..errors import CollectiveTimeout, UsageError
 from ..ops import OPS
 from .backend import Group
 from .collectives import Engine, bring_home
-from .tensors import as_moved, check, plain, to_dlpack
+from .process_group import DONE
+from .tensors import ENGINE_DTYPES, as_moved, check, is_plain, plain, to_dlpack
 from .work import Awaited, GroupTimeout
 
 if TYPE_CHECKING:
     from .process_group import Member
 
 _FOR_EVER = timedelta(0)
-
-
-@functools.lru_cache(maxsize=64)
-def stream_of(device: torch.device) -> torch.cuda.Stream:
-    """The stream for the calls of all groups on tensors of a GPU.
-
-    The driver may call all host functions on one thread. If groups had streams of their own, one rank could wait in a
-    call of the first group there, another rank in a call of the second, for ever.
-    """
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+_AT_ONCE = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
 class OnGpu(Group):
@@ -58,18 +52,55 @@ class OnGpu(Group):
     ) -> None:
         super().__init__(communicator, store, timeout, ranks)
         self._engine = self._gpu = _GpuEngine(communicator, group)
-        self._devices: set[torch.device] = set()
         self._kept: deque[Enqueued] = deque()
         self._name = group._name
 
     def _is_elsewhere(self, tensor: Tensor) -> bool:
         return False  # `_check` says that tensors of one call must be on one device
 
+    def _short_ways(self, communicator: Any, seconds: float | None = None) -> None:
+        for name in _AT_ONCE:
+            setattr(self, f"_{name}", name)
+
     def sums_at_once(self, tensor: Tensor) -> bool:
-        return False
+        return self._at_once("all_reduce", (tensor,), "sum", 0, self._seconds, True) is not None
 
     def _short(self, opts: Any, results: Any, collective: Any, *tensors: Tensor, **how: Any) -> Any:
-        return None
+        asked, is_async = opts.timeout, opts.asyncOp
+        seconds = asked.total_seconds() if asked > _FOR_EVER else self._seconds
+        over = self._at_once(collective, tensors, how.get("op"), how.get("root", 0), seconds, not is_async)
+        if over is None or not is_async:
+            return DONE if over is not None else None
+        return self._keep(Enqueued(self._gpu, tensors[0].device, over, results))
+
+    def _at_once(
+        self, name: str, tensors: Sequence[Tensor], op: str | None, root: int, seconds: float | None, holds: bool
+    ) -> _native.Mark | None:
+        """Make a call that needs nothing but the engine, in few steps; None if it is not such a call.
+
+        With `holds`, the current stream waits for it.
+        """
+        index, where = tensors[0].get_device(), []
+        for tensor in tensors:
+            if not (tensor.is_cuda and is_plain(tensor)) or tensor.get_device() != index:
+                return None
+            where += [tensor.data_ptr(), tensor.numel(), tensor.dtype]
+        ways = self._gpu.ways.get(index)
+        if ways is None:
+            return None
+        key = (name, op, root, seconds, *where)
+        again = ways.remembered.get(key)
+        if again is None:
+            if any(tensor.dtype not in ENGINE_DTYPES for tensor in tensors):
+                return None
+            try:
+                again = ways.remember(key, self._gpu.prepared(ways, name, tensors, op, root, seconds))
+            except UsageError:  # the long way says what is wrong
+                return None
+        try:
+            return ways.launch(again, torch._C._cuda_getCurrentRawStream(index), holds)
+        except CollectiveTimeout as error:
+            raise GroupTimeout.of(error) from None
 
     def _check(self, call: str, *tensors: Any) -> None:
         check(call, *tensors, device="cuda")
@@ -82,21 +113,21 @@ class OnGpu(Group):
             self._gpu.device = tensors[0].device
 
     def _perform(self, opts: Any, results: Any, action: Callable[[float | None], None]) -> Any:
-        if torch.cuda.is_current_stream_capturing():
-            raise UsageError(CAPTURED)
         asked, device = opts.timeout.total_seconds(), self._gpu.device
-        while self._kept and self._kept[0].is_completed():
-            self._kept.popleft()
         with torch.cuda.device(device):
-            stream = stream_of(device)
-            self._devices.add(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream), torch.inference_mode():
+            ways = self._gpu.ways_on(device)
+            ways.lane.follow(torch.cuda.current_stream(device).cuda_stream)
+            with self._gpu.on_stream(device), torch.inference_mode():
                 try:
                     action(asked if asked > 0 else self._seconds)
                 except CollectiveTimeout as error:
                     raise GroupTimeout.of(error) from None
-                work = Enqueued(self._gpu, stream, results, action)
+            return self._keep(Enqueued(self._gpu, device, ways.lane.mark(), results, action))
+
+    def _keep(self, work: Enqueued) -> Any:
+        """Its tensors are kept until it is over."""
+        while self._kept and self._kept[0].is_completed():
+            self._kept.popleft()
         self._kept.append(work)
         return self._remember(work)
 
@@ -105,8 +136,8 @@ class OnGpu(Group):
 
     def finish(self) -> None:
         """Return when the GPU has done all calls, and raise what went wrong in them."""
-        for device in self._devices:
-            stream_of(device).synchronize()
+        for ways in self._gpu.ways.values():
+            ways.staging.drain()
         self._kept.clear()
         error = self._gpu.error()
         if error is not None:
@@ -129,7 +160,7 @@ class _GpuEngine(Engine):
     def __init__(self, communicator: Communicator, group: Member) -> None:
         super().__init__(communicator)
         self.group = group
-        self._ways: dict[torch.device, Ways] = {}
+        self.ways: dict[int, Ways] = {}  # by the number of the GPU
         self.device = torch.device("cuda")
 
     def _call(self, name: str, tensors: tuple[Tensor | None, ...], **how: Any) -> None:
@@ -138,17 +169,37 @@ class _GpuEngine(Engine):
             # What the ranks tell each other before the call, on the host.
             self.group._in_turn(lambda: self.group._engine._call(name, tensors, **how))
             return
+        ways = self.ways_on(self.device)
+        again = self.prepared(ways, name, tensors, how.get("op"), how.get("root", 0), how["timeout"])
+        ways.launch(again, None, False)
+
+    def prepared(
+        self,
+        ways: Ways,
+        name: str,
+        tensors: Sequence[Tensor | None],
+        op: str | None,
+        root: int,
+        seconds: float | None,
+    ) -> Again:
         source, target = (*tensors, None)[:2]
         if name in ("all_reduce", "reduce", "broadcast", "scatter"):
             source, target = target, source
-        op = how.get("op")
-        call = Call(name, None, None, None if op is None else OPS[op], how.get("root", 0), None, how["timeout"], None)
-        ways = self._ways.get(self.device)
-        if ways is None:
-            context = driver().context_of(0)
-            ways = self._ways[self.device] = Ways(self.communicator._engine, driver(), context)
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        ways.enqueue(call, _on_device(source), _on_device(target), stream)
+        call = Call(name, None, None, None if op is None else OPS[op], root, None, seconds, None)
+        return ways.prepare(call, _on_device(source), _on_device(target))
+
+    def ways_on(self, device: torch.device) -> Ways:
+        """Made by all ranks together, in the first call on a GPU."""
+        if device.index not in self.ways:
+            if torch.cuda.is_current_stream_capturing():
+                refuse_capture()
+            self.ways[device.index] = Ways(self.communicator._engine, driver(), driver().context_of(0))
+        return self.ways[device.index]
+
+    def on_stream(self, device: torch.device) -> AbstractContextManager[None]:
+        """Let torch put its own work into the stream for calls."""
+        stream = self.ways[device.index].lane.stream
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
 
     def send(self, tensor: Tensor, destination: int, tag: int) -> Pending:
         """The message is on its way when the GPU has copied it out, which the host waits for."""
@@ -162,14 +213,14 @@ class _GpuEngine(Engine):
 
     def error(self) -> BaseException | None:
         """What is known to have gone wrong in the streams."""
-        return next((error for ways in self._ways.values() if (error := ways.error()) is not None), None)
+        return next((error for ways in self.ways.values() if (error := ways.error()) is not None), None)
 
     def abort(self) -> None:
-        for ways in self._ways.values():
+        for ways in self.ways.values():
             ways.abort()
 
     def close(self, seconds: float) -> None:
-        for ways in self._ways.values():
+        for ways in self.ways.values():
             ways.close(seconds)
 
 
@@ -182,22 +233,22 @@ def _on_device(tensor: Tensor | None) -> OnDevice | None:
 class Enqueued(Awaited):
     """A call in a stream. It keeps the tensors of the call until the call is over, or the current stream waits for it."""
 
-    def __init__(self, gpu: _GpuEngine, stream: torch.cuda.Stream, results: Any, action: Any) -> None:
+    def __init__(
+        self, gpu: _GpuEngine, device: torch.device, over: _native.Mark, results: Any, action: Any = None
+    ) -> None:
         super().__init__()
-        self._over = stream.record_event()
-        self._stream, self._results, self._action = stream, results, action
-        self._gpu = gpu
+        self._gpu, self._device, self._over, self._results, self._action = gpu, device, over, results, action
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
         error = self.exception()
         if error is not None:
             raise error
-        torch.cuda.current_stream(self._stream.device).wait_event(self._over)
+        self._over.hold(torch._C._cuda_getCurrentRawStream(self._device.index))
         self._action = None
         return True
 
     def is_completed(self) -> bool:
-        return bool(self._over.query())
+        return self._over.is_over()
 
     def exception(self) -> BaseException | None:
         error = self._gpu.error()
@@ -208,8 +259,8 @@ class Enqueued(Awaited):
         return self._results
 
     def get_future(self) -> torch.futures.Future[Any]:
-        future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._stream.device])
-        with torch.cuda.stream(self._stream):
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._device])
+        with self._gpu.on_stream(self._device):
             future.set_result(self._results)
         return future
 

@@ -182,10 +182,10 @@ class SharedMemory(Engine):
         except _ARGUMENT_ERRORS as error:
             raise _explained(call, error) from error.__cause__
 
-    def deferred(self, call: Call) -> _native.Deferred:
+    def deferred(self, call: Call, outcome: _native.Outcome) -> _native.Deferred:
         arguments = self._in_numbers(call)
         try:
-            return self.native.deferred(*arguments)
+            return self.native.deferred(*arguments, outcome)
         except _ARGUMENT_ERRORS as error:
             raise _explained(call, error) from error.__cause__
 

@@ -1,0 +1,51 @@
+// Calls that go on without the thread that made them: in the background, or later, when a stream comes to them.
+#include "bindings/deferred.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings/bindings.hpp"
+#include "shared/worker.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+// An error may be asked for several times, and raising it in Python uses it up.
+template <class Ended>
+static void raise_error(const Ended& ended) {
+    try {
+        ended.rethrow();
+    } catch (const nb::python_error& error) {
+        throw nb::python_error(error);
+    }
+}
+
+void bind_deferred(nb::module_& module) {
+    nb::class_<Ticket>(module, "Ticket").def("done", &Ticket::done).def("raise_error", &raise_error<Ticket>);
+    nb::class_<Outcome>(module, "Outcome")
+        .def(nb::init<>())
+        .def_prop_ro("performed", &Outcome::performed)
+        .def_prop_ro("failed", &Outcome::failed)
+        .def("raise_error", &raise_error<Outcome>);
+    nb::class_<Deferred>(module, "Deferred")
+        .def("__init__",
+             [](Deferred* self, nb::object function, std::shared_ptr<Outcome> outcome) {
+                 // The function belongs to Python, also when this is destroyed.
+                 std::shared_ptr<nb::object> held(new nb::object(std::move(function)), [](nb::object* object) {
+                     nb::gil_scoped_acquire acquire;
+                     delete object;
+                 });
+                 new (self) Deferred(
+                     [held] {
+                         nb::gil_scoped_acquire acquire;
+                         (*held)();
+                     },
+                     std::move(outcome));
+             })
+        // For whoever calls back: a C function, and its argument.
+        .def_prop_ro("function", [](const Deferred&) { return reinterpret_cast<uintptr_t>(&Deferred::perform); })
+        .def_prop_ro("argument", [](const Deferred& self) { return reinterpret_cast<uintptr_t>(&self); });
+}
+
+}  // namespace allfold

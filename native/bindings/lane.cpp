@@ -1,0 +1,175 @@
+// Streams of a GPU for Python: what a call puts into one, when it is over, and whether all ranks made the same calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "cuda/lane.hpp"
+#include "cuda/ledger.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+namespace {
+
+using Rows = nb::ndarray<const int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Records = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+class PyLane;
+
+// When a stream has come to a certain point.
+class Mark {
+  public:
+    Mark(std::shared_ptr<PyLane> lane, Lane::Event event) : lane_(std::move(lane)), event_(event) {}
+    ~Mark();
+    Mark(const Mark&) = delete;
+    bool is_over() const;
+    void hold(uint64_t later) const;
+
+  private:
+    std::shared_ptr<PyLane> lane_;
+    Lane::Event event_;
+};
+
+class PyLane : public std::enable_shared_from_this<PyLane> {
+  public:
+    // `refused` raises the error of a function of the driver; `captured` that of a stream that is being captured.
+    PyLane(const Addresses& functions, uint64_t context, uint64_t stream, nb::object refused, nb::object captured)
+        : refused_(std::move(refused)), captured_(std::move(captured)), lane_(table(functions), context, stream) {}
+
+    std::unique_ptr<Mark> launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
+        return marked([&] { return lane_.launch(batch, base, before, holds); });
+    }
+    void follow(uint64_t before) {
+        guarded([&] { lane_.follow(before); });
+    }
+    std::unique_ptr<Mark> mark() {
+        return marked([&] { return lane_.mark(); });
+    }
+
+    // Makes calls of the driver. They may block, while its queue is full.
+    template <class Work>
+    void guarded(Work work) {
+        std::optional<DriverError> error;
+        bool captured = false;
+        {
+            WithoutGil without;
+            try {
+                work();
+            } catch (const DriverError& thrown) {
+                error = thrown;
+            } catch (const CapturedStream&) {
+                captured = true;
+            }
+        }
+        if (captured) captured_();
+        if (error) refused_(static_cast<size_t>(error->function), error->status);
+        if (captured || error) throw nb::value_error("the GPU's driver refused a call");  // if they raised nothing
+    }
+
+    Lane& lane() { return lane_; }
+
+  private:
+    static Lane::Functions table(const Addresses& functions) {
+        Lane::Functions found;
+        if (functions.shape(0) != found.size()) throw nb::value_error("expected the address of every function");
+        std::copy_n(functions.data(), found.size(), found.begin());
+        return found;
+    }
+    template <class Work>
+    std::unique_ptr<Mark> marked(Work work) {
+        Lane::Event event = nullptr;
+        guarded([&] { event = work(); });
+        return std::make_unique<Mark>(shared_from_this(), event);
+    }
+
+    nb::object refused_, captured_;
+    Lane lane_;
+};
+
+Mark::~Mark() { lane_->lane().give_back(event_); }
+
+bool Mark::is_over() const {
+    bool over = false;
+    lane_->guarded([&] { over = lane_->lane().is_over(event_); });
+    return over;
+}
+
+void Mark::hold(uint64_t later) const {
+    lane_->guarded([&] { lane_->lane().hold(later, event_); });
+}
+
+std::unique_ptr<Batch> make_batch(const Rows& rows, nb::bytes arguments, uint32_t threads) {
+    auto batch = std::make_unique<Batch>();
+    for (size_t i = 0; i < rows.shape(0); ++i) {
+        const int64_t* row = rows.data() + 4 * i;
+        batch->rows.push_back({row[0], row[1], row[2], row[3]});
+    }
+    const auto* bytes = static_cast<const uint8_t*>(arguments.data());
+    batch->arguments.assign(bytes, bytes + arguments.size());
+    batch->threads = threads;
+    return batch;
+}
+
+class PyLedger {
+  public:
+    PyLedger(uint32_t rank, std::vector<Records> records) : records_(std::move(records)), ledger_(rank, rows()) {}
+    Ledger& operator*() { return ledger_; }
+
+  private:
+    std::vector<Ledger::Row*> rows() {
+        std::vector<Ledger::Row*> found;
+        for (Records& one : records_) {
+            if (one.nbytes() != Ledger::kept * sizeof(Ledger::Row)) throw nb::value_error("records of another length");
+            found.push_back(reinterpret_cast<Ledger::Row*>(one.data()));
+        }
+        return found;
+    }
+
+    std::vector<Records> records_;  // the memory stays as long as this
+    Ledger ledger_;
+};
+
+}  // namespace
+
+void bind_lane(nb::module_& module) {
+    nb::class_<Batch>(module, "Batch").def(nb::new_(&make_batch));
+    nb::class_<Mark>(module, "Mark").def("is_over", &Mark::is_over).def("hold", &Mark::hold);
+    nb::class_<PyLane>(module, "Lane")
+        .def(nb::new_(
+            [](const Addresses& functions, uint64_t context, uint64_t stream, nb::object refused, nb::object captured) {
+                return std::make_shared<PyLane>(functions, context, stream, std::move(refused), std::move(captured));
+            }))
+        .def("launch", &PyLane::launch, nb::arg("batch"), nb::arg("base"), nb::arg("before").none(), nb::arg("holds"))
+        .def("follow", &PyLane::follow)
+        .def_prop_ro("stream", [](PyLane& self) { return self.lane().stream(); })
+        .def("mark", &PyLane::mark);
+    nb::class_<PyLedger>(module, "Ledger")
+        .def(nb::init<uint32_t, std::vector<Records>>())
+        .def("announce", [](PyLedger& self, int64_t collective, int64_t elements, int64_t dtype, int64_t op,
+                            int64_t root) { return (*self).announce({collective, elements, dtype, op, root}); })
+        // None while a rank has not made the next call, True if all calls made here are the same everywhere.
+        .def("compare",
+             [](PyLedger& self) -> std::optional<bool> {
+                 Ledger::State state = (*self).compare();
+                 if (state == Ledger::State::waiting) return std::nullopt;
+                 return state == Ledger::State::agreed;
+             })
+        .def("next", [](PyLedger& self) { return (*self).next(); })
+        .def_prop_ro("made", [](PyLedger& self) { return (*self).made(); })
+        .def_prop_ro("agreed", [](PyLedger& self) { return (*self).agreed(); })
+        .def_prop_ro_static("bytes", [](nb::handle) { return Ledger::kept * sizeof(Ledger::Row); });
+}
+
+}  // namespace allfold
