@@ -157,8 +157,9 @@ void bind_lane(nb::module_& module) {
         .def("mark", &PyLane::mark);
     nb::class_<PyLedger>(module, "Ledger")
         .def(nb::init<uint32_t, std::vector<Records>>())
-        .def("announce", [](PyLedger& self, int64_t collective, int64_t elements, int64_t dtype, int64_t op,
-                            int64_t root) { return (*self).announce({collective, elements, dtype, op, root}); })
+        .def("announce",
+             [](PyLedger& self, int64_t collective, int64_t elements, int64_t dtype, int64_t op, int64_t root,
+                int64_t where) { return (*self).announce({collective, elements, dtype, op, root, where}); })
         // None while a rank has not made the next call, True if all calls made here are the same everywhere.
         .def("compare",
              [](PyLedger& self) -> std::optional<bool> {

@@ -13,12 +13,12 @@ namespace allfold {
 class Ledger {
   public:
     static constexpr size_t kept = 1024;
-    using Facts = std::array<int64_t, 5>;  // collective, elements, type, operation, root
+    using Facts = std::array<int64_t, 6>;  // collective, elements, type, operation, root, where its arrays are
 
     struct Row {
         std::atomic<uint64_t> number;  // of the call, from 1; 0 while the row is written
         std::atomic<int64_t> facts[std::tuple_size_v<Facts>];
-        uint64_t unused[2];
+        uint64_t unused;
     };
     static_assert(sizeof(Row) == 64 && std::atomic<uint64_t>::is_always_lock_free);
 

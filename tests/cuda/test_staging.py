@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from allfold import Move, copy, reduce
 from allfold.collectives import COLLECTIVES
 from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
-from allfold.cuda import runner, staging, ways
+from allfold.cuda import compose, runner, staging, ways
 from allfold.registry import algorithms
 
 WAYS = ["staged", "on the device"]
@@ -110,7 +111,7 @@ def test_the_same_across_hosts() -> None:
 def every_algorithm(comm: Communicator, area: int) -> list[str]:
     """Which schedules, run on the device, have other bits than in main memory."""
     device = device_of("on the device")
-    runner.AREA_BYTES = area
+    compose.AREA_BYTES = runner.AREA_BYTES = area
     stream, wrong = device.new_stream(), []
     rng = np.random.default_rng(comm.rank)
     for collective in COLLECTIVES:
@@ -459,3 +460,66 @@ def overlapping(comm: Communicator) -> tuple[bool, list[str]]:
 def test_arrays_that_overlap_or_differ_in_type() -> None:
     for gathered, (overlap, types) in af.spawn(overlapping, 3, timeout=60):
         assert gathered and "overlap" in overlap and "the input is float64, the output float32" in types
+
+
+def in_blocks(comm: Communicator, area: int) -> list[str]:
+    """Every schedule on arrays in memory that all ranks reach; what has other bits than in main memory, or was copied."""
+    device = device_of("on the device")
+    compose.AREA_BYTES = runner.AREA_BYTES = area
+    stream, wrong = device.new_stream(), []
+    comm.all_reduce(device.array(np.zeros(1), stream))  # makes what the first call makes
+    calls = comm._gpu
+    assert calls is not None
+    (made,) = calls._ways.values()
+    rng = np.random.default_rng(comm.rank)
+    for collective in ways._ALIKE:
+        for name in algorithms(collective):
+            arrays = arguments(comm, collective, rng.standard_normal(1001 * comm.size).astype(np.float32))
+            there, release = [], []
+            for array in arrays:
+                assert array is not None
+                found = made.empty(array.nbytes)
+                assert found is not None
+                release.append(found[1])
+                memory = (ctypes.c_char * array.nbytes).from_address(found[0])
+                there.append(DeviceArray(np.frombuffer(memory, np.float32), stream))
+                there[-1].memory[:] = array
+            getattr(comm, collective)(*there, algorithm=name)
+            getattr(comm, collective)(*arrays, algorithm=name)
+            if not all(np.array_equal(one.memory, array) for one, array in zip(there, arrays, strict=True)):
+                wrong.append(f"{collective} {name}")
+            del there
+            for let_go in release:
+                let_go()
+    blocks = made.runner.blocks._blocks
+    if len(blocks) > 2:
+        wrong.append(f"{len(blocks)} blocks are still there")
+    comm.close()
+    if device.memory:
+        wrong.append("memory is still held")
+    return wrong
+
+
+@pytest.mark.parametrize(("ranks", "area"), [(3, 1 << 20), (4, 16 << 10)])
+def test_in_memory_that_all_ranks_reach_every_schedule_has_the_same_bits(ranks: int, area: int) -> None:
+    assert af.spawn(in_blocks, ranks, args=(area,), timeout=120) == [[]] * ranks
+
+
+def in_different_blocks(comm: Communicator) -> str:
+    device = device_of("on the device")
+    stream = device.new_stream()
+    comm.all_reduce(device.array(np.zeros(1), stream))
+    assert comm._gpu is not None
+    (made,) = comm._gpu._ways.values()
+    pointers = [made.empty(800)[0] for _ in range(2)]  # type: ignore[index]
+    memory = (ctypes.c_char * 800).from_address(pointers[comm.rank])
+    try:
+        comm.all_reduce(DeviceArray(np.frombuffer(memory), stream))
+    except af.MismatchError as error:
+        return str(error)
+    return ""
+
+
+def test_parts_of_different_blocks_are_refused() -> None:
+    for said in af.spawn(in_different_blocks, 2, timeout=60):
+        assert "memory of allfold.torch.empty" in said and "rank 0" in said and "rank 1" in said

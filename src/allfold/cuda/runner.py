@@ -20,38 +20,30 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import ceil, inf
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from .. import _native
-from ..collectives import COLLECTIVES, NOTHING
-from ..division import chunk_bounds
-from ..dtypes import DTYPES
+from ..collectives import COLLECTIVES
 from ..engines.engine import FAILURES, Call
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
-from ..ops import OPS
-from ..programs.compile import INPUT, WORK, Programs
+from ..programs.compile import Programs
+from ..programs.versions import Memory
 from ..proved import programs_of
 from ..registry import AnyAlgorithm
-from ..schedule import Schedule
 from ..wording import name_ranks
-from .batch import Batch
+from .blocks import Blocks, Reached
+from .compose import ALIGNED, AREA_BYTES, WORD_BYTES, After, Places, State, compose
 from .driver import Device
 from .kernels import MOST_ARRAYS
+from .programs import Facts, Program, check_overlap, facts_of, in_words, program_of
 from .staging import OnDevice
 
-AREA_BYTES = 64 << 20
-"""Of each of the two work areas. Longer arrays go through them in segments."""
-_ALIGNED = 256
-_PAGE, _WORD_BYTES = 4096, 64  # a cache line per word
+_PAGE = 4096
 _MEETING = struct.Struct("=64s16sqq?")  # handle, identity of the GPU, flags, process, whether all went well
-_NAMES = tuple(COLLECTIVES)
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
@@ -59,43 +51,6 @@ _STANDING = _PAGE // 4 - 1  # the last word of a page: what its rank says of its
 _LEFT, _FAILED = 1, 2
 
 _MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
-_OP_NAMES, _DTYPE_NAMES = tuple(OPS), tuple(DTYPES)
-
-Slot = tuple[int, int, int]  # rank, space, index
-Facts = tuple[int, int, int, int, int]  # collective, elements, type, operation, root
-
-
-class _After(NamedTuple):
-    """What a call leaves: areas used, and progress counted from before it."""
-
-    areas: int
-    settled: int
-    base: int
-    seen: list[int]
-
-
-class Instruction(NamedTuple):
-    waits: list[tuple[int, int]]
-    reuse: list[tuple[int, int]]
-    sources: list[Slot]
-    destinations: list[Slot]
-    length_of: int
-    complete: bool
-    announce: bool
-
-
-@dataclass(frozen=True)
-class Program:
-    """One rank's program, as it is put into a stream."""
-
-    instructions: list[Instruction]
-    leave: list[tuple[int, int]]
-    stride: int
-    work_slots: int
-    one_area: bool
-    chunks: int
-    origins: tuple[int, int]  # the first chunk of the input, and of the output
-    most_arrays: int  # that one instruction of any rank has as sources, or as destinations
 
 
 class Launched(NamedTuple):
@@ -121,6 +76,7 @@ class Runner:
         self._watches: list[int] = []
         self._base = self._settled = self._areas_used = 0
         self._programs: dict[int, tuple[Programs, Program]] = {}
+        self.blocks = Blocks(device, context, engine.rank, self._exchanged)
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
         self._changed, self._looking = threading.Condition(), threading.Lock()
@@ -182,19 +138,24 @@ class Runner:
         self.engine.run(Call("all_gather", given, table, None, 0, None, None, None), False)
         return [row.tobytes() for row in table]
 
-    def can_run(self, call: Call, dtype: str, algorithm: AnyAlgorithm) -> bool:
+    def can_run(self, call: Call, dtype: str, algorithm: AnyAlgorithm, memory: Memory) -> bool:
         if call.op is not None and not (call.op.is_builtin and self._device.can_fold(call.op.name, dtype)):
             return False
-        program = self._program(call, algorithm)
-        fits = program.work_slots * _ALIGNED <= AREA_BYTES
-        return fits and program.most_arrays <= MOST_ARRAYS
+        program = self._program(call, algorithm, memory)
+        return program.work_slots * ALIGNED <= AREA_BYTES and program.most_arrays <= MOST_ARRAYS
 
     def prepare(
-        self, call: Call, source: OnDevice | None, target: OnDevice | None, algorithm: AnyAlgorithm
+        self,
+        call: Call,
+        source: OnDevice | None,
+        target: OnDevice | None,
+        algorithm: AnyAlgorithm,
+        reached: Reached | None,
     ) -> OnTheGpu:
-        """A call for the stream."""
-        _check_overlap(call, source, target, self.engine.rank)
-        return OnTheGpu(self, call, self._program(call, algorithm), source, target)
+        """A call for the stream; `reached`, if all ranks reach its arrays."""
+        check_overlap(call, source, target, self.engine.rank)
+        program = self._program(call, algorithm, "private" if reached is None else "shared")
+        return OnTheGpu(self, call, program, source, target, reached)
 
     def accompany(self, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again) -> Accompanied:
         """A call that somebody else puts into the stream, compared here."""
@@ -213,18 +174,11 @@ class Runner:
             with self._changed:
                 self._changed.notify()
 
-    def facts(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Facts:
-        array = source or target
-        assert array is not None
-        op = 0 if call.op is None else _OP_NAMES.index(call.op.name) + 1 if call.op.name in _OP_NAMES else -1
-        elements = elements_of(call, source, target, self.engine.size)
-        return _NAMES.index(call.collective), elements, _DTYPE_NAMES.index(array.dtype.name), op, call.root
-
     # Into the stream -------------------------------------------------------------------------------------------------
 
-    def _program(self, call: Call, algorithm: AnyAlgorithm) -> Program:
+    def _program(self, call: Call, algorithm: AnyAlgorithm, memory: Memory) -> Program:
         root = call.root if COLLECTIVES[call.collective].rooted else None
-        programs = programs_of(call.collective, algorithm, self.engine.size, root, "private")
+        programs = programs_of(call.collective, algorithm, self.engine.size, root, memory)
         # By identity: a name may come to mean another algorithm. The programs are kept, so that the number stays theirs.
         if id(programs) not in self._programs:
             self._programs[id(programs)] = programs, program_of(programs, self.engine.rank)
@@ -233,111 +187,21 @@ class Runner:
     def put(self, one: OnTheGpu, before: int | None, holds: bool) -> _native.Mark:
         base = self._base
         # What a batch depends on, besides its call.
-        state = (self._areas_used & 1, self._settled - base, *(seen - base for seen in self._seen))
+        state = State(self._areas_used & 1, self._settled - base, tuple(seen - base for seen in self._seen))
         found = one.batches.get(state)
         if found is None:
             if len(one.batches) >= _MOST_BATCHES:
                 one.batches.clear()
+            places = Places(self.engine.rank, self._words, self._arenas, one.reached)
+            made, after = compose(one.call, one.program, one.source, one.target, state, places)
             with self._device.within(self._context):
-                found = one.batches[state] = self._batch(one.call, one.program, one.source, one.target, state[1:])
+                found = one.batches[state] = made.made(self._device), after
         batch, after = found
         mark = self._lane.launch(batch, base & 0xFFFFFFFF, before, holds)
         self._areas_used += after.areas
         self._settled, self._base = base + after.settled, base + after.base
         self._seen = [base + seen for seen in after.seen]
         return mark
-
-    def _batch(
-        self,
-        call: Call,
-        program: Program,
-        source: OnDevice | None,
-        target: OnDevice | None,
-        ahead: tuple[int, ...],
-    ) -> tuple[_native.Batch, _After]:
-        """A call as a batch, and what holds after it. All progress counts from what this rank has before the call."""
-        rank, size, batch = self.engine.rank, self.engine.size, Batch()
-        array = source or target
-        assert array is not None
-        item, (settled, *seen), areas_used = array.dtype.itemsize, ahead, self._areas_used
-        bounds = chunk_bounds(elements_of(call, source, target, size), program.chunks).tolist()
-        longest = max(end - start for start, end in pairwise(bounds))
-        segment, segments = longest, 1
-        if program.work_slots and longest:
-            step = _ALIGNED // item
-            slot = AREA_BYTES // program.work_slots // _ALIGNED * step
-            segment = ceil(ceil(longest / ceil(longest / slot)) / step) * step
-            segments = ceil(longest / segment)
-
-        def wait(peer: int, value: int) -> None:
-            # What the stream has waited for once, it need not wait for again.
-            if peer != rank and seen[peer] < value:
-                seen[peer] = value
-                batch.wait(self._words[rank] + peer * _WORD_BYTES, value)
-
-        def publish(value: int) -> None:
-            for peer in range(size):
-                if peer != rank:
-                    batch.write(self._words[peer] + rank * _WORD_BYTES, value)
-
-        def at(slot: Slot, start: int) -> int:
-            owner, space, index = slot
-            if space == WORK:
-                return int(self._arenas[owner] + (areas_used & 1) * AREA_BYTES + index * segment * item)
-            given = source if space == INPUT else target
-            assert given is not None and owner == rank
-            return int(given.pointer + (bounds[index] - bounds[program.origins[space != INPUT]] + start) * item)
-
-        for peer in range(size):
-            wait(peer, settled)
-        for number in range(segments):
-            here = 1 + number * program.stride
-            if number == 1:
-                for peer in range(size):
-                    wait(peer, 0)
-            for position, one in enumerate(program.instructions):
-                for peer, count in one.waits:
-                    wait(peer, here + count)
-                if number >= 2:
-                    for peer, count in one.reuse:
-                        wait(peer, here - 2 * program.stride + count)
-                length = bounds[one.length_of + 1] - bounds[one.length_of]
-                start = min(length, number * segment)
-                elements = min(length, start + segment) - start
-                if one.sources and elements:
-                    sources, destinations = ([at(slot, start) for slot in slots] for slots in one[2:4])
-                    self._fold(batch, call, array, sources, destinations, elements, one.complete)
-                if one.announce:
-                    publish(here + position + 1)
-            areas_used += not program.one_area
-        areas_used += program.one_area
-        last = 1 + (segments - 1) * program.stride
-        for peer, count in program.leave:
-            wait(peer, last + count)
-        end = 2 + segments * program.stride
-        publish(end)
-        seen[rank] = end
-        settled = last if segments > 1 and not program.one_area else 0
-        return batch.made(self._device), _After(areas_used - self._areas_used, settled, end, seen)
-
-    def _fold(
-        self,
-        batch: Batch,
-        call: Call,
-        array: OnDevice,
-        sources: list[int],
-        destinations: list[int],
-        elements: int,
-        complete: bool,
-    ) -> None:
-        if len(sources) == 1:
-            for destination in destinations:
-                if destination != sources[0]:
-                    batch.copy(destination, sources[0], elements * array.dtype.itemsize)
-            return
-        assert call.op is not None
-        divisor = self.engine.size if call.op.averages and complete else 1
-        batch.fold(call.op.name, array.dtype.name, sources, destinations, elements, divisor)
 
     # Meanwhile -------------------------------------------------------------------------------------------------------
 
@@ -376,7 +240,7 @@ class Runner:
         if state is False:
             by_call: dict[str, list[int]] = {}
             for rank, (_, facts) in enumerate(calls):
-                by_call.setdefault(_in_words(facts), []).append(rank)
+                by_call.setdefault(in_words(facts), []).append(rank)
             came = ", ".join(f"{name_ranks(ranks)} came with {words}" for words, ranks in by_call.items())
             raise MismatchError(f"{came} {where}")
         missing = [rank for rank, (is_known, _) in enumerate(calls) if not is_known]
@@ -422,7 +286,7 @@ class Runner:
                 self.engine.failed(error)
         if self._flags:
             own = self._flags[self.engine.rank]
-            own[:: _WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
+            own[:: WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
             own[_STANDING] = _FAILED
 
     def close(self, seconds: float) -> None:
@@ -450,6 +314,7 @@ class Runner:
 
     def _release(self) -> None:
         device, rank = self._device, self.engine.rank
+        self.blocks.close()
         with contextlib.suppress(AllfoldError), device.within(self._context):
             for peer, arena in enumerate(self._arenas):
                 if peer != rank:
@@ -477,12 +342,20 @@ class OnTheGpu:
     """A call that runs on the GPU."""
 
     def __init__(
-        self, runner: Runner, call: Call, program: Program, source: OnDevice | None, target: OnDevice | None
+        self,
+        runner: Runner,
+        call: Call,
+        program: Program,
+        source: OnDevice | None,
+        target: OnDevice | None,
+        reached: Reached | None,
     ) -> None:
         self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target
-        self._facts, self._name = runner.facts(call, source, target), call.collective
+        self.reached = reached
+        where = 0 if reached is None else reached.where
+        self._facts, self._name = facts_of(call, source, target, runner.engine.size, where), call.collective
         self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
-        self.batches: dict[tuple[int, ...], tuple[_native.Batch, _After]] = {}
+        self.batches: dict[State, tuple[_native.Batch, After]] = {}
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
         runner = self._runner
@@ -503,7 +376,7 @@ class Accompanied:
         self, runner: Runner, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again
     ) -> None:
         self._runner, self._other = runner, other
-        self._facts, self._name = runner.facts(call, source, target), call.collective
+        self._facts, self._name = facts_of(call, source, target, runner.engine.size, 0), call.collective
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
         self._runner.check(self._name)
@@ -527,89 +400,3 @@ def _watch(reference: weakref.ref[Runner], changed: threading.Condition, launche
         with changed:
             if not launched:
                 changed.wait(1.0)
-
-
-def _in_words(facts: Sequence[int]) -> str:
-    collective, elements, dtype, op, root = facts
-    promise = COLLECTIVES[_NAMES[collective]]
-    operation = f" {_OP_NAMES[op - 1]}" if op > 0 else " an operation of its own" if op else ""
-    return f"{promise.name} {_DTYPE_NAMES[dtype]}[{elements}]{operation}{f' root {root}' if promise.rooted else ''}"
-
-
-def _check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:
-    """An output may lie in its input, or the input in the output, only where the rank's own part is, as with NCCL."""
-    if source is None or target is None:
-        return
-    shorter, longer = sorted((source, target), key=lambda array: array.bytes)
-    overlaps = shorter.pointer < longer.pointer + longer.bytes and longer.pointer < shorter.pointer + shorter.bytes
-    if overlaps and (call.collective == "all_to_all" or shorter.pointer != longer.pointer + rank * shorter.bytes):
-        raise UsageError(
-            f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"
-        )
-
-
-def elements_of(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:
-    """The elements of the whole buffer."""
-    array = source or target
-    assert array is not None
-    if source is not None and target is not None and source.dtype != target.dtype:
-        raise UsageError(f"{call.collective}: the input is {source.dtype}, the output {target.dtype}")
-    given, wanted = (0 if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
-    if call.collective in ("all_gather", "gather"):
-        whole, fits = given * size, target is None or wanted == given * size
-    elif call.collective in ("reduce_scatter", "scatter"):
-        whole, fits = wanted * size, source is None or given == wanted * size
-    elif call.collective == "all_to_all":
-        whole, fits = given, given == wanted and given % size == 0
-    else:
-        whole, fits = wanted, True
-    if not fits:
-        raise UsageError(
-            f"{call.collective}: one array must be {size} times as long as the other, or equal for all_to_all; got {given} "
-            f"and {wanted}"
-        )
-    return whole
-
-
-def program_of(programs: Programs, rank: int) -> Program:
-    width = programs.width
-
-    def slots(pairs: Sequence[tuple[int, int]]) -> list[Slot]:
-        return [
-            (owner, value // width, value % width) if value < WORK * width else (owner, WORK, value - WORK * width)
-            for owner, value in pairs
-        ]
-
-    instructions = [
-        Instruction(
-            programs.waits.of(row),
-            programs.reuse.of(row),
-            slots(programs.sources.of(row)),
-            slots(programs.destinations.of(row)),
-            int(programs.length_of[row]),
-            bool(programs.complete[row]),
-            bool(programs.announce[row]),
-        )
-        for row in range(int(programs.starts[rank]), int(programs.starts[rank + 1]))
-    ]
-    return Program(
-        instructions,
-        programs.leave.of(rank),
-        int(np.diff(programs.starts).max(initial=0)),
-        int(programs.work_slots.max(initial=0)),
-        programs.one_area,
-        programs.schedule.chunks,
-        _origins(programs.schedule, rank),
-        # Of all ranks, since all of them must come to the same decision.
-        int(max(np.diff(programs.sources.starts).max(initial=0), np.diff(programs.destinations.starts).max(initial=0))),
-    )
-
-
-def _origins(built: Schedule, rank: int) -> tuple[int, int]:
-    if built.promise.in_place:
-        return 0, 0
-    held = [
-        layout(built.ranks, built.root, built.chunks)[rank] != NOTHING
-        for layout in (built.promise.starts_with, built.promise.ends_with)
-    ]
-    return int(held[0].argmax()), int(held[1].argmax())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,19 @@ from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import DeviceError, RankLost
 from ..ops import OPS
+from ..programs.versions import Memory
 from ..registry import AnyAlgorithm
 from .batch import Batch
 from .driver import Device
-from .runner import Again, Runner, elements_of
+from .programs import elements_of
+from .runner import Again, Runner
 from .staging import OnDevice, Staging
 
 STAGED_UP_TO = 1 << 20
 """Bytes of the whole array, where processes take turns on the GPU."""
 ONE_ROUND_UP_TO = 4 << 20
 """Bytes up to which every rank folds the whole array (one wait), where they do not; beyond, each rank its share."""
+_ALIKE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")  # every rank has the same arrays
 _TURN_SECONDS, _TRIAL_SECONDS = 50e-6, 0.02
 _MOST_REMEMBERED = 1024
 
@@ -62,10 +67,21 @@ class Ways:
             return self.staging.prepare(call, source, target)
         # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
         bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
-        algorithm = self._algorithm(call, bytes)
-        if bytes > (STAGED_UP_TO if self.takes_turns else 0) and runner.can_run(call, array.dtype.name, algorithm):
-            return runner.prepare(call, source, target, algorithm)
+        if bytes > (STAGED_UP_TO if self.takes_turns else 0):
+            reached = runner.blocks.find(source, target) if call.collective in _ALIKE else None
+            algorithm = self._algorithm(call, bytes, reached is not None)
+            memory: Memory = "private" if reached is None else "shared"
+            if runner.can_run(call, array.dtype.name, algorithm, memory):
+                return runner.prepare(call, source, target, algorithm, reached)
         return runner.accompany(call, source, target, self.staging.prepare(call, source, target))
+
+    def empty(self, bytes: int) -> tuple[int, Callable[[], None]] | None:
+        """Memory on the GPU that all ranks reach, and what lets it go; None where there is none. Made by all together."""
+        if self.runner is None:
+            return None
+        self.remembered.clear()  # what was made for an address may not hold for what is there now
+        number, pointer = self.runner.blocks.new(bytes)
+        return pointer, partial(self.runner.blocks.let_go, number)
 
     def remember(self, key: Any, again: Again) -> Again:
         """Keep a call for the next time; its algorithm must not be one that may come to mean something else."""
@@ -80,10 +96,10 @@ class Ways:
             self.staging.settle()
         return again.launch(before, holds)
 
-    def _algorithm(self, call: Call, bytes: int) -> AnyAlgorithm:
+    def _algorithm(self, call: Call, bytes: int, is_reached: bool) -> AnyAlgorithm:
         if call.algorithm is not None:
             return call.algorithm
-        if call.collective == "all_reduce" and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
+        if call.collective == "all_reduce" and not is_reached and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
             return "naive"
         return choices(call.collective, self.staging.engine.size)[-1][1]
 

@@ -8,6 +8,7 @@ is known by then.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -131,6 +132,12 @@ class OnGpu(Group):
         self._kept.append(work)
         return self._remember(work)
 
+    def empty(self, bytes: int, device: torch.device) -> Tensor:
+        """Bytes on the GPU that all ranks reach, where there is such memory; made by all ranks together."""
+        with torch.cuda.device(device):
+            found = self._gpu.ways_on(device).empty(bytes)
+            return torch.empty(bytes, dtype=torch.uint8, device=device) if found is None else _tensor_at(*found, bytes)
+
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         return self._gpu.group.barrier(opts, timeout)
 
@@ -228,6 +235,19 @@ def _on_device(tensor: Tensor | None) -> OnDevice | None:
     if tensor is None:
         return None
     return OnDevice(tensor.data_ptr(), tensor.numel() * tensor.element_size(), find_dtype(tensor.dtype))
+
+
+class _Memory:
+    """Memory on the GPU, in the form that torch makes tensors of. It is let go with the last tensor in it."""
+
+    def __init__(self, pointer: int, bytes: int) -> None:
+        self.__cuda_array_interface__ = {"data": (pointer, False), "shape": (bytes,), "typestr": "|u1", "version": 3}
+
+
+def _tensor_at(pointer: int, let_go: Callable[[], None], bytes: int) -> Tensor:
+    memory = _Memory(pointer, bytes)
+    weakref.finalize(memory, let_go)
+    return torch.as_tensor(memory, device="cuda")
 
 
 class Enqueued(Awaited):

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: collectives of torch.distributed on them, their views and slices copy nothing."""
+"""Tensors in memory that the ranks share: collectives of torch.distributed on them, their views and slices copy nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,47 @@ from ..communicator.communicator import Communicator
 from ..errors import UsageError
 
 
-def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: Any = None) -> torch.Tensor:
-    """`torch.empty`, in memory that the ranks of this host share.
+def empty(
+    *size: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    group: Any = None,
+    device: torch.device | str | int | None = None,
+) -> torch.Tensor:
+    """`torch.empty`, in memory that the ranks share: of this host, or with `device="cuda"` of a GPU.
 
-    An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or
-    a communicator of allfold; None takes torch's default group. The memory is freed with the last view of it.
+    An all_reduce of such a tensor costs less than a copy of it. `group` is a process group of the backend "allfold" or,
+    for main memory, a communicator of allfold; None takes torch's default group. The memory is freed with the last view
+    of it. On a GPU all ranks of the group make a tensor together, with the same size; its memory is free for another
+    one when all of them have let it go; and all must give the same part of the same tensor to a call.
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
     if not all(isinstance(length, int) and length >= 0 for length in shape):
         raise UsageError(f"empty: expected lengths from 0 up, not {shape}")
     wanted = torch.get_default_dtype() if dtype is None else dtype
+    where = torch.device("cpu" if device is None else device)
+    if where.type == "cuda":
+        return _on_gpu(group, prod(shape) * wanted.itemsize, where).view(wanted).view(shape)  # type: ignore[arg-type]
+    if where.type != "cpu":
+        raise UsageError(f'empty: there is no shared memory on {where}; expected device="cpu" or "cuda"')
     array = communicator_of("empty", group).empty(prod(shape), str(wanted).removeprefix("torch."))  # type: ignore[arg-type]
     return torch.from_numpy(array).view(wanted).view(shape)  # type: ignore[arg-type]
+
+
+def _on_gpu(group: Any, bytes: int, device: torch.device) -> torch.Tensor:
+    from .process_group import Member
+
+    if isinstance(group, Communicator):
+        raise UsageError("empty: on a GPU it takes a process group of torch, not a communicator")
+    communicator_of("empty", group)
+    found = torch.distributed.group.WORLD if group is None else group
+    assert isinstance(found, Member)
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    other = found._elsewhere(device)
+    if not isinstance(other, Member):
+        raise UsageError(f"empty: CUDA tensors of this group are served by {type(other).__name__}, not by allfold")
+    made: torch.Tensor = other.empty(bytes, device)
+    return made
 
 
 def communicator_of(caller: str, given: Any) -> Communicator:

@@ -1,0 +1,144 @@
+"""Programs as streams run them, and what their calls are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..collectives import COLLECTIVES, NOTHING
+from ..dtypes import DTYPES
+from ..engines.engine import Call
+from ..errors import UsageError
+from ..ops import OPS
+from ..programs.compile import WORK, Programs
+from ..schedule import Schedule
+from .staging import OnDevice
+
+_NAMES, _OP_NAMES, _DTYPE_NAMES = tuple(COLLECTIVES), tuple(OPS), tuple(DTYPES)
+
+Slot = tuple[int, int, int]  # rank, space, index
+Facts = tuple[int, int, int, int, int, int]  # collective, elements, type, operation, root, where its arrays are
+
+
+class Instruction(NamedTuple):
+    waits: list[tuple[int, int]]
+    reuse: list[tuple[int, int]]
+    sources: list[Slot]
+    destinations: list[Slot]
+    length_of: int
+    complete: bool
+    announce: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """One rank's program, as it is put into a stream."""
+
+    instructions: list[Instruction]
+    leave: list[tuple[int, int]]
+    stride: int
+    work_slots: int
+    one_area: bool
+    chunks: int
+    origins: list[tuple[int, int]]  # by rank: the first chunk of the input, and of the output
+    most_arrays: int  # that one instruction of any rank has as sources, or as destinations
+
+
+def program_of(programs: Programs, rank: int) -> Program:
+    width = programs.width
+
+    def slots(pairs: Sequence[tuple[int, int]]) -> list[Slot]:
+        return [
+            (owner, value // width, value % width) if value < WORK * width else (owner, WORK, value - WORK * width)
+            for owner, value in pairs
+        ]
+
+    instructions = [
+        Instruction(
+            programs.waits.of(row),
+            programs.reuse.of(row),
+            slots(programs.sources.of(row)),
+            slots(programs.destinations.of(row)),
+            int(programs.length_of[row]),
+            bool(programs.complete[row]),
+            bool(programs.announce[row]),
+        )
+        for row in range(int(programs.starts[rank]), int(programs.starts[rank + 1]))
+    ]
+    return Program(
+        instructions,
+        programs.leave.of(rank),
+        int(np.diff(programs.starts).max(initial=0)),
+        int(programs.work_slots.max(initial=0)),
+        programs.one_area,
+        programs.schedule.chunks,
+        [_origins(programs.schedule, one) for one in range(programs.schedule.ranks)],
+        # Of all ranks, since all of them must come to the same decision.
+        int(max(np.diff(programs.sources.starts).max(initial=0), np.diff(programs.destinations.starts).max(initial=0))),
+    )
+
+
+def _origins(built: Schedule, rank: int) -> tuple[int, int]:
+    if built.promise.in_place:
+        return 0, 0
+    held = [
+        layout(built.ranks, built.root, built.chunks)[rank] != NOTHING
+        for layout in (built.promise.starts_with, built.promise.ends_with)
+    ]
+    return int(held[0].argmax()), int(held[1].argmax())
+
+
+def facts_of(call: Call, source: OnDevice | None, target: OnDevice | None, size: int, where: int) -> Facts:
+    """A call in numbers, for other ranks to compare; `where` says which memory that all ranks reach its arrays are in."""
+    array = source or target
+    assert array is not None
+    op = 0 if call.op is None else _OP_NAMES.index(call.op.name) + 1 if call.op.name in _OP_NAMES else -1
+    elements = elements_of(call, source, target, size)
+    return _NAMES.index(call.collective), elements, _DTYPE_NAMES.index(array.dtype.name), op, call.root, where
+
+
+def in_words(facts: Sequence[int]) -> str:
+    collective, elements, dtype, op, root, where = facts
+    promise = COLLECTIVES[_NAMES[collective]]
+    operation = f" {_OP_NAMES[op - 1]}" if op > 0 else " an operation of its own" if op else ""
+    rooted = f" root {root}" if promise.rooted else ""
+    place = f" in memory of allfold.torch.empty (place {where:#x})" if where else ""
+    return f"{promise.name} {_DTYPE_NAMES[dtype]}[{elements}]{operation}{rooted}{place}"
+
+
+def check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:
+    """An output may lie in its input, or the input in the output, only where the rank's own part is, as with NCCL."""
+    if source is None or target is None:
+        return
+    shorter, longer = sorted((source, target), key=lambda array: array.bytes)
+    overlaps = shorter.pointer < longer.pointer + longer.bytes and longer.pointer < shorter.pointer + shorter.bytes
+    if overlaps and (call.collective == "all_to_all" or shorter.pointer != longer.pointer + rank * shorter.bytes):
+        raise UsageError(
+            f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"
+        )
+
+
+def elements_of(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:
+    """The elements of the whole buffer."""
+    array = source or target
+    assert array is not None
+    if source is not None and target is not None and source.dtype != target.dtype:
+        raise UsageError(f"{call.collective}: the input is {source.dtype}, the output {target.dtype}")
+    given, wanted = (0 if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
+    if call.collective in ("all_gather", "gather"):
+        whole, fits = given * size, target is None or wanted == given * size
+    elif call.collective in ("reduce_scatter", "scatter"):
+        whole, fits = wanted * size, source is None or given == wanted * size
+    elif call.collective == "all_to_all":
+        whole, fits = given, given == wanted and given % size == 0
+    else:
+        whole, fits = wanted, True
+    if not fits:
+        raise UsageError(
+            f"{call.collective}: one array must be {size} times as long as the other, or equal for all_to_all; got {given} "
+            f"and {wanted}"
+        )
+    return whole
