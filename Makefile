@@ -4,7 +4,7 @@
 # make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and compared with independent oracles
 # make faults: a thousand trials with ranks that die, stop, disagree or run out of memory
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
-# make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU)
+# make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
@@ -14,7 +14,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test test-gpu sanitize bench-peers conformance faults fuzz hosts soak gallery web test-web test-browser lint format clean
+.PHONY: setup demo test test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -29,6 +29,10 @@ test: lint $(VENV)/.mpi
 # CUDA tensors on this machine's GPU, against CPU tensors. torch must be a build with CUDA.
 test-gpu: setup $(VENV)/.torch
 	$(VENV)/bin/python -m pytest tests/gpu
+
+# A hundred seeded trials on this machine's GPU, in each of which a rank is killed (docs/gpu.md).
+faults-gpu: setup $(VENV)/.torch
+	$(VENV)/bin/python tests/gpu/faults.py
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.
 sanitize: setup

@@ -21,6 +21,7 @@ from allfold.cuda.batch import Fold
 from allfold.cuda.driver import FUNCTIONS, refuse_capture
 from allfold.cuda.kernels import Arguments, can_fold
 from allfold.dtypes import find_dtype
+from allfold.errors import DeviceError
 from allfold.ops import OPS
 
 CONTEXT, _NOT_READY = 7, 600
@@ -37,8 +38,8 @@ class NumpyDevice:
         self.captured: set[int] = set()
         self.copied: list[int] = []
         self.memory: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
-        self.name = b"the only one"
         self.folds = 0
+        self.is_apart = False
         self._kernels: list[tuple[str, str, int]] = []
         self._lane: _native.Lane | None = None
         number, whole, place = ctypes.c_size_t, ctypes.c_uint32, ctypes.POINTER(ctypes.c_int)
@@ -169,9 +170,6 @@ class NumpyDevice:
     def reached_at(self, address: int) -> int:
         return address
 
-    def identity(self) -> bytes:
-        return self.name.ljust(16, b"\0")
-
     def allocate(self, bytes: int) -> int:
         descriptor = os.memfd_create("numpy-device", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, bytes)
@@ -191,6 +189,8 @@ class NumpyDevice:
         return f"/proc/{os.getpid()}/fd/{self.memory[pointer][0]}".encode().ljust(64, b"\0")
 
     def open(self, handle: bytes) -> int:
+        if self.is_apart:
+            raise DeviceError("this GPU and that of the other process do not reach each other's memory")
         return self._mapped(os.open(handle.rstrip(b"\0").decode(), os.O_RDWR))
 
     def close(self, pointer: int) -> None:

@@ -404,16 +404,19 @@ def test_all_ranks_go_the_same_way() -> None:
     assert af.spawn(on_the_border, 3, timeout=60) == [(True, True)] * 3
 
 
-def without_a_compiler(comm: Communicator) -> tuple[float, int]:
+def hindered(comm: Communicator, by: str) -> tuple[float, int]:
     device = device_of("on the device")
-    device.can_fold = lambda *_: comm.rank != 1  # type: ignore[method-assign]
+    if comm.rank == 1 and by == "no compiler":
+        device.can_fold = lambda *_: False  # type: ignore[method-assign]
+    device.is_apart = comm.rank == 1 and by == "no access"
     array = device.array(np.ones(1000), device.new_stream())
     comm.all_reduce(array)
     return float(array.memory[0]), device.folds
 
 
-def test_where_one_rank_cannot_fold_on_the_device_all_calls_are_staged() -> None:
-    assert af.spawn(without_a_compiler, 3, timeout=60) == [(3.0, 0)] * 3
+@pytest.mark.parametrize("by", ["no compiler", "no access"])
+def test_where_one_rank_cannot_run_programs_on_the_device_all_calls_are_staged(by: str) -> None:
+    assert af.spawn(hindered, 3, args=(by,), timeout=60) == [(3.0, 0)] * 3
 
 
 def aborted(comm: Communicator, way: str) -> tuple[str, float]:

@@ -5,8 +5,11 @@ The reference is the CPU: every function runs on CPU tensors in the same group, 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -408,3 +411,88 @@ def direct_arrays(rank: int, size: int) -> list[str]:
 
 def test_a_communicator_takes_cuda_arrays() -> None:
     assert run_ranks(direct_arrays, 2, 2) == [[], []]
+
+
+def shared_tensors(rank: int, size: int) -> list[str]:
+    """Tensors in memory that all ranks reach: the same bits, views of them, and what is let go is used again."""
+    import allfold.torch as at
+
+    torch.cuda.set_device(0)
+    wrong = []
+    free = 0
+    for length in (1, 1001, 300_007, 9_000_001):
+        for dtype in (torch.float32, torch.bfloat16):
+            there = at.empty(length, dtype=dtype, device="cuda")
+            here = filled(rank, length, dtype)
+            there.copy_(here)
+            dist.all_reduce(there)
+            dist.all_reduce(there[length // 2 :], dist.ReduceOp.MAX)
+            dist.all_reduce(here)
+            dist.all_reduce(here[length // 2 :], dist.ReduceOp.MAX)
+            if not torch.equal(there.cpu().view(torch.uint8), here.view(torch.uint8)):
+                wrong.append(f"all_reduce of {length} {dtype}")
+            part, whole = (
+                at.empty(length, dtype=dtype, device="cuda"),
+                at.empty(size, length, dtype=dtype, device="cuda"),
+            )
+            part.copy_(here + rank)
+            dist.all_gather_into_tensor(whole, part)
+            if not all(torch.equal(whole[one].cpu(), here + one) for one in range(size)):
+                wrong.append(f"all_gather of {length} {dtype}")
+            del there, part, whole
+    for turn in range(4):
+        torch.cuda.synchronize()
+        dist.barrier()
+        big = at.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        now = torch.cuda.mem_get_info()[0]
+        if turn > 1 and now < free - (128 << 20):
+            wrong.append("memory that was let go is not used again")
+        free = now
+        del big
+    return wrong
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_tensors_in_memory_that_all_ranks_reach(ranks: int) -> None:
+    assert run_ranks(shared_tensors, ranks, ranks) == [[]] * ranks
+
+
+def test_the_benchmark_checks_its_results() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "allfold",
+        "bench",
+        "-n",
+        "2",
+        "-b",
+        "4K",
+        "-e",
+        "4M",
+        "-f",
+        "32",
+        "--seconds",
+        "0.01",
+    ]
+    done = subprocess.run(
+        [*command, "--device", "cuda", "--both", "--json", "-"], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    (table,) = json.loads(done.stdout)["tables"]
+    assert table["points"] and "gloo" in done.stdout and "Duplicate GPU" in done.stdout
+
+
+def sits(rank: int, folder: str) -> None:
+    torch.cuda.set_device(0)
+    dist.all_reduce(torch.ones(5, device="cuda"))
+    if rank == 0:
+        said = subprocess.run(
+            [sys.executable, "-m", "allfold", "doctor", str(os.getpid())], capture_output=True, text=True, timeout=60
+        )
+        Path(folder, "said").write_text(said.stdout)
+    dist.barrier()
+
+
+def test_the_doctor_says_who_uses_the_gpu(tmp_path: Path) -> None:
+    run_ranks(sits, 2, str(tmp_path))
+    assert "ranks 0 and 1 use GPU 0; MPS" in (tmp_path / "said").read_text()

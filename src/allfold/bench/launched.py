@@ -22,7 +22,7 @@ from ..fabrics.addresses import own_addresses
 from ..launch.environment import Place
 from ..launch.spawn import init
 from .crew import ANSWER_SECONDS, CrewFailed
-from .libraries import Allfold, Library, Mpi, Torch
+from .libraries import Allfold, Library, Mpi, Torch, TorchOnGpu
 from .peer import Bench, answer
 from .peers import ENGINE, HOW_TO_GET, Wanted
 
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 16  # of a command, and of an answer
 class Ranks:
     """All ranks of this run: rank 0 starts libraries in them, which become crews; the others `serve`."""
 
-    def __init__(self, place: Place, through_torch: bool) -> None:
+    def __init__(self, place: Place, through_torch: bool, device: str = "cpu") -> None:
         self.communicator = init()
         self.rank, self.size = place.rank, place.size
         control = self.communicator.group(range(place.size))
@@ -40,6 +40,7 @@ class Ranks:
         self._control = control
         self._benches: dict[str, Bench] = {}
         self._through_torch = through_torch
+        self._torch = TorchOnGpu if device == "cuda" else Torch
 
     @property
     def hosts(self) -> list[list[int]]:
@@ -97,10 +98,10 @@ class Ranks:
         if name == ENGINE or (name == "allfold" and not self._through_torch):
             return Allfold(self.rank, self.size, "", self.communicator)
         if name == "allfold":
-            return Torch(self.rank, self.size, None, "allfold")
-        if name == "gloo":
+            return self._torch(self.rank, self.size, None, "allfold")
+        if name in ("gloo", "nccl"):
             os.environ["GLOO_SOCKET_IFNAME"] = self._interface()
-            return Torch(self.rank, self.size, None, "gloo")
+            return self._torch(self.rank, self.size, None, name)
         return Mpi(threads=True)
 
     def _interface(self) -> str:
@@ -141,11 +142,13 @@ def check_peer(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> None:
         raise UsageError(
             f"--peers {wanted.name}={wanted.python}: these ranks run in one interpreter, {wanted.name} too"
         )
-    if wanted.name == "gloo":
+    if wanted.name in ("gloo", "nccl"):
         if importlib.util.find_spec("torch") is None:
-            raise CrewFailed(f"gloo: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
+            raise CrewFailed(f"{wanted.name}: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
         if "MASTER_ADDR" not in environ:
-            raise CrewFailed("gloo: it needs MASTER_ADDR and MASTER_PORT, which torchrun and `allfold run` set")
+            raise CrewFailed(
+                f"{wanted.name}: it needs MASTER_ADDR and MASTER_PORT, which torchrun and `allfold run` set"
+            )
     elif wanted.name in ("openmpi", "mpich"):
         started_by = {"openmpi": "OMPI_COMM_WORLD_SIZE", "mpich": "PMI_SIZE"}[wanted.name]
         if started_by not in environ or importlib.util.find_spec("mpi4py") is None:

@@ -7,6 +7,8 @@ does not depend on them, and their environment need not have allfold.
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
@@ -35,12 +37,35 @@ class Library(Protocol):
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
         """One collective, ready to be called; raises UsageError if the library does not have it."""
 
+    def put(self, array: Array | None) -> None:
+        """Bring what an array of `empty` holds to where the calls find it."""
+
+    def fetch(self, array: Array | None) -> None:
+        """Bring back what the calls have left."""
+
+    def stopwatch(self) -> Callable[[], float]:
+        """Start measuring; what is returned gives the seconds since, when all calls since then are over."""
+
     def barrier(self) -> object: ...
 
     def close(self) -> None: ...
 
 
-class Allfold:
+class _InMainMemory:
+    """A library that takes NumPy's arrays as they are."""
+
+    def put(self, array: Array | None) -> None:
+        pass
+
+    def fetch(self, array: Array | None) -> None:
+        pass
+
+    def stopwatch(self) -> Callable[[], float]:
+        begin = time.perf_counter()
+        return lambda: time.perf_counter() - begin
+
+
+class Allfold(_InMainMemory):
     """Ours. Its processes also time plain memory copies, the lower limit: they exist anyway, and have a barrier."""
 
     def __init__(self, rank: int, size: int, key: str, communicator: Communicator | None = None) -> None:
@@ -81,7 +106,7 @@ class Allfold:
             self._communicator.close()
 
 
-class Torch:
+class Torch(_InMainMemory):
     """A backend of torch.distributed: gloo, or ours, which then also times memory copies."""
 
     def __init__(self, rank: int, size: int, port: int | None, backend: str) -> None:
@@ -145,7 +170,67 @@ class Torch:
             self._dist.destroy_process_group(self._group)
 
 
-class Mpi:
+class TorchOnGpu(Torch):
+    """A backend of torch.distributed on CUDA tensors: gloo, nccl or ours. Ranks have the GPUs of this host in turn."""
+
+    def __init__(self, rank: int, size: int, port: int | None, backend: str) -> None:
+        torch = import_module("torch")
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        self._tensors: dict[int, Any] = {}
+        super().__init__(rank, size, port, backend)
+        self.version += f", {torch.cuda.get_device_name()}"
+        # NCCL refuses two ranks on one GPU in their first call.
+        self._dist.all_reduce(torch.ones(1, device="cuda"), group=self._group)
+        torch.cuda.synchronize()
+
+    def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
+        array: Array = np.empty(count, dtype)
+        kind = getattr(self._torch, np.dtype(dtype).name)
+        if options.get("shared"):
+            there = import_module("allfold.torch").empty(count, dtype=kind, device="cuda", group=self._group)
+        else:
+            there = self._torch.empty(count, dtype=kind, device="cuda")
+        self._tensors[id(array)] = there
+        weakref.finalize(array, self._tensors.pop, id(array), None)
+        return array
+
+    def put(self, array: Array | None) -> None:
+        if array is not None:
+            self._tensors[id(array)].copy_(self._torch.from_numpy(array))
+            self._torch.cuda.synchronize()
+
+    def fetch(self, array: Array | None) -> None:
+        if array is not None:
+            self._torch.from_numpy(array).copy_(self._tensors[id(array)])
+
+    def stopwatch(self) -> Callable[[], float]:
+        """By the GPU's own clock, from and to a moment when it has nothing to do."""
+        begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+
+        def seconds() -> float:
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / 1e3
+
+        return seconds
+
+    def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
+        if not options.get("memcpy"):
+            return super().call(case, source, target, options)
+        one, other = (self._torch.empty(case.size, dtype=self._torch.uint8, device="cuda") for _ in range(2))
+        return partial(one.copy_, other)
+
+    def _tensor(self, case: Case, array: Array | None) -> Any:
+        return None if array is None else self._tensors[id(array)].view(getattr(self._torch, case.dtype))
+
+    def barrier(self) -> object:
+        self._dist.barrier(group=self._group)
+        self._torch.cuda.synchronize()
+        return None
+
+
+class Mpi(_InMainMemory):
     """Whichever MPI the mpi4py of this environment finds."""
 
     def __init__(self, threads: bool) -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import sys
-import time
 import traceback
 import types
 from collections.abc import Callable
@@ -37,6 +36,7 @@ def main(arguments: list[str]) -> None:
         "allfold": libraries.Allfold,
         "mpi": libraries.Mpi,
         "torch": libraries.Torch,
+        "cuda": libraries.TorchOnGpu,
     }
     opened = kinds[library](**json.loads(given))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -108,6 +108,7 @@ class Bench:
     def _array(self, case: Any, length: int, options: Command) -> Any:
         array = self.library.empty(length, case.element.carrier, options)
         array[...] = 0  # touches the pages, so that they exist from now on
+        self.library.put(array)
         return array
 
     def check(self, label: str) -> Command:
@@ -116,13 +117,17 @@ class Bench:
 
         case, source, target, call = self.prepared[label]
         fill(case, self.library.rank, source, target)
+        self.library.put(source)
+        self.library.put(target)
         self.library.barrier()  # the root of a rooted call may write to a rank that is still filling
         calls = repeats(case)
         for _ in range(calls):
             call()
+        self.library.fetch(target)
         wrong = count_wrong(case, self.library.rank, target, calls)
         self.library.barrier()
         settle(case, target)
+        self.library.put(target)
         return {"wrong": wrong}
 
     def batch(self, label: str, iterations: int, warmup: int) -> Command:
@@ -133,10 +138,10 @@ class Bench:
             for _ in repeat(None, warmup):
                 call()
             self.library.barrier()
-            begin = time.perf_counter()
+            seconds = self.library.stopwatch()
             for _ in repeat(None, iterations):
                 call()
-            return {"seconds": time.perf_counter() - begin}
+            return {"seconds": seconds()}
         finally:
             gc.enable()
 

@@ -34,6 +34,8 @@ HOW_TO_GET = {
     "mpich": "python -m venv .venv-mpich && .venv-mpich/bin/pip install numpy mpi4py mpich, beside this environment",
 }
 """The peers, in the order of the table."""
+ON_GPUS = ("gloo", "nccl")
+"""The peers on CUDA tensors. NCCL needs a GPU for every rank."""
 
 ENGINE = "engine"
 """Our own communicator, called directly: what our torch backend is compared with, besides the peers."""
@@ -47,11 +49,11 @@ class Wanted:
     python: str | None = None
 
 
-def parse_peers(text: str, through_torch: bool = False) -> list[Wanted]:
+def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> list[Wanted]:
     """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is also a peer."""
     if text == "none":
         return []
-    known = [*([ENGINE] if through_torch else []), *HOW_TO_GET]
+    known = [*ON_GPUS] if device == "cuda" else [*([ENGINE] if through_torch else []), *HOW_TO_GET]
     wanted = []
     for word in known if text == "all" else text.split(","):
         name, equals, python = word.strip().partition("=")
@@ -63,16 +65,18 @@ def parse_peers(text: str, through_torch: bool = False) -> list[Wanted]:
     return wanted
 
 
-def start_ours(ranks: int, through_torch: bool = False) -> Crew:
-    return _start_torch("allfold", ranks) if through_torch else _start_engine("allfold", ranks)
+def start_ours(ranks: int, through_torch: bool = False, device: str = "cpu") -> Crew:
+    return _start_torch("allfold", ranks, device) if through_torch else _start_engine("allfold", ranks)
 
 
-def start_peer(wanted: Wanted, ranks: int) -> Crew:
+def start_peer(wanted: Wanted, ranks: int, device: str = "cpu") -> Crew:
     """The peer's crew; if it is not installed, `CrewFailed` says how to get it."""
+    if device == "cuda":
+        return _start_torch(wanted.name, ranks, device)
     if wanted.name == ENGINE:
         return _start_engine(ENGINE, ranks)
     if wanted.name == "gloo":
-        return _start_torch("gloo", ranks)
+        return _start_torch("gloo", ranks, device)
     python = _python_with(wanted)
     launcher = shutil.which("mpiexec", path=str(Path(python).parent)) or shutil.which("mpiexec")
     if launcher is None:
@@ -116,7 +120,7 @@ def _start_engine(name: str, ranks: int) -> Crew:
     return Crew(name, ranks, lambda address: _own("allfold", address, given), _environment(ranks))
 
 
-def _start_torch(backend: str, ranks: int) -> Crew:
+def _start_torch(backend: str, ranks: int, device: str) -> Crew:
     if importlib.util.find_spec("torch") is None:
         raise CrewFailed(f"{backend}: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -125,7 +129,8 @@ def _start_torch(backend: str, ranks: int) -> Crew:
     given = [{"rank": rank, "size": ranks, "port": port, "backend": backend} for rank in range(ranks)]
     # All ranks are on this machine, and loopback is its fastest interface.
     environment = _environment(ranks) | {"GLOO_SOCKET_IFNAME": "lo"}
-    return Crew(backend, ranks, lambda address: _own("torch", address, given), environment)
+    kind = "torch" if device == "cpu" else device
+    return Crew(backend, ranks, lambda address: _own(kind, address, given), environment)
 
 
 def _python_with(wanted: Wanted) -> str:

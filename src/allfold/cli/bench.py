@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import signal
 import sys
@@ -55,6 +56,7 @@ example:
   $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
   $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI from another environment
   $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
+  $ allfold bench -n 4 --device cuda --both                         CUDA tensors, ours and gloo's (and NCCL's, with a GPU each)
 
   $ torchrun --nnodes 2 --nproc-per-node 4 … -m allfold bench       between the ranks of two hosts
   $ allfold run -n 8 --hosts 2 -m allfold bench --peers gloo        the same, with hosts that are pretended
@@ -98,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--torch", action="store_true", help="call ours through torch.distributed; the engine itself is then a peer too"
     )
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: tensors on the GPUs of this host, through torch.distributed (default: cpu)",
+    )
     add("--dtype", default="float32", metavar="T", help="element type (default: float32)")
     add("--op", default="sum", metavar="OP", help="reduction (default: sum)")
     add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (default: 0)")
@@ -126,8 +134,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.ranks = place.size if place is not None and launched else 2
     elif place is not None and launched and arguments.ranks != place.size:
         raise UsageError(f"-n {arguments.ranks}: a launcher has started {place.size} ranks; leave -n out")
+    if arguments.device == "cuda":
+        arguments.torch = True
+        _need_a_gpu()
     rules = _rules(arguments)
-    peers = parse_peers(arguments.peers, arguments.torch)
+    peers = parse_peers(arguments.peers, arguments.torch, arguments.device)
     tables = _tables(arguments, [peer.name for peer in peers])
     sizes = size_row(
         parse_size(arguments.begin),
@@ -135,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.factor,
         None if arguments.step is None else parse_size(arguments.step),
     )
-    ranks = Ranks(place, arguments.torch) if place is not None and launched else None
+    ranks = Ranks(place, arguments.torch, arguments.device) if place is not None and launched else None
     if ranks is not None and ranks.rank:
         ranks.serve()
         return 0
@@ -144,8 +155,10 @@ def run(arguments: argparse.Namespace) -> int:
     crews: dict[str, AnyCrew] = {}
     status = 0
     try:
-        crews["allfold"] = ranks.start("allfold") if ranks else start_ours(arguments.ranks, arguments.torch)
-        document["missing_peers"] = _start_peers(peers, arguments.ranks, crews, output, ranks)
+        crews["allfold"] = (
+            ranks.start("allfold") if ranks else start_ours(arguments.ranks, arguments.torch, arguments.device)
+        )
+        document["missing_peers"] = _start_peers(peers, arguments, crews, output, ranks)
         versions = {name: crew.version for name, crew in crews.items() if name != "allfold" or arguments.torch}
         document["environment"] = describe_environment(arguments.ranks, versions)
         output.lines(environment_lines(document["environment"]))
@@ -200,8 +213,21 @@ def _describe_hosts(hosts: Sequence[Sequence[int]]) -> str:
     return f"{len(hosts)} that share no memory: {'; '.join(name_ranks(list(ranks)) for ranks in hosts)}"
 
 
+def _need_a_gpu() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f"--device cuda: torch is not installed; to get it: {HOW_TO_GET['gloo']}")
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "it finds none, or has no access"
+        raise UsageError(f"--device cuda: torch {torch.__version__} has no GPU here ({why})")
+
+
 def _start_peers(
-    peers: Sequence[Wanted], size: int, crews: dict[str, AnyCrew], output: _Output, ranks: Ranks | None
+    peers: Sequence[Wanted],
+    arguments: argparse.Namespace,
+    crews: dict[str, AnyCrew],
+    output: _Output,
+    ranks: Ranks | None,
 ) -> dict[str, str]:
     """Start the peers; returns those that could not be started, and why."""
     missing = {}
@@ -210,7 +236,9 @@ def _start_peers(
         try:
             if ranks is not None:
                 check_peer(peer)
-            crews[peer.name] = start_peer(peer, size) if ranks is None else ranks.start(peer.name)
+            crews[peer.name] = (
+                start_peer(peer, arguments.ranks, arguments.device) if ranks is None else ranks.start(peer.name)
+            )
         except CrewFailed as error:
             missing[peer.name] = str(error)
             output.clear()

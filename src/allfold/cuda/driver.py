@@ -84,17 +84,16 @@ class Device(Protocol):
 
     # What programs on the GPU need besides (runner.py)
 
-    def identity(self) -> bytes:
-        """Sixteen bytes that tell this GPU from all others."""
-        ...
-
     def allocate(self, bytes: int) -> int: ...
     def free(self, pointer: int) -> None: ...
     def handle_of(self, pointer: int) -> bytes:
         """What another process needs to `open` this memory; at most 64 bytes."""
         ...
 
-    def open(self, handle: bytes) -> int: ...
+    def open(self, handle: bytes) -> int:
+        """The memory of another process, on this GPU, or on one whose memory this one reaches."""
+        ...
+
     def close(self, pointer: int) -> None: ...
 
     def can_fold(self, op: str, dtype: str) -> bool: ...
@@ -174,12 +173,6 @@ class Driver:
 
     def _refused(self, function: int, status: int) -> None:
         self._check(FUNCTIONS[function], status)
-
-    def identity(self) -> bytes:
-        device, uuid = ctypes.c_int(), (ctypes.c_char * 16)()
-        self._call("cuCtxGetDevice", ctypes.byref(device))
-        self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)
-        return bytes(uuid)
 
     def allocate(self, bytes: int) -> int:
         pointer = ctypes.c_void_p()

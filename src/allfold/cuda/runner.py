@@ -43,7 +43,7 @@ from .programs import Facts, Program, check_overlap, facts_of, in_words, program
 from .staging import OnDevice
 
 _PAGE = 4096
-_MEETING = struct.Struct("=64s16sqq?")  # handle, identity of the GPU, flags, process, whether all went well
+_MEETING = struct.Struct("=64sqq?")  # handle of the arena, page, process, whether all went well
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
@@ -63,7 +63,7 @@ class Launched(NamedTuple):
 
 
 class Runner:
-    """The calls of one engine on arrays of one GPU, which all its ranks use. Made by all ranks together."""
+    """The calls of one engine on arrays of a GPU, or of GPUs that reach each other. Made by all ranks together."""
 
     def __init__(self, engine: SharedMemory, device: Device, context: int) -> None:
         self.engine, self._lane = engine, device.lane(context)
@@ -92,23 +92,21 @@ class Runner:
         device, engine = self._device, self.engine
         arena = engine.members[engine.rank].arena
         self._page = arena.allocate(2 * _PAGE + _native.Ledger.bytes)
-        trouble, handle, identity = "", bytes(64), bytes(16)
+        trouble, handle = "", b""
         try:
             if not device.can_fold("sum", "int32"):
                 raise DeviceError("there is no run-time compiler for GPU kernels (NVRTC) in this environment")
-            identity = device.identity()
             self.arena = device.allocate(2 * AREA_BYTES)
             handle = device.handle_of(self.arena)
         except DeviceError as error:
             trouble = str(error)
-        own = _MEETING.pack(handle, identity, self._page, os.getpid(), not trouble)
+        own = _MEETING.pack(handle, self._page, os.getpid(), not trouble)
         met = [_MEETING.unpack(one) for one in self._exchanged(own)]
-        if not trouble and len({one[1] for one in met}) > 1:
-            trouble = "the ranks are on different GPUs"
         records = []
-        if all(one[4] for one in met) and not trouble:
+        if all(one[3] for one in met) and not trouble:
             try:
-                for rank, (theirs, _, page, process, _) in enumerate(met):
+                for rank, (theirs, page, process, _) in enumerate(met):
+                    # On another GPU only if the two have access to each other's memory.
                     self._arenas.append(self.arena if rank == engine.rank else device.open(theirs))
                     # A whole page of its own in the middle of the two, since pages are what is registered.
                     start = -(-page // _PAGE) * _PAGE

@@ -15,6 +15,8 @@ from ...collectives import COLLECTIVES
 from ...engines.shared_memory.flight import read
 from ...errors import UsageError
 from ...files import write_whole
+from ...price.topology.gpus import gpus_of_processes, mps_runs
+from ...wording import name_ranks
 from ..terminal import add_color, add_json, write_json, write_lines, write_table
 from .flight import FORMATS, export_calls, write_calls
 
@@ -90,9 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
             "this user has no run" if arguments.all else f"process {arguments.process} is no rank and has none below it"
         )
         raise UsageError(f"{where}: nothing of allfold is mapped there")
+    gpus = gpus_of_processes({member["process"] for group in groups for member in group["members"]})
     for group in groups:
         for member in group["members"]:
             member["stacks"] = _stacks(member.pop("descriptor"))
+            member["gpus"] = gpus.get(member["process"], [])
     if arguments.dump is not None:
         write_whole(arguments.dump, json.dumps(groups, indent=1, ensure_ascii=False))
     if arguments.to is not None:
@@ -229,7 +233,18 @@ def _write(group: dict[str, Any], arguments: argparse.Namespace) -> None:
                 lines += [f"  {thread['thread']}", *(f"    {frame}" for frame in thread["stack"])]
         else:
             lines.append(f"{who} is at {member['stacks']['at']}")
-    write_lines(lines, arguments.color)
+    write_lines([*lines, *_on_gpus(members)], arguments.color)
+
+
+def _on_gpus(members: list[dict[str, Any]]) -> Iterator[str]:
+    """Which ranks use which GPU, one line per GPU."""
+    ranks: dict[int, list[int]] = {}
+    for member in members:
+        for gpu in member["gpus"]:
+            ranks.setdefault(gpu, []).append(member["rank"])
+    for gpu, those in sorted(ranks.items()):
+        turns = "" if len(those) == 1 else "; MPS runs" if mps_runs() else "; MPS does not run, so they take turns"
+        yield f"{name_ranks(those)} {'uses' if len(those) == 1 else 'use'} GPU {gpu}{turns}"
 
 
 def _doing(member: dict[str, Any]) -> tuple[str, str]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from .gpus import Gpu, ask, gpus_of, mps_runs
 from .machines import one_host
 from .topology import Topology
 
@@ -45,14 +44,6 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Gpu:
-    number: int
-    name: str
-    links: dict[int, str]
-    """How each other GPU is reached, in the words of `nvidia-smi topo`: NV18, PIX, SYS, …"""
-
-
-@dataclass(frozen=True)
 class Card:
     name: str
     kind: str
@@ -70,6 +61,8 @@ class Machine:
     limit: float | None
     """The CPU limit of the container, in CPUs, if it sets one."""
     gpus: tuple[Gpu, ...]
+    mps: bool
+    """Whether NVIDIA's Multi-Process Service runs, which lets kernels of several processes run at the same time."""
     cards: tuple[Card, ...]
     absent: tuple[str, ...]
     """What was looked for and not found, one sentence each."""
@@ -94,9 +87,9 @@ def read_machine(
     nodes = tuple(_nodes(system / "node", cpus))
     memory = _memory(_text(root / "proc/meminfo"), "MemTotal")
     if topology_of_gpus is None:
-        topology_of_gpus = _ask("nvidia-smi", "topo", "-m")
-        names_of_gpus = _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    gpus = tuple(_gpus(topology_of_gpus, names_of_gpus or ""))
+        topology_of_gpus = ask("nvidia-smi", "topo", "-m")
+        names_of_gpus = ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    gpus = tuple(gpus_of(topology_of_gpus, names_of_gpus or ""))
     caches = tuple(_caches(system / "cpu", cpus))
     cards = (*_ethernet(root / "sys/class/net"), *_infiniband(root / "sys/class/infiniband"))
     looked_for = {
@@ -113,6 +106,7 @@ def read_machine(
         memory=memory,
         limit=_limit(root),
         gpus=gpus,
+        mps=mps_runs(root),
         cards=cards,
         absent=tuple(sentence for sentence, found in looked_for.items() if not found),
     )
@@ -287,7 +281,7 @@ def _processor(root: Path) -> str:
     if found is None and root == Path(
         "/"
     ):  # lscpu knows the names of ARM cores, of which the kernel gives only numbers
-        found = re.search(r"^Model name:\s*(\S.*)$", _ask("lscpu"), re.MULTILINE)
+        found = re.search(r"^Model name:\s*(\S.*)$", ask("lscpu"), re.MULTILINE)
     return " ".join(found[1].split()) if found else "unknown processor"
 
 
@@ -312,32 +306,6 @@ def _limit(root: Path) -> float | None:
             if folder == mount:
                 break
     return min(limits, default=None)
-
-
-def _ask(*command: str) -> str:
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=20, env={**os.environ, "LC_ALL": "C"}
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _gpus(topology: str, names: str) -> Iterable[Gpu]:
-    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
-    head = next((row for row in rows if row and row[0] == "GPU0" and (len(row) == 1 or row[1] != "X")), None)
-    titles = [line.strip() for line in names.splitlines() if line.strip()]
-    columns = [int(word[3:]) for word in head or [] if re.fullmatch(r"GPU\d+", word)]
-    if not columns and titles:
-        columns = list(range(len(titles)))
-    for place, number in enumerate(columns):
-        row = next((row for row in rows if len(row) > 1 and row[0] == f"GPU{number}" and row is not head), [])
-        words = dict(zip(columns, row[1:], strict=False))
-        links = {other: word for other, word in words.items() if other != number and word != "X"}
-        yield Gpu(number, titles[place] if place < len(titles) else "GPU", links)
 
 
 def _is_nvlink(word: str) -> bool:
