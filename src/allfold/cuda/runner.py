@@ -48,7 +48,7 @@ _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
 _STANDING = _PAGE // 4 - 1  # the last word of a page: what its rank says of itself
-_LEFT, _FAILED = 1, 2
+_LEFT, _FAILED, _LATE = 1, 2, 3  # it has left; it gave up; it gave up because a call was not over in time
 
 _MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
 
@@ -216,16 +216,33 @@ class Runner:
             self._check_time()
         except AllfoldError as error:
             self.fail(error)
-        dead = [bool(select.select([watch], [], [], 0)[0]) for watch in self._watches]
-        others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
-        lost = [rank for rank, is_dead in zip(others, dead, strict=True) if is_dead]
-        failed = [rank for rank in others if self._flags and self._flags[rank][_STANDING] == _FAILED]
-        if (lost or failed) and self.failure is None and not self._all_over():
+        gone = self._gone()
+        if gone is not None and self.failure is None and not self._all_over():
             time.sleep(_MOST_UNSEEN_SECONDS)
             if not self._all_over():
-                who, why = (lost, "ended in the middle of a call") if lost else (failed, "gave up a call")
-                self.fail(RankLost(f"{name_ranks(who)} of {self.engine.label} {why} on the GPU"))
+                self.fail(gone)
         return not self._all_over()
+
+    def _gone(self) -> AllfoldError | None:
+        """If ranks can no longer take part, the error that says so: they have died, or otherwise they gave up."""
+        if not self._flags:  # closed meanwhile
+            return None
+        others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
+        standing = {rank: int(self._flags[rank][_STANDING]) for rank in others}
+        dead = [
+            rank
+            for rank, watch in zip(others, self._watches, strict=True)
+            if standing[rank] != _LEFT and select.select([watch], [], [], 0)[0]
+        ]
+        failed, late = ([rank for rank in others if standing[rank] == how] for how in (_FAILED, _LATE))
+        where = f"of {self.engine.label}"
+        if dead:
+            return RankLost(f"{name_ranks(dead)} {where} ended in the middle of a call on the GPU")
+        if failed:
+            return RankLost(f"{name_ranks(failed)} {where} gave up a call on the GPU")
+        if late:
+            return CollectiveTimeout(f"{name_ranks(late)} {where} gave up a call on the GPU that was not over in time")
+        return None
 
     def _compare(self) -> None:
         """Compare the calls of all ranks as far as they have come; raises if they differ, or if a rank comes too late."""
@@ -243,7 +260,7 @@ class Runner:
             raise MismatchError(f"{came} {where}")
         missing = [rank for rank, (is_known, _) in enumerate(calls) if not is_known]
         left = [rank for rank in missing if self._flags[rank][_STANDING] == _LEFT]
-        if left:
+        if left and self._gone() is None:  # otherwise they have left because of those
             raise RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left")
         if missing and time.monotonic() >= first.deadline:
             raise CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {where}")
@@ -285,7 +302,7 @@ class Runner:
         if self._flags:
             own = self._flags[self.engine.rank]
             own[:: WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
-            own[_STANDING] = _FAILED
+            own[_STANDING] = _LATE if isinstance(self.failure, CollectiveTimeout) else _FAILED
 
     def close(self, seconds: float) -> None:
         """Wait for what is in the stream, let it go after so many seconds, and give the memory back."""
