@@ -25,7 +25,7 @@ thread)
     # exitcode: a report is a failure, even where every test passed.
     export TSAN_OPTIONS="exitcode=66 history_size=4 suppressions=$PWD/native/tests/tsan.supp"
     preload=$(library libtsan.so)
-    native='engine_test|communicator_test|channel_test'  # the kernels' test has one thread
+    native='engine_test|communicator_test|channel_test|cuda_test'  # the kernels' test has one thread
     ;;
 address*)
     # No leak detection: an interpreter that exits leaves most of its memory to the system, and all of that would be named.

@@ -37,7 +37,7 @@ def tests() -> Path:
 
 
 @pytest.mark.timeout(900)  # includes compiling the kernels of all instruction sets, once
-@pytest.mark.parametrize("name", ["kernels_test", "engine_test", "communicator_test", "channel_test"])
+@pytest.mark.parametrize("name", ["kernels_test", "engine_test", "communicator_test", "channel_test", "cuda_test"])
 def test_native(tests: Path, name: str) -> None:
     came = subprocess.run([tests / name], capture_output=True, text=True, check=False)
     assert came.returncode == 0, came.stdout + came.stderr

@@ -13,8 +13,6 @@ and the next call raises the error.
 from __future__ import annotations
 
 import contextlib
-import os
-import select
 import struct
 import threading
 import time
@@ -43,7 +41,7 @@ from .programs import Facts, Program, check_overlap, facts_of, in_words, program
 from .staging import OnDevice
 
 _PAGE = 4096
-_MEETING = struct.Struct("=64sqq?")  # handle of the arena, page, process, whether all went well
+_MEETING = struct.Struct("=64sq?")  # handle of the arena, page, whether all went well
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _LET_GO = 1 << 30  # more than any wait is ahead
@@ -73,7 +71,6 @@ class Runner:
         self._arenas: list[int] = []
         self._flags: list[np.ndarray[Any, Any]] = []
         self._words: list[int] = []
-        self._watches: list[int] = []
         self._base = self._settled = self._areas_used = 0
         self._programs: dict[int, tuple[Programs, Program]] = {}
         self.blocks = Blocks(device, context, engine.rank, self._exchanged)
@@ -100,12 +97,12 @@ class Runner:
             handle = device.handle_of(self.arena)
         except DeviceError as error:
             trouble = str(error)
-        own = _MEETING.pack(handle, self._page, os.getpid(), not trouble)
+        own = _MEETING.pack(handle, self._page, not trouble)
         met = [_MEETING.unpack(one) for one in self._exchanged(own)]
         records = []
-        if all(one[3] for one in met) and not trouble:
+        if all(one[2] for one in met) and not trouble:
             try:
-                for rank, (theirs, page, process, _) in enumerate(met):
+                for rank, (theirs, page, _) in enumerate(met):
                     # On another GPU only if the two have access to each other's memory.
                     self._arenas.append(self.arena if rank == engine.rank else device.open(theirs))
                     # A whole page of its own in the middle of the two, since pages are what is registered.
@@ -116,9 +113,7 @@ class Runner:
                     device.register(flags.ctypes.data, _PAGE)
                     self._flags.append(flags.view(np.uint32))
                     self._words.append(device.reached_at(flags.ctypes.data))
-                    if rank != engine.rank:
-                        self._watches.append(os.pidfd_open(process))
-            except (DeviceError, OSError) as error:
+            except DeviceError as error:
                 trouble = str(error)
         well = self._exchanged(struct.pack("=?", not trouble))
         if not all(one[0] for one in well):
@@ -229,11 +224,8 @@ class Runner:
             return None
         others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
         standing = {rank: int(self._flags[rank][_STANDING]) for rank in others}
-        dead = [
-            rank
-            for rank, watch in zip(others, self._watches, strict=True)
-            if standing[rank] != _LEFT and select.select([watch], [], [], 0)[0]
-        ]
+        members = self.engine.members
+        dead = [rank for rank in others if standing[rank] != _LEFT and not _native.is_alive(members[rank].arena)]
         failed, late = ([rank for rank in others if standing[rank] == how] for how in (_FAILED, _LATE))
         where = f"of {self.engine.label}"
         if dead:
@@ -338,11 +330,9 @@ class Runner:
                 device.unregister(flags.ctypes.data)
             if self.arena:
                 device.free(self.arena)
-        for watch in self._watches:
-            os.close(watch)
         if self.failure is None:  # otherwise peers may still look at it
             self.engine.members[rank].arena.release(self._page)
-        self._arenas, self._flags, self._watches, self.arena = [], [], [], 0
+        self._arenas, self._flags, self.arena = [], [], 0
 
 
 class Again(Protocol):

@@ -1,0 +1,214 @@
+// What calls on GPUs need besides the engine: the ledger, between threads, and lanes, on a driver that is made of
+// counters.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "cuda/lane.hpp"
+#include "cuda/ledger.hpp"
+
+using namespace allfold;
+
+#define EXPECT(condition)                                                                 \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            std::fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+            std::exit(1);                                                                 \
+        }                                                                                 \
+    } while (0)
+
+namespace {
+
+constexpr uint32_t ranks = 3;
+
+struct Rows {
+    std::unique_ptr<Ledger::Row[]> of[ranks];
+    Rows() {
+        for (auto& one : of) one = std::make_unique<Ledger::Row[]>(Ledger::kept);
+    }
+    Ledger ledger(uint32_t rank) {
+        std::vector<Ledger::Row*> rows;
+        for (auto& one : of) rows.push_back(one.get());
+        return Ledger(rank, std::move(rows));
+    }
+};
+
+// Ranks make calls without waiting for each other, up to a few hundred apart, and compare all the while.
+void calls_that_are_the_same_agree() {
+    constexpr uint64_t calls = 20000;
+    Rows rows;
+    std::vector<std::thread> threads;
+    std::atomic<uint64_t> made[ranks]{};
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+        threads.emplace_back([&, rank] {
+            Ledger ledger = rows.ledger(rank);
+            for (uint64_t call = 1; call <= calls; ++call) {
+                for (auto& other : made)
+                    while (call > other.load() + 300) std::this_thread::yield();
+                auto value = static_cast<int64_t>(call);
+                EXPECT(ledger.announce({value, value * 2, 3, 4, 5, 6}) == call);
+                made[rank].store(call);
+                EXPECT(ledger.compare() != Ledger::State::differing);
+            }
+            while (ledger.compare() == Ledger::State::waiting) std::this_thread::yield();
+            EXPECT(ledger.compare() == Ledger::State::agreed && ledger.agreed() == calls);
+        });
+    for (auto& thread : threads) thread.join();
+}
+
+void calls_that_differ_are_found_by_all() {
+    Rows rows;
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+        threads.emplace_back([&, rank] {
+            Ledger ledger = rows.ledger(rank);
+            ledger.announce({1, 100, 0, 0, 0, 0});
+            ledger.announce({1, rank == 2 ? 101 : 100, 0, 0, 0, 0});
+            Ledger::State state;
+            while ((state = ledger.compare()) == Ledger::State::waiting) std::this_thread::yield();
+            EXPECT(state == Ledger::State::differing && ledger.agreed() == 1);
+            auto next = ledger.next();
+            EXPECT(next[0].first && next[2].first && next[0].second[1] == 100 && next[2].second[1] == 101);
+        });
+    for (auto& thread : threads) thread.join();
+}
+
+void a_rank_that_has_not_come_is_known() {
+    Rows rows;
+    Ledger first = rows.ledger(0), second = rows.ledger(1);
+    first.announce({1, 1, 1, 1, 1, 1});
+    second.announce({1, 1, 1, 1, 1, 1});
+    EXPECT(first.compare() == Ledger::State::waiting);
+    auto next = first.next();
+    EXPECT(next[0].first && next[1].first && !next[2].first);
+}
+
+// A driver ------------------------------------------------------------------------------------------------------------
+
+int refusing = -1, captured = 0, events = 0, contexts = 0, operations = 0, copies = 0, kernels = 0, host_calls = 0;
+bool is_over = true;
+
+int status_of(DriverFunction function) { return refusing == static_cast<int>(function) ? 7 : 0; }
+
+int wait_and_write(void*, unsigned count, void*, unsigned) {
+    operations += static_cast<int>(count);
+    return status_of(DriverFunction::wait_and_write);
+}
+int copy(uint64_t, uint64_t, size_t, void*) { return ++copies, status_of(DriverFunction::copy); }
+int copy_rows(const void*, void*) { return ++copies, status_of(DriverFunction::copy_rows); }
+int launch_kernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void** given,
+                  void**) {
+    EXPECT(std::memcmp(given[0], "second", 6) == 0);
+    return ++kernels, status_of(DriverFunction::launch_kernel);
+}
+int call_host(void*, void*, void*) { return ++host_calls, status_of(DriverFunction::call_host); }
+int create_event(void** event, unsigned) {
+    if (int status = status_of(DriverFunction::create_event)) return status;
+    *event = reinterpret_cast<void*>(static_cast<intptr_t>(++events));
+    return 0;
+}
+int destroy_event(void*) { return 0; }
+int record_event(void*, void*) { return status_of(DriverFunction::record_event); }
+int query_event(void*) { return refusing == static_cast<int>(DriverFunction::query_event) ? 7 : is_over ? 0 : 600; }
+int await_event(void*, void*, unsigned) { return status_of(DriverFunction::await_event); }
+int is_capturing(void*, int* answer) {
+    *answer = captured;
+    return status_of(DriverFunction::is_capturing);
+}
+int push_context(void*) {
+    int status = status_of(DriverFunction::push_context);
+    contexts += !status;
+    return status;
+}
+int pop_context(void** context) {
+    *context = nullptr;
+    --contexts;
+    return 0;
+}
+
+template <class Function>
+uint64_t address(Function* function) {
+    return reinterpret_cast<uint64_t>(function);
+}
+
+Lane::Functions driver() {
+    return {address(wait_and_write), address(copy),         address(copy_rows),     address(launch_kernel),
+            address(call_host),      address(create_event), address(destroy_event), address(record_event),
+            address(query_event),    address(await_event),  address(is_capturing),  address(push_context),
+            address(pop_context)};
+}
+
+Batch every_kind() {
+    Batch batch{};
+    batch.rows = {{Batch::wait, 64, 1, 0},   {Batch::write, 128, 2, 0}, {Batch::copy, 1, 2, 100},
+                  {Batch::copy_in, 1, 2, 5}, {Batch::fold, 9, 1, 8},    {Batch::call, 3, 4, 0}};
+    const char arguments[] = "first...second..";
+    batch.arguments.assign(arguments, arguments + sizeof arguments);
+    batch.threads = 256;
+    return batch;
+}
+
+void a_batch_goes_into_the_stream() {
+    Lane lane(driver(), 1, 2);
+    Lane::Event event = lane.launch(every_kind(), 0, 5, true);
+    EXPECT(operations == 2 && copies == 3 && kernels == 1 && host_calls == 1 && contexts == 0);  // an odd copy is two
+    EXPECT(lane.is_over(event));
+    is_over = false;
+    EXPECT(!lane.is_over(event));
+    is_over = true;
+    lane.give_back(event);
+    for (int times = 0; times < 100; ++times) lane.give_back(lane.launch(every_kind(), 0, 5, true));
+    EXPECT(events <= 2);  // they are used again
+}
+
+void what_the_driver_refuses_is_said_and_nothing_is_lost() {
+    Lane lane(driver(), 1, 2);
+    lane.give_back(lane.launch(every_kind(), 0, 5, true));
+    const int before = events;
+    for (refusing = 0; refusing < static_cast<int>(DriverFunction::count); ++refusing) {
+        auto function = static_cast<DriverFunction>(refusing);
+        bool never = function == DriverFunction::pop_context || function == DriverFunction::destroy_event ||
+                     function == DriverFunction::query_event || function == DriverFunction::create_event;
+        bool refused = false;
+        try {
+            lane.give_back(lane.launch(every_kind(), 0, 5, true));
+        } catch (const DriverError& error) {
+            refused = true;
+            EXPECT(error.function == function && error.status == 7);
+        }
+        EXPECT(refused != never && contexts == 0);
+    }
+    refusing = static_cast<int>(DriverFunction::query_event);
+    bool refused = false;
+    try {
+        lane.is_over(nullptr);
+    } catch (const DriverError&) {
+        refused = true;
+    }
+    refusing = -1;
+    EXPECT(refused);
+    lane.give_back(lane.launch(every_kind(), 0, 5, true));
+    EXPECT(events <= before + 1);  // an event whose stream never got to wait for it may stay behind
+    captured = 1;
+    bool is_captured = false;
+    try {
+        lane.launch(every_kind(), 0, 5, false);
+    } catch (const CapturedStream&) {
+        is_captured = true;
+    }
+    captured = 0;
+    EXPECT(is_captured && contexts == 0);
+}
+
+}  // namespace
+
+int main() {
+    calls_that_are_the_same_agree();
+    calls_that_differ_are_found_by_all();
+    a_rank_that_has_not_come_is_known();
+    a_batch_goes_into_the_stream();
+    what_the_driver_refuses_is_said_and_nothing_is_lost();
+    std::puts("cuda: good");
+}
