@@ -55,6 +55,7 @@ Lane::Lane(const Functions& functions, uint64_t context, uint64_t stream)
     : functions_(functions), context_(reinterpret_cast<void*>(context)), stream_(reinterpret_cast<void*>(stream)) {}
 
 Lane::Event Lane::launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
+    std::lock_guard lock(launching_);
     Within within(*this);
     if (before) order(*before);
     put(batch, base);

@@ -86,6 +86,7 @@ class Lane {
     const Functions functions_;
     void* const context_;
     void* const stream_;
+    std::mutex launching_;      // batches of two threads are not mixed
     std::mutex mutex_;          // events may be given back by any thread
     std::vector<Event> spare_;  // events that nobody waits for
 };

@@ -8,6 +8,7 @@ MPS, or with a GPU for itself, everything goes on the GPU. Measured on an H200 w
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -48,6 +49,7 @@ class Ways:
         self.staging = Staging(engine, device, context)
         self.runner: Runner | None = None
         self.takes_turns = True
+        self._lock = threading.Lock()
         self.remembered: dict[Any, Again] = {}
         """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
@@ -94,7 +96,8 @@ class Ways:
         """Put a call into a stream (see `Again`). An error of an earlier call is raised here."""
         if self.staging.outcome.failed:
             self.staging.settle()
-        return again.launch(before, holds)
+        with self._lock:  # several threads may make calls, the autograd engine's among them
+            return again.launch(before, holds)
 
     def _algorithm(self, call: Call, bytes: int, is_reached: bool) -> AnyAlgorithm:
         if call.algorithm is not None:
