@@ -180,7 +180,8 @@ def perform(comm: Communicator, case: Case) -> Array | None:
 def fetch_all(comm: Communicator) -> None:
     """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
     for code, (name, *_) in enumerate(_native.COLLECTIVES):
-        comm._engine.native.choose(code, [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")], 0, ALWAYS)
+        chosen = [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")]
+        comm._engine.native.choose(code, chosen, [(ALWAYS, True, 0)])
 
 
 # What must come out --------------------------------------------------------------------------------------------------

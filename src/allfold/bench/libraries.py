@@ -35,6 +35,9 @@ class Library(Protocol):
     def call(self, case: Case, source: Array | None, target: Array | None, options: Mapping[str, Any]) -> Call:
         """One collective, ready to be called; raises UsageError if the library does not have it."""
 
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        """Before calls of this case, where another was called in between."""
+
     def barrier(self) -> object: ...
 
     def close(self) -> None: ...
@@ -51,6 +54,7 @@ class Allfold:
         self.version = f"allfold {__version__}"
         self._communicator = communicator or connect(rank, size, key)
         self._is_lent = communicator is not None
+        self._ways: dict[str, Any] = {}  # of moving ordinary arrays, by collective, where one was asked for
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
         return self._communicator.empty(count, dtype) if options.get("shared") else np.empty(count, dtype)
@@ -72,6 +76,15 @@ class Allfold:
         if case.collective == "scatter":
             arrays = (target, source)
         return partial(getattr(communicator, case.collective), *arrays, **named)
+
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        from ..engines.shared_memory.choice import ALWAYS, Way
+
+        way = options.get("way")  # whoever asks for one does so in every turn of this collective
+        if way is not None and way != self._ways.get(case.collective):
+            engine: Any = self._communicator._engine
+            engine.choose_ways(case.collective, [Way(ALWAYS, *way)])
+            self._ways[case.collective] = way
 
     def barrier(self) -> object:
         return self._communicator.barrier()
@@ -137,6 +150,9 @@ class Torch:
     def _parts(tensor: Any, length: int) -> list[Any] | None:
         return None if tensor is None else list(tensor.split(length))
 
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
     def barrier(self) -> object:
         return self._dist.barrier(group=self._group)
 
@@ -188,6 +204,9 @@ class Mpi:
         # With an explicit type, mpi4py need not derive it from the buffer in every call. MPI's name for booleans is not
         # the one that a NumPy array would suggest.
         return None if array is None else [array, getattr(self._mpi, _MPI_TYPES[case.dtype])]
+
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        """Nothing to do."""
 
     def barrier(self) -> object:
         return self._world.Barrier()
