@@ -38,13 +38,20 @@ struct Plan {  // the programs of one algorithm, by memory mode; compiled when f
     int collective;
     std::string algorithm;
     int root;
+    uint32_t manner;  // of moving ordinary arrays: a number that the compiler in Python understands
     std::shared_ptr<Program> programs[3];
 
     const Program* program(Memory memory) const { return programs[static_cast<size_t>(memory)].get(); }
 };
 
-struct Choice {  // up to `limit` bytes, the engine chooses this algorithm by default
+struct Way {  // how ordinary arrays of up to `limit` bytes are moved
     uint64_t limit;
+    bool fetches;  // out of their processes, where the system permits it
+    uint32_t manner;
+};
+
+struct Choice {  // up to way.limit bytes, the engine chooses this algorithm by default
+    Way way;
     std::string algorithm;
     bool shared;                               // access arrays directly if they are in shared memory
     std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
@@ -76,14 +83,24 @@ class PyCommunicator {
         worker_.reset();
     }
 
-    // `fetch_from`, `fetch_up_to`: the bytes of the whole buffer for which ordinary arrays are fetched out of their
-    // processes.
+    // Both lists by the bytes of the whole buffer, the smallest first: the algorithms of calls that name none, and the
+    // ways of calls that do. They are cut where either changes, so that a call looks for its size once.
     void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices,
-                uint64_t fetch_from, uint64_t fetch_up_to) {
-        fetches_[collective] = {fetch_from, fetch_up_to};
+                const std::vector<std::tuple<uint64_t, bool, uint32_t>>& ways) {
+        if (choices.empty() || ways.empty() || std::get<0>(choices.back()) != std::get<0>(ways.back()))
+            throw nb::value_error("choices and ways must end at the same size");
+        ways_[collective].clear();
+        for (auto& [limit, fetches, manner] : ways) ways_[collective].push_back({limit, fetches, manner});
         choices_[collective].clear();
+        auto way = ways_[collective].begin();
         for (auto& [limit, name, shared] : choices)
-            choices_[collective].push_back({limit, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
+            while (way != ways_[collective].end()) {
+                Way here{std::min(limit, way->limit), way->fetches, way->manner};
+                choices_[collective].push_back(
+                    {here, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
+                if (way->limit <= limit) ++way;
+                if (here.limit == limit) break;
+            }
     }
 
     // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
@@ -328,28 +345,32 @@ class PyCommunicator {
         if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN is none either
         call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
         set_op(job, op);
-        bool reach = true;
+        bool reach = true, fetches = false;
         size_t bytes = call.elements * size_of(call.dtype);
         if (algorithm.is_none()) {
             for (Choice& choice : choices_[collective]) {
-                if (bytes > choice.limit) continue;
+                if (bytes > choice.way.limit) continue;
                 reach = choice.shared;
+                fetches = choice.way.fetches;
                 auto& plan = choice.plans[root];
-                if (!plan) plan = find_plan(collective, choice.algorithm, root);
+                if (!plan) plan = find_plan(collective, choice.algorithm, root, choice.way.manner);
                 job.plan = plan;
                 break;
             }
         } else {
             job.algorithm = nb::cast<std::string>(algorithm);
-            job.plan = find_plan(collective, job.algorithm, root);
+            for (const Way& way : ways_[collective]) {
+                if (bytes > way.limit) continue;
+                fetches = way.fetches;
+                job.plan = find_plan(collective, job.algorithm, root, way.manner);
+                break;
+            }
         }
         call.algorithm = job.algorithm.c_str();
         Plan& plan = *job.plan;
         call.private_program = compiled(plan, Memory::private_);
         call.shared_program = reach ? compiled(plan, Memory::shared) : nullptr;
-        auto [least, most] = fetches_[collective];
-        bool worth_fetching = reach && bytes >= least && bytes <= most;
-        call.readable_program = worth_fetching ? compiled(plan, Memory::readable) : nullptr;
+        call.readable_program = reach && fetches ? compiled(plan, Memory::readable) : nullptr;
     }
 
     // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.
@@ -428,15 +449,16 @@ class PyCommunicator {
         };
     }
 
-    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root) {
+    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root, uint32_t manner) {
         if (known_programs_ != program_generation) {  // a name now means another algorithm
             known_programs_ = program_generation;
             plans_.clear();
             for (auto& choices : choices_)
                 for (Choice& choice : choices) choice.plans.assign(native_->size(), nullptr);
         }
-        auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root)];
-        if (!known) known = std::make_shared<Plan>(collective, algorithm, root);
+        auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root) + "/" +
+                             std::to_string(manner)];
+        if (!known) known = std::make_shared<Plan>(collective, algorithm, root, manner);
         return known;
     }
 
@@ -445,7 +467,8 @@ class PyCommunicator {
         auto number = static_cast<size_t>(memory);
         native_->check_here(
             "a collective");  // in a forked child, Python's own locks may be held by threads of its parent
-        auto made = make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number)));
+        auto made =
+            make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number, plan.manner)));
         if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
             throw nb::value_error("the program is another rank's");
         // Compiling runs Python, so another thread may meanwhile have compiled the same program and be running it.
@@ -475,7 +498,7 @@ class PyCommunicator {
     std::unique_ptr<Worker> worker_;
     std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
     std::vector<Choice> choices_[16];
-    std::pair<uint64_t, uint64_t> fetches_[16];
+    std::vector<Way> ways_[16];
     std::vector<Event> events_;
 };
 
@@ -589,10 +612,12 @@ void bind_communicator(nb::module_& module) {
     module.attr("MOST_RANKS") = most_ranks;
     module.attr("POST_BYTES") = Communicator::post_bytes();
     module.attr("WORK_BYTES") = Communicator::work_bytes();
-    // What the model of the engine (tune/model.py) needs to know.
+    // What tuning and the model of the engine (src/allfold/tune) need to know.
     module.attr("WINDOW_BYTES") = window_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
+    module.attr("CACHED_BYTES") = cached_bytes;
     module.attr("MOST_HANDED") = habits.most_handed;
+    module.attr("COPIES_IN_ROWS") = habits.copies_in_rows;
     module.def("segment_bytes", &segment_bytes);
     nb::list known;
     for (const CollectiveFacts& one : collectives)

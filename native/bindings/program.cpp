@@ -54,6 +54,8 @@ std::shared_ptr<Program> make_program(nb::dict facts) {
     program->work_slots = number("work_slots");
     program->memory = static_cast<Memory>(std::min<uint32_t>(number("memory"), 255));
     program->one_area = nb::cast<bool>(facts["one_area"]);
+    program->segment_bytes = number("segment_bytes");
+    program->copies_in_rows = nb::cast<bool>(facts["copies_in_rows"]);
     program->silent = nb::cast<bool>(facts["silent"]);
     program->sources = rows<Slot>(ints("source_starts"), ints("source_rank"), ints("source_slot"), slot);
     program->destinations =

@@ -16,9 +16,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Arrays with more bytes than this on all ranks together are assumed not to fit the caches, which the ranks share.
-constexpr uint64_t cached_bytes = uint64_t{64} << 20;
-
 int64_t now() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
@@ -279,8 +276,8 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     if (program.work_slots) {
         // A segment of every chunk must fit its work slot.
         size_t slot = std::max<size_t>(window_bytes / program.work_slots / 64 * 64, 64);
-        size_t together = segment_bytes(program.work_slots, program.one_area);
-        size_t wanted = std::max<size_t>(together, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
+        size_t wanted =
+            std::max<size_t>(program.segment_bytes, size_t{64} * program.work_slots) / program.work_slots / 64 * 64;
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
@@ -357,7 +354,7 @@ void Communicator::execute(Running& running, const Call& call, const Program& pr
         into_work |= slot->space == Space::work;
     }
     // From array to array memcpy is faster, and data in the work area is in the cache.
-    const void* from_memory = habits.copies_in_rows && into_work && running.beyond_caches ? from_array : nullptr;
+    const void* from_memory = program.copies_in_rows && into_work && running.beyond_caches ? from_array : nullptr;
     if (program.memory == Memory::readable)
         fetch_and_combine(running, call, program.sources.begin(i), sources, source_count, destinations,
                           destination_count, elements, program.complete[i]);

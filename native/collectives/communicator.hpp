@@ -53,36 +53,13 @@ inline constexpr const CollectiveFacts& facts_of(Collective collective) {
     return collectives[static_cast<size_t>(collective)];
 }
 
-inline constexpr uint8_t custom_op = 255;                // the user's own operation
-inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
-
-// How ordinary arrays are moved, by architecture. Measured with 2, 4 and 8 ranks on 2 cores (Xeon; Neoverse-N1) and up
-// to 16 ranks on 16 cores (Xeon); docs/performance.md has the figures.
-struct Habits {
-    uint32_t most_handed;  // peers into whose work areas a rank writes what it has reduced; the others read it
-    bool copies_in_rows;   // arrays larger than the caches are read in several rows side by side
-    size_t slot_bytes;     // of every work slot in a segment; 0: as much as segment_bytes allows
-};
-#if defined(__aarch64__)
-// A line that a peer has read is slow to take back and write, so nobody writes where another reads.
-inline constexpr Habits habits = {0, false, size_t{1} << 16};
-#else
-inline constexpr Habits habits = {7, true, 0};
-#endif
-
-// The size of the work area that one segment uses: small enough to stay in an L2 cache while peers read it, large
-// enough that waiting for them does not matter. An area that every segment reuses should stay in the cache from one
-// segment to the next, together with the data copied to and from it, even if several ranks share the core. But divided
-// into many slots it would be too small, and ranks that share cores would switch too often.
-inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
-    constexpr size_t least = size_t{1} << 17, most = size_t{1} << 19;
-    if (habits.slot_bytes) return std::clamp(habits.slot_bytes * work_slots, least, most);
-    if (!one_area) return most;
-    return work_slots <= 8 ? least : 2 * least;
-}
+inline constexpr uint8_t custom_op = 255;  // the user's own operation
 
 // How much is fetched at once for one fold: it fits an L2 cache, but is large, because every fetch is a system call.
 inline constexpr size_t fetched_bytes = size_t{1} << 19;
+
+// Arrays with more bytes than this on all ranks together are assumed not to fit the caches, which the ranks share.
+inline constexpr uint64_t cached_bytes = uint64_t{64} << 20;
 
 struct Event {  // one instruction, as a trace shows it
     uint64_t call;

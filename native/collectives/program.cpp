@@ -30,6 +30,8 @@ class Checker {
         need(p.chunks >= 1 && p.chunks <= most_chunks && p.slices >= 1 && p.chunks % p.slices == 0,
              "a wrong number of chunks");
         need(p.work_slots * size_t{64} <= window_bytes, "the schedule has too many chunks to run here");
+        if (!p.segment_bytes) p.segment_bytes = segment_bytes(p.work_slots, p.one_area);
+        need(p.segment_bytes <= window_bytes, "segments that are larger than a work area");
         p.instructions = p.lengths[p.rank];
         p.stride = *std::max_element(p.lengths.begin(), p.lengths.end());
         need(p.length_of.size() == p.instructions && p.complete.size() == p.instructions &&

@@ -1,6 +1,7 @@
 // One rank's program, as the compiler in Python made it (src/allfold/programs/compile.py says what it means).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,34 @@
 #include "shared/layout.hpp"
 
 namespace allfold {
+
+inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
+
+// How ordinary arrays are moved, by architecture, unless `allfold tune` has found something better. Measured with 2, 4
+// and 8 ranks on 2 cores (Xeon; Neoverse-N1) and up to 16 ranks on 16 cores (Xeon); docs/performance.md has the
+// figures.
+struct Habits {
+    uint32_t most_handed;  // peers into whose work areas a rank writes what it has reduced; the others read it
+    bool copies_in_rows;   // arrays larger than the caches are read in several rows side by side
+    size_t slot_bytes;     // of every work slot in a segment; 0: as much as segment_bytes allows
+};
+#if defined(__aarch64__)
+// A line that a peer has read is slow to take back and write, so nobody writes where another reads.
+inline constexpr Habits habits = {0, false, size_t{1} << 16};
+#else
+inline constexpr Habits habits = {7, true, 0};
+#endif
+
+// The size of the work area that one segment uses: small enough to stay in an L2 cache while peers read it, large
+// enough that waiting for them does not matter. An area that every segment reuses should stay in the cache from one
+// segment to the next, together with the data copied to and from it, even if several ranks share the core. But divided
+// into many slots it would be too small, and ranks that share cores would switch too often.
+inline constexpr size_t segment_bytes(size_t work_slots, bool one_area) {
+    constexpr size_t least = size_t{1} << 17, most = size_t{1} << 19;
+    if (habits.slot_bytes) return std::clamp(habits.slot_bytes * work_slots, least, most);
+    if (!one_area) return most;
+    return work_slots <= 8 ? least : 2 * least;
+}
 
 // What peers may do with a rank's arrays.
 enum class Memory : uint8_t { private_, readable, shared };
@@ -51,6 +80,8 @@ struct Program {
     bool one_area =
         false;  // peers are known to be done with a slot before it is reused: all segments use the same slots
     Memory memory = Memory::private_;
+    size_t segment_bytes = 0;  // of a work area; 0 becomes what the function of this name gives
+    bool copies_in_rows = habits.copies_in_rows;
     Rows<Slot> sources, destinations;
     Rows<Wait> waits, reuse;
     std::vector<Wait> leave;

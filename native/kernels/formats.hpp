@@ -144,10 +144,17 @@ struct BFloat16 {
         const Halves lost = lower_halves(pair) | (kept & 1);
 #if defined(__AVX512F__)
         return as<Raw<width>>(lost > 0x8000 ? kept + 1 : kept);  // one addition under a mask
+#elif defined(__aarch64__)
+        return as<Raw<width>>(kept - as<Halves>(lost > 0x8000));  // true is -1 in a lane
 #else
-        return as<Raw<width>>(kept -
-                              as<Halves>(as<Vector<int16_t, width>>(lost ^ 0x8000) > 0));  // true is -1 in a lane
+        // There is no comparison of unsigned numbers.
+        return as<Raw<width>>(kept - as<Halves>(as<Vector<int16_t, width>>(lost ^ 0x8000) > 0));
 #endif
+    }
+    // For the result of an operation that only chooses among its operands: nothing is lost.
+    template <size_t width>
+    static ALLFOLD_INLINE Raw<width> narrow_exactly(Pair<width> pair) {
+        return as<Raw<width>>(upper_halves(pair));
     }
 #if defined(__aarch64__) || (defined(__AVX2__) && !defined(__AVX512F__))
     template <size_t width>
@@ -232,6 +239,17 @@ struct Float16 {
     }
 #endif
 };
+
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+// Calculated with as it is, where that gives the same bits as float32 would: see fold_two in impl.hpp.
+struct NativeFloat16 {
+    using Lane = uint16_t;
+    static constexpr size_t width = 16;
+    static constexpr size_t read_ahead = 0;
+    static ALLFOLD_INLINE float16x8_t widen(Raw<16> raw) { return as<float16x8_t>(raw); }
+    static ALLFOLD_INLINE Raw<16> narrow(float16x8_t value) { return as<Raw<16>>(value); }
+};
+#endif
 
 }  // namespace
 }  // namespace allfold::ALLFOLD_ISA

@@ -69,6 +69,10 @@ ALLFOLD_INLINE Vector<float, 16> floating_maximum(Vector<float, 16> a, Vector<fl
 ALLFOLD_INLINE Vector<double, 16> floating_maximum(Vector<double, 16> a, Vector<double, 16> b) {
     return vmaxq_f64(a, b);
 }
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC)
+ALLFOLD_INLINE float16x8_t floating_minimum(float16x8_t a, float16x8_t b) { return vminq_f16(a, b); }
+ALLFOLD_INLINE float16x8_t floating_maximum(float16x8_t a, float16x8_t b) { return vmaxq_f16(a, b); }
+#endif
 #else
 // With two zeros or a NaN the two ways to compare pick different operands, and the union of their bits is what is
 // wanted: the negative zero, or a NaN (all exponent bits and some other).
@@ -92,10 +96,17 @@ ALLFOLD_INLINE V floating_maximum(V a, V b) {
 }
 #endif
 
+template <class V>
+constexpr bool is_floating = std::is_floating_point_v<LaneOf<V>>;
+#if defined(__aarch64__)
+template <>
+constexpr bool is_floating<float16x8_t> = true;
+#endif
+
 struct Minimum {
     template <class V>
     static ALLFOLD_INLINE V combine(V a, V b) {
-        if constexpr (std::is_floating_point_v<LaneOf<V>>)
+        if constexpr (is_floating<V>)
             return floating_minimum(a, b);
         else
             return a < b ? a : b;
@@ -105,7 +116,7 @@ struct Minimum {
 struct Maximum {
     template <class V>
     static ALLFOLD_INLINE V combine(V a, V b) {
-        if constexpr (std::is_floating_point_v<LaneOf<V>>)
+        if constexpr (is_floating<V>)
             return floating_maximum(a, b);
         else
             return a > b ? a : b;
@@ -146,6 +157,18 @@ ALLFOLD_INLINE V divide(V value, uint32_t divisor) {
 template <size_t width>
 ALLFOLD_INLINE Pair<width> divide(Pair<width> value, uint32_t divisor) {
     return {divide(value.first, divisor), divide(value.second, divisor)};
+}
+
+// Whether an operation only chooses among its operands.
+template <class Operation>
+constexpr bool chooses = std::is_same_v<Operation, Minimum> || std::is_same_v<Operation, Maximum>;
+
+template <class Format, class Operation, class V>
+ALLFOLD_INLINE auto narrow(V value) {
+    if constexpr (chooses<Operation> && requires { Format::narrow_exactly(value); })
+        return Format::narrow_exactly(value);
+    else
+        return Format::narrow(value);
 }
 
 // ---- the loop ----
@@ -225,7 +248,7 @@ ALLFOLD_INLINE void fold_block(const Call& call, From from, To to, size_t offset
             repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = divide(value[i], call.divisor); });
     }
     Raw<width> result[registers];
-    repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = Format::narrow(value[i]); });
+    repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = narrow<Format, Operation>(value[i]); });
     for_each<known_destinations>(call.destination_count, [&](size_t d) ALLFOLD_INLINED {
         char* destination = in_register(to(d));
         repeat<registers>([&](size_t i) ALLFOLD_INLINED { store<step>(destination + i * step, result[i]); });
@@ -330,6 +353,34 @@ void fold(const void* const* sources, size_t source_count, void* const* destinat
     fold_bytes<Format, Operation>(call);
 }
 
+#if defined(ALLFOLD_FLOAT16_ALONE)
+
+// The sum or the product of two float16 that is rounded to float32 and then to float16 has the same bits as one that is
+// rounded to float16 at once, because float32 has at least 2 · 11 + 2 bits. With more sources, sums must not be rounded
+// in between.
+template <class Operation, class Widened>
+void fold_two(const void* const* sources, size_t source_count, void* const* destinations, size_t destination_count,
+              size_t elements, uint32_t divisor, const void* from_memory) {
+    const Fold kernel =
+        source_count == 2 && divisor <= 1 ? fold<NativeFloat16, Operation, 2> : fold<Float16, Widened, 2>;
+    kernel(sources, source_count, destinations, destination_count, elements, divisor, from_memory);
+}
+
+}  // namespace
+
+Fold find_float16(Op op) {
+    switch (op) {
+        case Op::sum:
+        case Op::average: return fold_two<Sum, Average>;
+        case Op::product: return fold_two<Product, Product>;
+        case Op::min: return fold<NativeFloat16, Minimum, 2>;
+        case Op::max: return fold<NativeFloat16, Maximum, 2>;
+        default: return nullptr;
+    }
+}
+
+#else
+
 // ---- which kernel an operation on a type is ----
 
 // Signed and unsigned integers share all operations that wrap around; bitwise operations work with any grouping of the
@@ -408,6 +459,8 @@ Fold find_fold(Op op, DType dtype) {
     }
     return nullptr;
 }
+
+#endif
 
 // For one destination within the caches, memcpy is best. A copy to several destinations, or from memory, is the fold of
 // a single source.

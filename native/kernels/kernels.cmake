@@ -21,4 +21,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     ${CMAKE_CURRENT_LIST_DIR}/avx512.cpp
     PROPERTIES COMPILE_OPTIONS
                "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  list(APPEND ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/fp16.cpp)
+  set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/fp16.cpp PROPERTIES COMPILE_OPTIONS
+                              "${ALLFOLD_KERNEL_FLAGS};-march=armv8.2-a+fp16")
 endif()

@@ -1,6 +1,12 @@
 // Chooses, once, which of the compiled sets of kernels this processor runs.
 #include "kernels/kernels.hpp"
 
+#include <initializer_list>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 namespace allfold {
 
 // Each is defined by <name>.cpp.
@@ -17,10 +23,14 @@ namespace avx512 {
 Fold find_fold(Op op, DType dtype);
 void copy(const void* source, void* const* destinations, size_t destination_count, size_t bytes, bool from_memory);
 }  // namespace avx512
+#elif defined(__aarch64__)
+namespace fp16 {
+Fold find_float16(Op op);
+}  // namespace fp16
 #endif
 
 const char* name_of(Isa isa) {
-    constexpr const char* names[] = {"baseline", "avx2", "avx512"};
+    constexpr const char* names[] = {"baseline", "avx2", "avx512", "fp16"};
     return names[static_cast<size_t>(isa)];
 }
 
@@ -30,15 +40,21 @@ bool available(Isa isa) {
     __builtin_cpu_init();  // this may run before the constructors that would otherwise have done it
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
     if (isa == Isa::avx2) return avx2;
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return isa == Isa::avx512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#elif defined(__aarch64__)
+    return isa == Isa::fp16 && (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0;
 #else
     return false;
 #endif
 }
 
 Isa best_isa() {
-    static const Isa best = available(Isa::avx512) ? Isa::avx512 : available(Isa::avx2) ? Isa::avx2 : Isa::baseline;
+    static const Isa best = [] {
+        for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::fp16})
+            if (available(isa)) return isa;
+        return Isa::baseline;
+    }();
     return best;
 }
 
@@ -47,6 +63,8 @@ Fold find_fold(Op op, DType dtype, [[maybe_unused]] Isa isa) {
 #ifdef __x86_64__
     if (isa == Isa::avx512) return avx512::find_fold(op, dtype);
     if (isa == Isa::avx2) return avx2::find_fold(op, dtype);
+#elif defined(__aarch64__)
+    if (isa == Isa::fp16 && dtype == DType::float16) return fp16::find_float16(op);
 #endif
     return baseline::find_fold(op, dtype);
 }

@@ -30,9 +30,9 @@ using Copy = void (*)(const void* source, void* const* destinations, size_t dest
                       bool from_memory);
 
 // The instruction sets the kernels are compiled for; baseline is what every processor of the architecture has
-// (SSE2 on x86-64, NEON on aarch64).
-enum class Isa : uint8_t { baseline, avx2, avx512 };
-inline constexpr Isa all_isas[] = {Isa::baseline, Isa::avx2, Isa::avx512};
+// (SSE2 on x86-64, NEON on aarch64); fp16 is NEON with arithmetic on float16.
+enum class Isa : uint8_t { baseline, avx2, avx512, fp16 };
+inline constexpr Isa all_isas[] = {Isa::baseline, Isa::avx2, Isa::avx512, Isa::fp16};
 
 const char* name_of(Isa isa);
 bool available(Isa isa);  // compiled in, and this processor has it

@@ -3,6 +3,8 @@
 // set (default: the best). In brackets: the kernel's speed divided by that of the loop by hand.
 #include "kernels/kernels.hpp"
 
+#include "halves_by_hand.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +15,7 @@
 #include <vector>
 
 using namespace allfold;
+using by_hand::Half;
 
 namespace {
 
@@ -66,7 +69,7 @@ struct VectorOf {
 };
 
 template <class Lane, size_t sources, size_t destinations, bool greatest>
-void by_hand(const void* const* from, void* const* to, size_t bytes) {
+void plainly(const void* const* from, void* const* to, size_t bytes) {
     using Vector = typename VectorOf<Lane>::type;
     const char* source[sources];
     char* destination[destinations];
@@ -114,28 +117,31 @@ int main(int argument_count, char** arguments) {
     std::printf("kernels: %s; GB/s read and written; (copied as from beyond the caches)\n", name_of(isa));
 
     const Case cases[] = {
-        {"float32 sum of 2", Op::sum, DType::float32, 2, 1, 1, by_hand<float, 2, 1, false>},
-        {"float64 sum of 2", Op::sum, DType::float64, 2, 1, 1, by_hand<double, 2, 1, false>},
-        {"int32 sum of 2", Op::sum, DType::int32, 2, 1, 1, by_hand<uint32_t, 2, 1, false>},
-        {"int64 sum of 2", Op::sum, DType::int64, 2, 1, 1, by_hand<uint64_t, 2, 1, false>},
-        {"int32 max of 2", Op::max, DType::int32, 2, 1, 1, by_hand<int32_t, 2, 1, true>},
-        {"bfloat16 sum of 2", Op::sum, DType::bfloat16, 2},
-        {"float16 sum of 2", Op::sum, DType::float16, 2},
-        {"float32 sum of 4", Op::sum, DType::float32, 4, 1, 1, by_hand<float, 4, 1, false>},
-        {"bfloat16 sum of 4", Op::sum, DType::bfloat16, 4},
-        {"float16 sum of 4", Op::sum, DType::float16, 4},
+        {"float32 sum of 2", Op::sum, DType::float32, 2, 1, 1, plainly<float, 2, 1, false>},
+        {"float64 sum of 2", Op::sum, DType::float64, 2, 1, 1, plainly<double, 2, 1, false>},
+        {"int32 sum of 2", Op::sum, DType::int32, 2, 1, 1, plainly<uint32_t, 2, 1, false>},
+        {"int64 sum of 2", Op::sum, DType::int64, 2, 1, 1, plainly<uint64_t, 2, 1, false>},
+        {"int32 max of 2", Op::max, DType::int32, 2, 1, 1, plainly<int32_t, 2, 1, true>},
+        {"bfloat16 sum of 2", Op::sum, DType::bfloat16, 2, 1, 1, by_hand::fold<Half::bfloat16, 2, false>},
+        {"float16 sum of 2", Op::sum, DType::float16, 2, 1, 1, by_hand::fold<Half::float16, 2, false>},
+        {"bfloat16 max of 2", Op::max, DType::bfloat16, 2, 1, 1, by_hand::fold<Half::bfloat16, 2, true>},
+        {"float16 max of 2", Op::max, DType::float16, 2, 1, 1, by_hand::fold<Half::float16, 2, true>},
+        {"float32 sum of 4", Op::sum, DType::float32, 4, 1, 1, plainly<float, 4, 1, false>},
+        {"bfloat16 sum of 4", Op::sum, DType::bfloat16, 4, 1, 1, by_hand::fold<Half::bfloat16, 4, false>},
+        {"float16 sum of 4", Op::sum, DType::float16, 4, 1, 1, by_hand::fold<Half::float16, 4, false>},
+        {"bfloat16 max of 4", Op::max, DType::bfloat16, 4, 1, 1, by_hand::fold<Half::bfloat16, 4, true>},
+        {"float16 max of 4", Op::max, DType::float16, 4, 1, 1, by_hand::fold<Half::float16, 4, true>},
         {"float32 sum of 8", Op::sum, DType::float32, 8},
         {"bfloat16 sum of 8", Op::sum, DType::bfloat16, 8},
         {"float16 sum of 8", Op::sum, DType::float16, 8},
         {"float32 sum of 16", Op::sum, DType::float32, 16},
-        {"float32 sum of 2 to 2", Op::sum, DType::float32, 2, 2, 1, by_hand<float, 2, 2, false>},
+        {"float32 sum of 2 to 2", Op::sum, DType::float32, 2, 2, 1, plainly<float, 2, 2, false>},
         {"float32 sum of 4 to 2", Op::sum, DType::float32, 4, 2},
-        {"float32 sum of 4 to 4", Op::sum, DType::float32, 4, 4, 1, by_hand<float, 4, 4, false>},
+        {"float32 sum of 4 to 4", Op::sum, DType::float32, 4, 4, 1, plainly<float, 4, 4, false>},
         {"float32 average of 4", Op::average, DType::float32, 4, 1, 4},
         {"float32 average of 3", Op::average, DType::float32, 3, 1, 3},
         {"bfloat16 average of 4", Op::average, DType::bfloat16, 4, 1, 4},
         {"float32 max of 4", Op::max, DType::float32, 4},
-        {"bfloat16 max of 4", Op::max, DType::bfloat16, 4},
         {"int8 product of 4", Op::product, DType::int8, 4},
         {"int64 product of 4", Op::product, DType::int64, 4},
         {"complex64 product of 4", Op::product, DType::complex64, 4},
@@ -184,9 +190,9 @@ int main(int argument_count, char** arguments) {
                 std::printf("%8s", "");
                 continue;
             }
-            const double by_hand =
+            const double in_hand =
                 best_seconds(calls, [&] { test.loop(array.sources, array.destinations, array.bytes); });
-            std::printf("[%6.2f]", by_hand / seconds);
+            std::printf("[%6.2f]", in_hand / seconds);
         }
         std::printf("\n");
     }

@@ -12,7 +12,9 @@ WORK_BYTES: int
 LAYOUT: int
 WINDOW_BYTES: int
 FETCHED_BYTES: int
+CACHED_BYTES: int
 MOST_HANDED: int
+COPIES_IN_ROWS: bool
 
 def segment_bytes(work_slots: int, one_area: bool, /) -> int: ...
 
@@ -54,7 +56,7 @@ class Communicator:
         rank: int,
         members: Sequence[tuple[Any, ...]],
         label: str,
-        compile: Callable[[int, str, int, int], dict[str, Any]],
+        compile: Callable[[int, str, int, int, int], dict[str, Any]],
         long_way: Callable[..., Any],
         failed: Callable[[BaseException], None],
         timeout: float,
@@ -64,7 +66,11 @@ class Communicator:
         /,
     ) -> None: ...
     def choose(
-        self, collective: int, choices: Sequence[tuple[int, str, bool]], fetch_from: int, fetch_up_to: int, /
+        self,
+        collective: int,
+        choices: Sequence[tuple[int, str, bool]],
+        ways: Sequence[tuple[int, bool, int]],
+        /,
     ) -> None: ...
     def run(
         self,

@@ -6,6 +6,7 @@ import os
 import threading
 from functools import lru_cache
 
+from . import _native
 from .errors import UsageError
 from .ops import Op
 from .programs.check import check
@@ -29,10 +30,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
-    """The programs of an algorithm. Exactly the programs returned were checked."""
+def programs_of(
+    collective: str,
+    algorithm: AnyAlgorithm,
+    ranks: int,
+    root: int | None,
+    memory: Memory,
+    most_handed: int = _native.MOST_HANDED,
+) -> Programs:
+    """The programs of an algorithm. Exactly the programs returned were checked. `most_handed`: see `compile`."""
     with _proving:
-        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory)
+        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory, most_handed)
 
 
 def message_programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> MessagePrograms:
@@ -60,9 +68,9 @@ def check_rank_order(collective: str, algorithm: AnyAlgorithm, ranks: int, root:
 
 
 @lru_cache(maxsize=256)
-def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory) -> Programs:
+def _proved_programs(algorithm: Algorithm, ranks: int, root: int | None, memory: Memory, most_handed: int) -> Programs:
     versions = _proved_versions(algorithm, ranks, root)
-    programs = compile(versions.schedule, memory, versions)
+    programs = compile(versions.schedule, memory, versions, most_handed)
     check(programs, versions.state)
     return programs
 

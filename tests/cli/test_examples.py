@@ -257,11 +257,19 @@ def test_with_allfold_run(name: str, tmp_path: Path) -> None:
 
 
 # torchrun itself takes seconds to start; the other examples work with it too, since all end with the same lines.
-@pytest.mark.parametrize("name", ["distributed_argmax", "every_operation", "ring_from_send_recv"])
-def test_with_torchrun(name: str) -> None:
+def test_with_torchrun(tmp_path: Path) -> None:
+    """Three examples one after the other in the same ranks, each of which connects anew."""
     pytest.importorskip("torch")
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / f"{name}.py")]
-    CHECKS[name](printed(start(*words)), 2)
+    names = ["distributed_argmax", "every_operation", "ring_from_send_recv"]
+    lines = ["import os, runpy"]
+    for name in names:
+        lines.append(f"os.environ['RANK'] == '0' and print('= {name}', flush=True)")
+        lines.append(f"runpy.run_path({str(EXAMPLES / f'{name}.py')!r}, run_name='__main__')")
+    (tmp_path / "three.py").write_text("\n".join(lines), encoding="utf-8")
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "three.py")]
+    parts = re.split(r"^= \w+\n", printed(start(*words)), flags=re.MULTILINE)[1:]
+    for name, part in zip(names, parts, strict=True):
+        CHECKS[name](part, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,9 +6,10 @@ The data of a rank depends only on the case, so that every rank can make its own
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -24,7 +25,9 @@ from allfold.communicator.communicator import Communicator
 from allfold.dtypes import DTYPES, find_dtype, narrow
 from allfold.engines.reference.replay import replay
 from allfold.engines.shared_memory.choice import ALWAYS, choices
+from allfold.engines.shared_memory.programs import MEMORIES
 from allfold.ops import OPS, check_supported
+from allfold.proved import programs_of
 from allfold.schedule import Move
 
 Array = NDArray[Any]
@@ -180,7 +183,8 @@ def perform(comm: Communicator, case: Case) -> Array | None:
 def fetch_all(comm: Communicator) -> None:
     """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
     for code, (name, *_) in enumerate(_native.COLLECTIVES):
-        comm._engine.native.choose(code, [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")], 0, ALWAYS)
+        chosen = [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")]
+        comm._engine.native.choose(code, chosen, [(ALWAYS, True, 0)])
 
 
 # What must come out --------------------------------------------------------------------------------------------------
@@ -222,6 +226,16 @@ def digest(array: Array | None, dtype: str) -> bytes:
     return blake2b(bits(array, dtype), digest_size=16).digest()
 
 
+def expected_digests(case: Case, ranks: int) -> tuple[bytes, ...]:
+    """Of what the reference engine gives every rank: once for both kinds of memory."""
+    return _expected_digests(replace(case, shared=False), ranks)
+
+
+@cache
+def _expected_digests(case: Case, ranks: int) -> tuple[bytes, ...]:
+    return tuple(digest(one, case.dtype) for one in expected(case, ranks))
+
+
 PATIENCE = 30.0  # seconds after which something that should happen at once is taken not to happen
 
 
@@ -240,3 +254,26 @@ def turned_ring(ranks: int) -> Iterator[list[Move]]:
         yield [allfold.reduce((r + step) % ranks, r, (r - 1) % ranks) for r in range(ranks)]
     for step in range(ranks - 1):
         yield [allfold.copy((r + step - 1) % ranks, r, (r - 1) % ranks) for r in range(ranks)]
+
+
+# Proofs --------------------------------------------------------------------------------------------------------------
+
+PROVES = "ALLFOLD_TEST_PROVES"
+"""A number of ranks. The process from which they are forked imports this module, and proves the programs of the grid
+once, for all of them; otherwise each would prove all programs itself, as in any other run."""
+
+
+def prove(ranks: int) -> None:
+    done = set()
+    for case in by_size(ranks, (1,)):
+        chosen = [name for _, name, _ in choices(case.collective, ranks)]
+        for name in [case.algorithm] if case.algorithm else chosen:
+            for memory in MEMORIES:
+                key = (case.collective, name, case.root, memory)
+                if key not in done and (memory != "readable" or case.algorithm is None):
+                    programs_of(case.collective, name, ranks, case.root, memory)
+                done.add(key)
+
+
+if PROVES in os.environ:
+    prove(int(os.environ[PROVES]))

@@ -22,7 +22,9 @@ from engine_grid import (
     bits,
     by_size,
     by_type,
+    digest,
     expected,
+    expected_digests,
     fails,
     fetch_all,
     input_of,
@@ -46,10 +48,12 @@ REDUCED = os.environ.get("ALLFOLD_TEST_GRID") == "reduced"
 
 def assert_as_expected(cases: list[Case], ranks: int, results: list[list[Array | None]]) -> None:
     for number, case in enumerate(cases):
-        for rank, wanted in enumerate(expected(case, ranks)):
+        for rank, wanted in enumerate(expected_digests(case, ranks)):
             came = results[rank][number]
-            if bits(came, case.dtype) != bits(wanted, case.dtype):
-                raise AssertionError(f"rank {rank} of {ranks}: {case}: came {came}, expected {wanted}")
+            if digest(came, case.dtype) != wanted:
+                raise AssertionError(
+                    f"rank {rank} of {ranks}: {case}: came {came}, expected {expected(case, ranks)[rank]}"
+                )
 
 
 def all_of(cases: list[Case], comm: Communicator) -> list[Array | None]:

@@ -71,6 +71,8 @@ def main(arguments: list[str]) -> int:
         if options.fresh:
             (options.results / f"{backend}.jsonl").unlink(missing_ok=True)
         for ranks in (RANKS, MORE_RANKS):
+            if ranks > RANKS and not any(_needs_more(one) for one in read_results(options.results, backend).values()):
+                continue
             # One process for each: the suite decides at import what it tests.
             command = [
                 sys.executable,
@@ -191,7 +193,7 @@ def _run_inside(options: argparse.Namespace) -> int:
 
     names = unittest.TestLoader().getTestCaseNames(suite)
     if options.ranks > RANKS:
-        names = [name for name in names if known.get(name, {}).get("reason") == TOO_FEW_RANKS]
+        names = [name for name in names if name in known and _needs_more(known[name])]
     elif not options.only:
         names = [name for name in names if known.get(name, {"outcome": "fail"})["outcome"] == "fail"]
     names = [name for name in names if not options.only or any(_means(part, name) for part in options.only)]
@@ -210,6 +212,10 @@ def _run_inside(options: argparse.Namespace) -> int:
             file.write(json.dumps(facts) + "\n")
         print(f"{backend} {number}/{len(names)} {outcome} {name} {seconds} s {reason}", flush=True)
     return 0
+
+
+def _needs_more(result: dict[str, Any]) -> bool:
+    return bool(result["reason"] == TOO_FEW_RANKS)
 
 
 def _means(part: str, name: str) -> bool:

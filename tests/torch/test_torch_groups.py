@@ -177,21 +177,34 @@ def test_other_devices_have_their_own_backend() -> None:
 # Ways to start --------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
-import sys, torch, torch.distributed as dist
-how = sys.argv[1:]
-if how == ["env"]:
-    dist.init_process_group("allfold")
-elif how[0] == "tcp":
-    dist.init_process_group("allfold", init_method=how[1], rank=int(how[2]), world_size=2)
-elif how[0] == "store":
-    dist.init_process_group("allfold", store=dist.TCPStore("127.0.0.1", int(how[1]), 2, how[2] == "0"),
-                            rank=int(how[2]), world_size=2)
-x = torch.full((3,), dist.get_rank() + 1.0)
-dist.all_reduce(x)
-work = dist.all_reduce(torch.ones(3), async_op=True)
-sys.stdout.write(f"{dist.get_backend()} {x[0].item()}\\n")  # in one piece: two ranks have one terminal
-if "destroy" in how:
-    dist.destroy_process_group()
+import os, sys, torch, torch.distributed as dist
+
+def work(how, port=0, rank=0):
+    if how == "env":
+        dist.init_process_group("allfold")
+    elif how == "store":
+        store = dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+        dist.init_process_group("allfold", store=store, rank=rank, world_size=2)
+    else:
+        dist.init_process_group("allfold", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    x = torch.full((3,), dist.get_rank() + 1.0)
+    dist.all_reduce(x)
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    sys.stdout.write(f"{how}: {dist.get_backend()} {x[0].item()}\\n")  # in one piece: the ranks have one terminal
+    sys.stdout.flush()
+    if "destroy" in how:
+        dist.destroy_process_group()
+"""
+
+# Importing torch takes most of the time: it is done once, and every rank of every way is a fork of that process.
+FORKS = """
+ways = list(zip(sys.argv[1::2], map(int, sys.argv[2::2])))
+for how, port in ways:
+    for rank in range(2):
+        if not os.fork():
+            work(how, port, rank)
+            sys.exit()  # the interpreter ends as after any program
+sys.exit(sum(os.wait()[1] != 0 for _ in range(2 * len(ways))))
 """
 
 
@@ -203,32 +216,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("how", ["tcp", "tcp and destroy", "store"])
-def test_a_plain_import_of_torch_suffices(how: str) -> None:
+def test_a_plain_import_of_torch_suffices() -> None:
     """Also without destroy_process_group, and with a call that nobody waited for, the interpreter ends well."""
-    port = free_port()
-    where = str(port) if how == "store" else f"tcp://127.0.0.1:{port}"
-    rest = ["destroy"] if "destroy" in how else []
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, how.split()[0], where, str(rank), *rest], stdout=-1, stderr=-1, text=True
-        )
-        for rank in range(2)
-    ]
-    for program in programs:
-        output, errors = program.communicate(timeout=200)
-        assert program.returncode == 0, errors
-        assert output == "allfold 3.0\n" and "Traceback" not in errors
+    ways = ["tcp", "tcp and destroy", "store"]
+    words = [word for how in ways for word in (how, str(free_port()))]
+    command = [sys.executable, "-c", PROGRAM + FORKS, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(2 * [f"{how}: allfold 3.0" for how in ways])
 
 
 def test_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM, encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), "env"]
+    script.write_text(PROGRAM + 'work("env")', encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["3.0", "3.0", "allfold", "allfold"]
+    assert done.stdout.splitlines() == ["env: allfold 3.0"] * 2
 
 
 def test_an_allfold_that_cannot_be_imported_leaves_torch_alone() -> None:

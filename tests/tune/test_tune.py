@@ -21,7 +21,7 @@ from tune_cases import SETTING, every_item
 import allfold as af
 from allfold.cli import main
 from allfold.communicator.communicator import connect
-from allfold.engines.shared_memory.choice import ALWAYS, folds_from_left
+from allfold.engines.shared_memory.choice import ALWAYS, Way, folds_from_left
 from allfold.engines.shared_memory.tuning import (
     VARIABLE,
     Tuning,
@@ -33,11 +33,12 @@ from allfold.engines.shared_memory.tuning import (
     read_document,
     tuning_path,
 )
-from allfold.tune import tune as tuning
+from allfold.tune import timing
 from allfold.tune.file import Run, read_runs, runs_of, write_runs
 from allfold.tune.fit import Judgement, Model, judge, usual_terms
 from allfold.tune.measured import measured
 from allfold.tune.model import TERMS, Item, predict
+from allfold.tune.ordinary import Moved
 from allfold.tune.tune import conclude
 
 Call = Callable[..., tuple[int, str, str]]
@@ -71,8 +72,10 @@ def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
         unrest=0.01,
         any_order=False,
         choices=choices_of_it or {"broadcast": [(1000, "driver", False), (ALWAYS, "tree", True)]},
+        ways={"broadcast": (Way(2000, False, segment=2**18), Way(ALWAYS, True))},
         items=items,
         seconds=np.array([1e-5, 2e-5]),
+        moved=(Moved("broadcast", "tree", 2**20, Way(ALWAYS, True), 0.9, 0.01),),
         model=Model(SETTING, usual_terms()),
         judgement=Judgement(2, 0.1, 1, 1),
         held_out=Judgement(0, 0.0, 0, 0),
@@ -105,7 +108,14 @@ def test_what_is_written_is_read_again(path: Path) -> None:
     tuned = choices_of(read_document(path))
     assert tuned.of("broadcast", 2) == [(1000, "driver", False), (ALWAYS, "tree", True)]
     assert tuned.of("broadcast", 3) is None and tuned.of("gather", 2) is None
+    assert tuned.ways_of("broadcast", 2) == list(other.ways["broadcast"]) == list(one.ways["broadcast"])
+    assert tuned.ways_of("gather", 2) is None and one.moved == other.moved
     assert Tuning.unpack(tuned.pack(5)) == tuned and Tuning.unpack(tuned.pack(1)) == Tuning()
+
+
+def test_files_from_before_there_were_ways_are_read(path: Path) -> None:
+    change(path, lambda d: [d["runs"]["2"].pop(name) for name in ("ordinary", "ordinary_measurements")])
+    assert choices_of(read_document(path)).ways == {} and read_runs(path)[2].moved == ()
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +134,11 @@ def change(path: Path, alter: Callable[[dict[str, Any]], object]) -> None:
 
 def first_choices(document: dict[str, Any]) -> list[Any]:
     rows: list[Any] = document["runs"]["2"]["choices"]["broadcast"]
+    return rows
+
+
+def first_ways(document: dict[str, Any]) -> list[Any]:
+    rows: list[Any] = document["runs"]["2"]["ordinary"]["broadcast"]
     return rows
 
 
@@ -146,6 +161,18 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a limit with a fraction": (lambda d: first_choices(d)[0].__setitem__(0, 10.5), "impossible"),
     "nothing for large sizes": (lambda d: first_choices(d).pop(), "nothing is said of more than 1000 bytes"),
     "a choice of two parts": (lambda d: first_choices(d)[0].pop(), "is not"),
+    "ordinary arrays that are no object": (lambda d: d["runs"]["2"].update(ordinary=[]), "is not an object"),
+    "ordinary arrays of no collective": (lambda d: d["runs"]["2"]["ordinary"].update(dance=[]), "no collective dance"),
+    "no ways": (lambda d: first_ways(d).clear(), "has no list of choices"),
+    "a way of two parts": (lambda d: first_ways(d)[0].pop(), "is not .up to, fetches, handed, segment, in_rows."),
+    "ways whose limits do not grow": (lambda d: first_ways(d)[0].__setitem__(0, 2**63), "impossible"),
+    "no way for large sizes": (lambda d: first_ways(d).pop(), "nothing is said of more than 2000 bytes"),
+    "a fetch that is a number": (lambda d: first_ways(d)[0].__setitem__(1, 1), "fetches is 1, not true or false"),
+    "less than nobody": (lambda d: first_ways(d)[0].__setitem__(2, -1), "handed is -1, not a number of ranks"),
+    "half a peer": (lambda d: first_ways(d)[0].__setitem__(2, 0.5), "handed is 0.5, not a number of ranks"),
+    "no segment": (lambda d: first_ways(d)[0].__setitem__(3, 0), "a segment of 0 bytes; expected 4096 to 1048576"),
+    "a segment beyond the work area": (lambda d: first_ways(d)[0].__setitem__(3, 2**20 + 1), "a segment of 1048577"),
+    "rows that are a word": (lambda d: first_ways(d)[0].__setitem__(4, "yes"), "in_rows is yes, not true or false"),
     "another order": (
         lambda d: d["runs"].update({"4": {"choices": {"all_reduce": [[None, "ring", True]]}}}),
         "ring does not fold from rank 0 up",
@@ -270,6 +297,11 @@ def test_any_change_of_a_file_is_understood_or_refused(place: tuple[Any, ...], v
             assert row[-1][0] == ALWAYS and [limit for limit, *_ in row] == sorted({limit for limit, *_ in row})
             assert all(name in af.algorithms(collective) and type(reach) is bool for _, name, reach in row)
             assert all(folds_from_left(collective, name, ranks) for _, name, _ in row) or value is True
+    for of in tuned.ways.values():
+        for ways in of.values():
+            assert ways[-1].limit == ALWAYS and [way.limit for way in ways] == sorted({way.limit for way in ways})
+            assert all(way.segment == 0 or 4096 <= way.segment <= 2**20 for way in ways)
+            assert all(type(way.handed) is int and type(way.fetches) is type(way.in_rows) is bool for way in ways)
     assert Tuning.unpack(tuned.pack(1024)) == tuned
     try:
         runs = runs_of(check_document(content))
@@ -391,7 +423,7 @@ def test_an_interrupted_tune_leaves_nothing(call: Call, tmp_path: Path, monkeypa
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "measure", interrupted)
+    monkeypatch.setattr(timing, "measure", interrupted)
     status, _, _ = call("tune", "-n", "2", "--collectives", "barrier", "--output", str(tmp_path / "new" / "f.json"))
     assert status == 130 and not (tmp_path / "new").exists()
 

@@ -14,12 +14,12 @@ from tune_cases import CROWDED, SETTING, every_item
 import allfold as af
 from allfold import _native
 from allfold.collectives import COLLECTIVES
-from allfold.engines.shared_memory.choice import ALWAYS, _expressions, choices, fetched, folds_from_left
+from allfold.engines.shared_memory.choice import ALWAYS, _expressions, choices, folds_from_left, ways
 from allfold.tune.caches import Setting
+from allfold.tune.choose import choose
 from allfold.tune.fit import _not_negative, fit, held_out, judge, usual_terms
-from allfold.tune.model import TERMS, Item, amounts, paths, predict
+from allfold.tune.model import TERMS, Item, amounts, cut, paths, predict
 from allfold.tune.model import _walk as walk
-from allfold.tune.tune import choose
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 
@@ -71,8 +71,8 @@ def test_the_model_makes_as_many_segments_as_the_engine(elements: int) -> None:
         return [segments_of(comm, name, elements) for name in names]
 
     names = ("naive", "ring", "tree", "direct")
-    assert 4 * elements < fetched("all_reduce", 3)[0]
-    expected = [walk("all_reduce", name, 3, "private").segments(4 * elements)[0] for name in names]
+    assert not any(way.fetches for way in ways("all_reduce", 3))
+    expected = [cut(walk("all_reduce", name, 3, "private").programs, 4 * elements)[0] for name in names]
     assert af.spawn(work, ranks=3) == [expected] * 3
 
 

@@ -46,6 +46,9 @@ class Library(Protocol):
     def stopwatch(self) -> Callable[[], float]:
         """Start measuring; what is returned gives the seconds since, when all calls since then are over."""
 
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        """Before calls of this case, where another was called in between."""
+
     def barrier(self) -> object: ...
 
     def close(self) -> None: ...
@@ -58,6 +61,9 @@ class _InMainMemory:
         pass
 
     def fetch(self, array: Array | None) -> None:
+        pass
+
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
         pass
 
     def stopwatch(self) -> Callable[[], float]:
@@ -76,6 +82,7 @@ class Allfold(_InMainMemory):
         self.version = f"allfold {__version__}"
         self._communicator = communicator or connect(rank, size, key)
         self._is_lent = communicator is not None
+        self._ways: dict[str, Any] = {}  # of moving ordinary arrays, by collective, where one was asked for
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
         return self._communicator.empty(count, dtype) if options.get("shared") else np.empty(count, dtype)
@@ -97,6 +104,15 @@ class Allfold(_InMainMemory):
         if case.collective == "scatter":
             arrays = (target, source)
         return partial(getattr(communicator, case.collective), *arrays, **named)
+
+    def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
+        from ..engines.shared_memory.choice import ALWAYS, Way
+
+        way = options.get("way")  # whoever asks for one does so in every turn of this collective
+        if way is not None and way != self._ways.get(case.collective):
+            engine: Any = self._communicator._engine
+            engine.choose_ways(case.collective, [Way(ALWAYS, *way)])
+            self._ways[case.collective] = way
 
     def barrier(self) -> object:
         return self._communicator.barrier()

@@ -21,7 +21,7 @@ _CALIBRATION_GROWTH = 16
 
 @dataclass(frozen=True)
 class Subject:
-    """What is timed: a crew, and what it does (`algorithm`, `shared`, `memcpy`)."""
+    """What is timed: a crew, and what it does (`algorithm`, `shared`, `memcpy`, `way`)."""
 
     label: str
     crew: str

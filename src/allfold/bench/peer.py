@@ -85,7 +85,7 @@ class Bench:
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        self.prepared: dict[str, tuple[Any, Any, Any, Callable[[], object]]] = {}
+        self.prepared: dict[str, tuple[Any, Any, Any, Callable[[], object], Command]] = {}
 
     def prepare(self, label: str, case: Command, options: Command) -> Command:
         """Allocate the arrays; return the reason if the library has no such call."""
@@ -102,7 +102,7 @@ class Bench:
             call = self.library.call(wanted, source, target, options)
         except UsageError as error:
             return {"unsupported": str(error)}
-        self.prepared[label] = (wanted, source, target, call)
+        self.prepared[label] = (wanted, source, target, call, options)
         return {}
 
     def _array(self, case: Any, length: int, options: Command) -> Any:
@@ -115,7 +115,8 @@ class Bench:
         """Call it on data with a known result, several times in a row if the result stays known, and compare."""
         from allfold.bench.case import count_wrong, fill, repeats, settle
 
-        case, source, target, call = self.prepared[label]
+        case, source, target, call, options = self.prepared[label]
+        self.library.take_turn(case, options)
         fill(case, self.library.rank, source, target)
         self.library.put(source)
         self.library.put(target)
@@ -132,7 +133,8 @@ class Bench:
 
     def batch(self, label: str, iterations: int, warmup: int) -> Command:
         """The seconds that a number of calls take on this rank, after all ranks started together."""
-        call = self.prepared[label][3]
+        case, _, _, call, options = self.prepared[label]
+        self.library.take_turn(case, options)
         gc.disable()
         try:
             for _ in repeat(None, warmup):

@@ -65,8 +65,9 @@ def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> 
     return wanted
 
 
-def start_ours(ranks: int, through_torch: bool = False, device: str = "cpu") -> Crew:
-    return _start_torch("allfold", ranks, device) if through_torch else _start_engine("allfold", ranks)
+def start_ours(ranks: int, through_torch: bool = False, tuned: bool = True, device: str = "cpu") -> Crew:
+    """`tuned`: they follow the user's tuning file, if there is one."""
+    return _start_torch("allfold", ranks, device) if through_torch else _start_engine("allfold", ranks, tuned)
 
 
 def start_peer(wanted: Wanted, ranks: int, device: str = "cpu") -> Crew:
@@ -114,10 +115,11 @@ def _environment(ranks: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, cores() // ranks)), **kept}
 
 
-def _start_engine(name: str, ranks: int) -> Crew:
+def _start_engine(name: str, ranks: int, tuned: bool = True) -> Crew:
     key = secrets.token_hex(16)
     given = [{"rank": rank, "size": ranks, "key": key} for rank in range(ranks)]
-    return Crew(name, ranks, lambda address: _own("allfold", address, given), _environment(ranks))
+    environment = _environment(ranks) | ({} if tuned else {"ALLFOLD_TUNING": "off"})
+    return Crew(name, ranks, lambda address: _own("allfold", address, given), environment)
 
 
 def _start_torch(backend: str, ranks: int, device: str) -> Crew:

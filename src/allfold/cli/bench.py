@@ -156,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
     status = 0
     try:
         crews["allfold"] = (
-            ranks.start("allfold") if ranks else start_ours(arguments.ranks, arguments.torch, arguments.device)
+            ranks.start("allfold") if ranks else start_ours(arguments.ranks, arguments.torch, device=arguments.device)
         )
         document["missing_peers"] = _start_peers(peers, arguments, crews, output, ranks)
         versions = {name: crew.version for name, crew in crews.items() if name != "allfold" or arguments.torch}

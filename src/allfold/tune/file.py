@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,12 +17,14 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..documents import DocumentError, finite_at, list_at, whole_at
-from ..engines.shared_memory.choice import ALWAYS, Choice
+from ..engines.shared_memory.choice import ALWAYS, Choice, Way
 from ..engines.shared_memory.tuning import (
     FORMAT,
     VARIABLE,
     VERSION,
+    Tuning,
     TuningError,
+    checked_ways,
     choices_of,
     machine,
     read_document,
@@ -36,6 +38,7 @@ from .caches import Floats, Setting
 from .fit import Judgement, Model, fit, held_out, judge
 from .hosts import HostsRun, runs_between_hosts
 from .model import TERMS, Item
+from .ordinary import Moved
 
 _MOST_MEASUREMENTS = 100_000
 
@@ -53,8 +56,11 @@ class Run:
     """By how much the median round of a timing exceeds the best round, on average: near 0 on a quiet machine."""
     any_order: bool
     choices: Mapping[str, Sequence[Choice]]
+    ways: Mapping[str, Sequence[Way]]
+    """How ordinary arrays are moved, where the built-in ways are slower."""
     items: tuple[Item, ...]
     seconds: Floats
+    moved: tuple[Moved, ...]
     model: Model
     judgement: Judgement
     held_out: Judgement
@@ -70,6 +76,10 @@ class Run:
                 name: [[None if limit == ALWAYS else limit, algorithm, reach] for limit, algorithm, reach in rows]
                 for name, rows in self.choices.items()
             },
+            "ordinary": {
+                name: [[None if way.limit == ALWAYS else way.limit, *_way_to_json(way)] for way in rows]
+                for name, rows in self.ways.items()
+            },
             "setting": asdict(self.model.setting),
             "terms": {name: float(f"{value:.4g}") for name, value in self.model.named().items()},
             "judgement": asdict(self.judgement),
@@ -77,7 +87,20 @@ class Run:
             "measurements": [
                 [one.collective, one.algorithm, one.shared, one.size, float(f"{seconds:.4g}")] for one, seconds in rows
             ],
+            "ordinary_measurements": [
+                [one.collective, one.algorithm, one.size, *_way_to_json(one.way), *_digits(one.ratio, one.noise)]
+                for one in self.moved
+            ],
         }
+
+
+def _way_to_json(way: Way) -> list[object]:
+    """Without its limit."""
+    return [way.fetches, way.handed, way.segment or None, way.in_rows]
+
+
+def _digits(*values: float) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
 
 
 def default_path() -> Path:
@@ -108,12 +131,12 @@ def _read(path: Path, of_this_machine: bool, take: Callable[[dict[str, Any]], T]
 
 
 def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
-    choices = choices_of(document).choices
+    tuning = choices_of(document)
     found = {}
-    for ranks in sorted(choices):
+    for ranks in sorted(tuning.choices):
         run = document["runs"][str(ranks)]
         try:
-            found[ranks] = _run(ranks, run, choices[ranks], document["machine"])
+            found[ranks] = _run(ranks, run, tuning, document["machine"])
         except DocumentError as error:
             raise TuningError(f"it is damaged: of {ranks} ranks, {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -145,7 +168,7 @@ def write_runs(path: Path, runs: Mapping[int, Run], hosts: Sequence[HostsRun] = 
 # ---
 
 
-def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choice]], of: Mapping[str, Any]) -> Run:
+def _run(ranks: int, run: Mapping[str, Any], tuning: Tuning, of: Mapping[str, Any]) -> Run:
     items, seconds = [], []
     for collective, algorithm, shared, size, value in list_at(
         run["measurements"], "measurements", 1, _MOST_MEASUREMENTS
@@ -166,13 +189,26 @@ def _run(ranks: int, run: Mapping[str, Any], choices: Mapping[str, Sequence[Choi
         date=str(run["date"])[:40],
         unrest=finite_at(run["unrest"], "unrest"),
         any_order=run.get("any_order") is True,
-        choices=choices,
+        choices=tuning.choices[ranks],
+        ways=tuning.ways.get(ranks, {}),
         items=tuple(items),
         seconds=np.array(seconds),
+        moved=tuple(_moved(ranks, run.get("ordinary_measurements", []))),
         model=model,
         judgement=judgement,
         held_out=unseen,
     )
+
+
+def _moved(ranks: int, rows: object) -> Iterator[Moved]:
+    for collective, algorithm, size, *way, ratio, noise in list_at(
+        rows, "ordinary_measurements", 0, _MOST_MEASUREMENTS
+    ):
+        if collective not in COLLECTIVES or algorithm not in algorithms(collective):
+            raise ValueError("a measurement of something unknown")
+        [checked] = checked_ways(collective, ranks, [[None, *way]])
+        whole_at(size, "a size", 0, ALWAYS - 1)
+        yield Moved(collective, algorithm, size, checked, _positive(ratio, "a ratio"), finite_at(noise, "noise"))
 
 
 def _model(

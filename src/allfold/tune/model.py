@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..collectives import find_collective
-from ..engines.shared_memory.choice import fetched
+from ..engines.shared_memory.choice import way_at, ways
 from ..programs.compile import WORK, Memory, Programs
 from ..proved import programs_of
 from .caches import PLACES, Floats, Setting, Touches
@@ -65,8 +65,8 @@ class Item:
         """Which of the three programs the engine takes, as `Communicator.agree` decides it."""
         if self.shared:
             return "shared"
-        least, most = fetched(self.collective, self.ranks)
-        return "readable" if setting.fetches and least <= self.size <= most else "private"
+        way = way_at(self.size, ways(self.collective, self.ranks))
+        return "readable" if setting.fetches and way.fetches else "private"
 
 
 def predict(items: Sequence[Item], setting: Setting, terms: Floats) -> Floats:
@@ -97,6 +97,19 @@ def _walk(collective: str, algorithm: str, ranks: int, memory: Memory) -> _Walk:
     return _Walk(programs_of(collective, algorithm, ranks, root, memory))
 
 
+def cut(programs: Programs, size: int, segment: int = 0) -> tuple[int, float]:
+    """How many segments the engine cuts chunks into, and the bytes of each. `segment`: see `choice.Way`."""
+    longest = max(1.0, size / programs.schedule.chunks)
+    slots = int(programs.work_slots.max(initial=0))
+    if not slots:
+        return 1, longest
+    slot = max(_native.WINDOW_BYTES // slots // _LINE * _LINE, _LINE)
+    together = segment or _native.segment_bytes(slots, programs.one_area)
+    wanted = max(together, _LINE * slots) // slots // _LINE * _LINE
+    count = max(1, int(np.ceil(longest / min(slot, max(wanted, _LINE)))))
+    return count, longest / count
+
+
 # One program --------------------------------------------------------------------------------------------------------
 
 
@@ -108,25 +121,13 @@ class _Walk:
         self.ranks = programs.schedule.ranks
         self.rank = programs.rank
         self.chunks = programs.schedule.chunks
-        self.slots = int(programs.work_slots.max(initial=0))
         self.carries = programs.schedule.promise.carries_data
         self._courses: dict[tuple[int, int], Course] = {}
         self._rows: dict[int, tuple[Setting, Floats]] = {}
 
-    def segments(self, size: int) -> tuple[int, float]:
-        """How many segments the engine cuts chunks into, and the bytes of each."""
-        longest = max(1.0, size / self.chunks)
-        if not self.slots:
-            return 1, longest
-        slot = max(_native.WINDOW_BYTES // self.slots // _LINE * _LINE, _LINE)
-        together = _native.segment_bytes(self.slots, self.programs.one_area)
-        wanted = max(together, _LINE * self.slots) // self.slots // _LINE * _LINE
-        count = max(1, int(np.ceil(longest / min(slot, max(wanted, _LINE)))))
-        return count, longest / count
-
     def path(self, size: int, setting: Setting, terms: Floats) -> Floats:
         """The longest path of one call in the steady state: how often it passes each row of `rows`."""
-        segments, _ = self.segments(size)
+        segments, _ = cut(self.programs, size)
         rows = self.rows(size, setting)
         calls = 5 if segments == 1 else 3 if segments <= _WALKED else 1
         course = self._course(calls, min(segments, _WALKED))
@@ -149,7 +150,7 @@ class _Walk:
         """The terms of every instruction for one segment; then of entering, agreeing, leaving, news and a switch."""
         if self._rows.get(size, (None,))[0] == setting:
             return self._rows[size][1]
-        segments, bytes = self.segments(size)
+        segments, bytes = cut(self.programs, size)
         rows = self._no_rows()
         at = slice(0, len(self.rank))
         rows[at, _INSTRUCTION] = 1.0

@@ -1,18 +1,22 @@
-"""Which algorithm the engine takes when the caller names none.
+"""Which algorithm the engine takes when the caller names none, and how it moves ordinary arrays.
 
 On shared memory nothing beats reading straight from everyone. Up to a few KiB everybody reads everything (`naive`: one
 wait); beyond that everybody reduces its own chunk and the others fetch it (`direct`: two waits, the fewest bytes). Both
 fold every element over the ranks from left to right, so the choice never changes a bit of the result.
 
 That is the built-in rule. Where `allfold tune` has measured, its findings replace the rule (`tuning`), with the same
-promise: unless the user gave it up, no algorithm that folds in another order is chosen for a reduction.
+promise: unless the user gave it up, no algorithm that folds in another order is chosen for a reduction. The way in
+which ordinary arrays are moved never changes a bit of the result, whatever is chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from platform import machine
+from typing import NamedTuple
 
+from ... import _native
 from ...collectives import NOTHING, find_collective
 from ...registry import schedule
 from ...schedule import Schedule
@@ -28,6 +32,30 @@ _FETCHED_BETWEEN_TWO = (
 
 Choice = tuple[int, str, bool]
 """(up to how many bytes of the whole buffer, algorithm, whether to reach into arrays that lie in shared memory)"""
+
+
+class Way(NamedTuple):
+    """How ordinary arrays are moved."""
+
+    limit: int
+    """Up to how many bytes of the whole buffer."""
+    fetches: bool
+    """The kernel reads them out of their processes. Where it may not, or if this is false, they pass through the work
+    areas, and the rest applies."""
+    handed: int = _native.MOST_HANDED
+    """Push: to how many peers, at most, a rank writes what it has reduced. Pull, if it would be more: they read it."""
+    segment: int = 0
+    """How many bytes of a work area one segment uses; 0: as many as the extension's `segment_bytes` says."""
+    in_rows: bool = _native.COPIES_IN_ROWS
+    """Arrays that are larger than the caches are read in several rows side by side."""
+
+    @property
+    def manner(self) -> Manner:
+        return self.handed, self.segment, self.in_rows
+
+
+Manner = tuple[int, int, bool]
+"""What programs for ordinary arrays are compiled for: handed, segment and in_rows of a `Way`."""
 
 # From this size on, peers access arrays in shared memory directly; below, copying them costs less than the second wait.
 REACH_FROM = 16 * 1024
@@ -71,18 +99,24 @@ def _expressions(built: Schedule) -> set[int]:
     return set(state.bits.reshape(built.ranks, state.width)[:, : built.chunks][ends].tolist())
 
 
-def fetched(collective: str, ranks: int) -> tuple[int, int]:
-    """The range of whole-buffer bytes in which the kernel fetches ordinary arrays out of their processes.
+def ways(collective: str, ranks: int) -> list[Way]:
+    """How ordinary arrays of which size are moved, the smallest first. The habits of the architecture are the
+    extension's (`native/collectives/program.hpp`); here is from which size on the kernel fetches.
 
     A fetch copies once where the work area copies twice. But each fetch is a system call that goes page by page, and
     two fetches from one process at once slow each other down. So it pays where everybody fetches chunks of some size
     from everybody and nothing comes back; an all_reduce through the work area stays in the caches.
     """
+    fetched_from = 0
     if ranks == 2 and collective in _FETCHED_BETWEEN_TWO:
-        return _FETCHED_BETWEEN_TWO[collective], ALWAYS
-    if collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
-        return 128 * 1024 * ranks, ALWAYS
-    return ALWAYS, 0
+        fetched_from = _FETCHED_BETWEEN_TWO[collective]
+    elif collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
+        fetched_from = 128 * 1024 * ranks
+    return [Way(fetched_from - 1, False), Way(ALWAYS, True)] if fetched_from else [Way(ALWAYS, False)]
+
+
+def way_at(size: int, rows: Sequence[Way]) -> Way:
+    return next(way for way in rows if size <= way.limit)
 
 
 def _naive_up_to(ranks: int) -> int:

@@ -37,7 +37,7 @@ from ..engine import (
     name_group,
     raised_in_python,
 )
-from .choice import choices, fetched
+from .choice import Manner, Way, choices, ways
 from .flight import in_memory, keep
 from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
 from .programs import MEMORIES, facts
@@ -141,10 +141,10 @@ class SharedMemory(Engine):
         # The extension calls back; weakly, so that the two do not keep each other alive.
         me = weakref.ref(self)
 
-        def compile_program(code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
+        def compile_program(code: int, algorithm: str, root: int, memory: int, manner: int) -> dict[str, Any]:
             engine = me()
             assert engine is not None  # it is making the call that needs this program
-            return engine._compile(code, algorithm, root, memory)
+            return engine._compile(code, algorithm, root, memory, manner)
 
         def long_way(*call: Any) -> Any:
             engine = me()
@@ -164,10 +164,17 @@ class SharedMemory(Engine):
             rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number, first_error
         )
         self.messages = _native.Channel(rank, inboxes, label, timeout, first_error)
-        for name, code in _CODES.items():
-            chosen = tuning.of(name, self.size) or choices(name, self.size)
-            self.native.choose(code, chosen, *fetched(name, self.size))
+        self._manners: list[Manner] = []  # by the numbers that the extension has for them
+        for name in _CODES:
+            self.choose_ways(name, tuning.ways_of(name, self.size) or ways(name, self.size))
         _all.add(self)
+
+    def choose_ways(self, collective: str, rows: Sequence[Way]) -> None:
+        """How the calls that follow move ordinary arrays. All ranks must choose the same ones before the same call."""
+        self._manners = list(dict.fromkeys([*self._manners, *(way.manner for way in rows)]))
+        numbered = [(way.limit, way.fetches, self._manners.index(way.manner)) for way in rows]
+        chosen = self._tuning.of(collective, self.size) or choices(collective, self.size)
+        self.native.choose(_CODES[collective], chosen, numbered)
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
@@ -308,11 +315,14 @@ class SharedMemory(Engine):
 
     # Algorithms ------------------------------------------------------------------------------------------------------
 
-    def _compile(self, code: int, algorithm: str, root: int, memory: int) -> dict[str, Any]:
+    def _compile(self, code: int, algorithm: str, root: int, memory: int, manner: int) -> dict[str, Any]:
         promise = COLLECTIVES[_NAMES[code]]
         chosen = self._algorithm_named(promise.name, algorithm)
-        programs = programs_of(promise.name, chosen, self.size, root if promise.rooted else None, MEMORIES[memory])
-        return facts(programs, self.rank, algorithm)
+        handed, segment, in_rows = self._manners[manner]
+        programs = programs_of(
+            promise.name, chosen, self.size, root if promise.rooted else None, MEMORIES[memory], handed
+        )
+        return facts(programs, self.rank, algorithm, segment, in_rows)
 
     def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
         """What the extension's name for an algorithm means: the name of a registered one, or a user's function."""

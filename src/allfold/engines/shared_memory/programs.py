@@ -20,8 +20,13 @@ MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
 on_replacement.append(_native.forget_programs)
 
 
-def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
-    """One rank's program as the fields of the extension's `Program`; `name` is the algorithm's name in traces."""
+def facts(
+    programs: Programs, rank: int, name: str, segment: int = 0, in_rows: bool = _native.COPIES_IN_ROWS
+) -> dict[str, Any]:
+    """One rank's program as the fields of the extension's `Program`; `name` is the algorithm's name in traces.
+
+    `segment` and `in_rows`: see `choice.Way`.
+    """
     here = slice(int(programs.starts[rank]), int(programs.starts[rank + 1]))
     built = programs.schedule
     leave = _part(programs.leave, slice(rank, rank + 1))
@@ -37,6 +42,8 @@ def facts(programs: Programs, rank: int, name: str) -> dict[str, Any]:
         "slices": built.promise.slices(built.ranks) if built.promise.carries_data else built.chunks,
         "work_slots": int(programs.work_slots.max(initial=0)),
         "one_area": programs.one_area,
+        "segment_bytes": segment,
+        "copies_in_rows": in_rows,
         "memory": MEMORIES.index(programs.memory),
         "length_of": _ints(programs.length_of[here]),
         "complete": _ints(programs.complete[here]),

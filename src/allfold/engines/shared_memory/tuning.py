@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from ...documents import DocumentError, is_exactly, parse, read_plain
 from ...errors import UsageError
 from ...registry import algorithms
 from ...version import __version__
-from .choice import ALWAYS, Choice, folds_from_left
+from .choice import ALWAYS, Choice, Way, folds_from_left
 
 FORMAT, VERSION = "allfold-tuning", 1
 VARIABLE = "ALLFOLD_TUNING"
 
 _MOST_BYTES = 8 * 2**20  # of a file that is read at every connect
 _MOST_CHOICES = 64
+LEAST_SEGMENT = 4096  # shorter ones would only wait
 
 log = logging.getLogger(__name__)
 
@@ -42,33 +43,43 @@ class TuningError(UsageError):
 
 @dataclass(frozen=True)
 class Tuning:
-    """For numbers of ranks that were tuned: the choices by collective, as `choice.choices` gives them."""
+    """For numbers of ranks that were tuned: the choices and the ways by collective, as `choice` gives them."""
 
     choices: Mapping[int, Mapping[str, tuple[Choice, ...]]] = field(default_factory=dict)
+    ways: Mapping[int, Mapping[str, tuple[Way, ...]]] = field(default_factory=dict)
 
     def of(self, collective: str, ranks: int) -> list[Choice] | None:
         found = self.choices.get(ranks, {}).get(collective)
+        return None if found is None else list(found)
+
+    def ways_of(self, collective: str, ranks: int) -> list[Way] | None:
+        found = self.ways.get(ranks, {}).get(collective)
         return None if found is None else list(found)
 
     def pack(self, ranks: int) -> bytes:
         """The part that a communicator of `ranks` ranks and its groups need, as bytes for the other ranks."""
         if not any(many <= ranks for many in self.choices):
             return b""
-        return json.dumps({many: found for many, found in self.choices.items() if many <= ranks}).encode()
+        parts = ({many: of for many, of in part.items() if many <= ranks} for part in (self.choices, self.ways))
+        return json.dumps(list(parts)).encode()
 
     @staticmethod
     def unpack(packed: bytes) -> Tuning:
         if not packed:
             return Tuning()
-        document = json.loads(packed)
+        choices, ways = json.loads(packed)
         return Tuning(
             {
                 int(many): {
                     name: tuple((limit, algorithm, reach) for limit, algorithm, reach in rows)
                     for name, rows in of.items()
                 }
-                for many, of in document.items()
-            }
+                for many, of in choices.items()
+            },
+            {
+                int(many): {name: tuple(Way(*row) for row in rows) for name, rows in of.items()}
+                for many, of in ways.items()
+            },
         )
 
 
@@ -140,6 +151,7 @@ def choices_of(document: Mapping[str, Any]) -> Tuning:
     if not isinstance(runs, dict):
         raise TuningError("it is damaged: it has no runs")
     found: dict[int, dict[str, tuple[Choice, ...]]] = {}
+    ways: dict[int, dict[str, tuple[Way, ...]]] = {}
     for word, run in runs.items():
         if not (isinstance(word, str) and word.isascii() and word.isdecimal() and len(word) < 6):
             raise TuningError(f"it is damaged: {_short(word)} is not a number of ranks")
@@ -152,36 +164,68 @@ def choices_of(document: Mapping[str, Any]) -> Tuning:
             raise TuningError(f"it is damaged: no choices for {_short(word)} ranks")
         any_order = run.get("any_order") is True
         found[ranks] = {name: _checked(name, ranks, rows, any_order) for name, rows in run["choices"].items()}
-    return Tuning(found)
+        ordinary = run.get("ordinary", {})  # files written before there were ways have none
+        if not isinstance(ordinary, dict):
+            raise TuningError(f"it is damaged: what it says of ordinary arrays with {ranks} ranks is not an object")
+        if tuned := {name: checked_ways(name, ranks, rows) for name, rows in ordinary.items()}:
+            ways[ranks] = tuned
+    return Tuning(found, ways)
 
 
 def _checked(collective: str, ranks: int, rows: Any, any_order: bool) -> tuple[Choice, ...]:
     where = f"{_short(collective)} with {ranks} ranks"
-    if collective not in COLLECTIVES:
-        raise TuningError(f"it is damaged: there is no collective {_short(collective)}")
-    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_CHOICES:
-        raise TuningError(f"it is damaged: {where} has no list of choices")
-    known = algorithms(collective)
-    least, choices = -1, []
-    for row in rows:
-        if not isinstance(row, list) or len(row) != 3:
-            raise TuningError(f"it is damaged: {where}: {_short(row)} is not (up to, algorithm, reach)")
-        limit, algorithm, reach = row
-        limit = ALWAYS if limit is None else limit
-        if type(limit) is not int or not least < limit <= ALWAYS or type(reach) is not bool:
-            raise TuningError(f"it is damaged: {where}: {_short(row)} is impossible after a limit of {least} bytes")
-        if not isinstance(algorithm, str) or algorithm not in known:
+    choices = []
+    for limit, algorithm, reach in _by_size(collective, where, rows, ("algorithm", "reach")):
+        if type(reach) is not bool:
+            raise TuningError(f"it is damaged: {where}: reach is {_short(reach)}, not true or false")
+        if not isinstance(algorithm, str) or algorithm not in algorithms(collective):
             raise TuningError(f"it is damaged: {where}: there is no algorithm {_short(algorithm)}")
         if not any_order and not folds_from_left(collective, algorithm, ranks):
             raise TuningError(
                 f"{where}: {algorithm} does not fold from rank 0 up, so that results would change with the size; "
                 "`allfold tune --any-order` allows it"
             )
-        least = limit
         choices.append((limit, algorithm, reach))
+    return tuple(choices)
+
+
+def checked_ways(collective: str, ranks: int, rows: Any) -> tuple[Way, ...]:
+    where = f"ordinary arrays of {_short(collective)} with {ranks} ranks"
+    found = []
+    for limit, fetches, handed, segment, in_rows in _by_size(collective, where, rows, Way._fields[1:]):
+        for name, value in (("fetches", fetches), ("in_rows", in_rows)):
+            if type(value) is not bool:
+                raise TuningError(f"it is damaged: {where}: {name} is {_short(value)}, not true or false")
+        if type(handed) is not int or not 0 <= handed <= _native.MOST_RANKS:
+            raise TuningError(
+                f"it is damaged: {where}: handed is {_short(handed)}, not a number of ranks up to {_native.MOST_RANKS}"
+            )
+        if segment is not None and (type(segment) is not int or not LEAST_SEGMENT <= segment <= _native.WINDOW_BYTES):
+            raise TuningError(
+                f"it is damaged: {where}: a segment of {_short(segment)} bytes; expected {LEAST_SEGMENT} to "
+                f"{_native.WINDOW_BYTES}, or null for the built-in length"
+            )
+        found.append(Way(limit, fetches, handed, segment or 0, in_rows))
+    return tuple(found)
+
+
+def _by_size(collective: str, where: str, rows: Any, names: Sequence[str]) -> Iterator[list[Any]]:
+    """The rows of a list, each with its limit in bytes and as many values as there are names; the limits are checked."""
+    if collective not in COLLECTIVES:
+        raise TuningError(f"it is damaged: there is no collective {_short(collective)}")
+    if not isinstance(rows, list) or not 1 <= len(rows) <= _MOST_CHOICES:
+        raise TuningError(f"it is damaged: {where} has no list of choices")
+    least = -1
+    for row in rows:
+        if not isinstance(row, list) or len(row) != 1 + len(names):
+            raise TuningError(f"it is damaged: {where}: {_short(row)} is not (up to, {', '.join(names)})")
+        limit = ALWAYS if row[0] is None else row[0]
+        if type(limit) is not int or not least < limit <= ALWAYS:
+            raise TuningError(f"it is damaged: {where}: {_short(row)} is impossible after a limit of {least} bytes")
+        yield [limit, *row[1:]]
+        least = limit
     if least != ALWAYS:
         raise TuningError(f"it is damaged: {where}: nothing is said of more than {least} bytes")
-    return tuple(choices)
 
 
 def machine() -> dict[str, Any]:

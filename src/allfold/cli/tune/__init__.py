@@ -6,39 +6,36 @@ import argparse
 import os
 import stat
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from ..bench.sizes import format_size, parse_sizes
-from ..collectives import COLLECTIVES, find_collective
-from ..engines.shared_memory.choice import ALWAYS, choices
-from ..engines.shared_memory.tuning import TuningError
-from ..errors import UsageError
-from ..launch.environment import launched_place
-from ..launch.spawn import init
-from ..price.cost.plan import duration
-from ..tune.caches import PLACES
-from ..tune.file import Run, default_path, read_hosts, read_runs, write_runs
-from ..tune.fit import AS_GOOD, JUDGED_FROM
-from ..tune.hosts import SECONDS as HOSTS_SECONDS
-from ..tune.hosts import SIZES as HOSTS_SIZES
-from ..tune.hosts import HostsRun, fitted, tune_hosts
-from ..tune.model import ACCESSES, amounts, paths
-from ..tune.tune import SECONDS, SIZES, Progress, conclude, tune
-from .hosts_table import HOSTS_HEAD, hosts_rows
-from .terminal import add_color, add_json, width, write_json, write_lines, write_table
+from ...bench.sizes import parse_sizes
+from ...collectives import COLLECTIVES, find_collective
+from ...engines.shared_memory.tuning import TuningError
+from ...errors import UsageError
+from ...launch.environment import launched_place
+from ...launch.spawn import init
+from ...tune.file import Run, default_path, read_hosts, read_runs, write_runs
+from ...tune.hosts import SECONDS as HOSTS_SECONDS
+from ...tune.hosts import SIZES as HOSTS_SIZES
+from ...tune.hosts import HostsRun, fitted, tune_hosts
+from ...tune.timing import Progress
+from ...tune.tune import SECONDS, SIZES, conclude, tune
+from ..terminal import add_color, add_json, write_json, write_lines
+from .report import report, report_hosts, write_notes
 
 SUMMARY = """\
 Time every algorithm of every collective between real processes on this machine, on ordinary and on shared arrays; fit the
-engine's model to the times; find which algorithm is the fastest from which size on; and write all of it to a tuning file.
-Calls that name no algorithm then use the one that was the fastest here. This does not change results: for reductions, only
+engine's model to the times; find which algorithm is the fastest from which size on, and how ordinary arrays are moved the
+fastest (read out of the work area of the rank that made a result, written into those of its readers, or fetched by the kernel;
+in segments of which length); and write all of it to a tuning file. Calls that name no algorithm then use the one that was the
+fastest here, and all calls move ordinary arrays as it was the fastest. This does not change results: for reductions, only
 algorithms are chosen that fold from rank 0 up, as the built-in rule does, unless --any-order allows others. The file is
 ~/.config/allfold/tuning.json (or in $XDG_CONFIG_HOME), or what --output names. ALLFOLD_TUNING=FILE makes runs read another
 file, ALLFOLD_TUNING=off makes them ignore it. Numbers of ranks that were not tuned keep the built-in rule. The machine should
@@ -54,13 +51,13 @@ example:
   $ allfold tune -n 4                                        about two minutes
   $ allfold tune -n 2 --collectives all_reduce,broadcast --sizes 1K-4M --seconds 20
   $ allfold tune -n 4 --refit --any-order                    choose again from what is in the file, without measuring
+  $ allfold tune --show                                      what the file says, for every number of ranks in it
   $ allfold plan --measured --collective all_reduce          the model compared with what was measured
   $ ALLFOLD_TUNING=off python train.py                       as if nothing had been tuned
 
 exit status: 0 good, 2 wrong usage, 130 after Ctrl-C (nothing is written)."""
 
 _MOST_RANKS = 64
-_RESTLESS = 0.15
 
 T = TypeVar("T")
 
@@ -84,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE", help="write the tuning file there")
     add("--any-order", action="store_true", help="allow reductions to fold in another order where that is faster")
     add("--refit", action="store_true", help="fit and choose again from the measurements that the file holds")
+    add("--show", action="store_true", help="show what the file (--output names another) holds; measure nothing")
     add_json(parser)
     add_color(parser)
 
@@ -91,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (place := launched_place()) is not None and place.size > 1:
         return _between_hosts(arguments)
+    if arguments.show:
+        return _show(arguments)
     names, sizes = _collectives(arguments.collectives), _sizes(arguments.sizes)
     arguments.ranks = 2 if arguments.ranks is None else arguments.ranks
     if not 2 <= arguments.ranks <= _MOST_RANKS:
@@ -110,17 +110,49 @@ def run(arguments: argparse.Namespace) -> int:
             found = tune(arguments.ranks, sizes, names, seconds, arguments.any_order, progress)
     write_runs(path, {**known, arguments.ranks: found}, _known(path, read_hosts) or [])
     if arguments.json:
-        write_json({"path": str(path), "ranks": found.ranks, "machine": dict(found.machine), **found.to_json()})
+        write_json(_document(found, path))
         return 0
-    _report(found, path, time.monotonic() - begin, arguments.color)
+    report(found, time.monotonic() - begin, arguments.color)
+    write_notes(found, path, arguments.color)
     return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    given = (arguments.sizes, arguments.collectives, arguments.seconds, arguments.any_order, arguments.refit)
+    if given != (None, "all", None, False, False):
+        raise UsageError("--show measures nothing; it takes -n, --output, --json and colors only")
+    path = default_path() if arguments.output is None else Path(arguments.output)
+    runs = read_runs(path, of_this_machine=False)
+    if arguments.ranks is not None and arguments.ranks not in runs:
+        raise UsageError(_not_tuned(path, arguments.ranks, runs))
+    shown = [run for ranks, run in runs.items() if arguments.ranks in (None, ranks)]
+    if arguments.json:
+        write_json([_document(run, path) for run in shown])
+        return 0
+    if not shown:
+        write_lines(
+            [f"{path}: nothing was tuned on one machine; `allfold plan --measured --hosts` shows the rest"], None
+        )
+    for run in shown:
+        report(run, None, arguments.color)
+    return 0
+
+
+def _document(found: Run, path: Path) -> dict[str, Any]:
+    return {"path": str(path), "ranks": found.ranks, "machine": dict(found.machine), **found.to_json()}
+
+
+def _not_tuned(path: Path, ranks: int, known: Mapping[int, Run]) -> str:
+    return f"{path}: {ranks} ranks were not tuned; tuned were {', '.join(map(str, known)) or 'none'}"
 
 
 def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, progress: Progress) -> Run:
     if ranks not in known:
-        raise UsageError(f"{path}: {ranks} ranks were not tuned; tuned were {', '.join(map(str, known)) or 'none'}")
+        raise UsageError(_not_tuned(path, ranks, known))
     old = known[ranks]
-    return conclude(ranks, old.items, old.seconds, old.model.setting, old.unrest, any_order, progress, old.machine)
+    return conclude(
+        ranks, old.items, old.seconds, old.model.setting, old.unrest, any_order, old.moved, progress, old.machine
+    )
 
 
 def _known(path: Path, read: Callable[[Path], T]) -> T | None:
@@ -136,7 +168,8 @@ def _known(path: Path, read: Callable[[Path], T]) -> T | None:
 
 def _between_hosts(arguments: argparse.Namespace) -> int:
     """Every rank of a launcher's run comes here; rank 0 writes and prints."""
-    if arguments.ranks is not None or arguments.collectives != "all" or arguments.any_order or arguments.refit:
+    alone = arguments.any_order or arguments.refit or arguments.show
+    if arguments.ranks is not None or arguments.collectives != "all" or alone:
         raise UsageError(
             "inside the ranks of a launcher, tune takes --sizes, --seconds, --output, --json and colors only"
         )
@@ -159,31 +192,12 @@ def _between_hosts(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json({"path": str(path), **found.to_json()})
         return 0
-    _report_hosts(found, path, time.monotonic() - begin, arguments.color)
+    report_hosts(found, path, time.monotonic() - begin, arguments.color)
     return 0
 
 
 def _key(run: HostsRun) -> tuple[tuple[int, ...], str]:
     return run.tuned.hosts, run.tuned.fabric
-
-
-def _report_hosts(found: HostsRun, path: Path, seconds: float, color: bool | None) -> None:
-    tuned, crossing = found.tuned, found.tuned.crossing
-    hosts = " + ".join(map(str, tuned.hosts))
-    write_lines([f"{hosts} ranks on {len(tuned.hosts)} hosts over {tuned.fabric}: {seconds:.0f} s", ""], color)
-    write_table(HOSTS_HEAD, hosts_rows(found), color, left=2)
-    wire = max(found.network.wires, key=lambda wire: wire.latency)
-    across = f", across by {crossing.across}" if crossing.across else ""
-    notes = [
-        f"α   {duration(wire.latency)} for a small call that crosses once, of which {duration(wire.overhead)} to begin a send",
-        f"β   {min(one.all_ranks for one in found.network.wires) / 1e9:.3g} GB/s between two hosts, each way at once",
-        f"One leader per host crosses up to {_round(crossing.leaders_up_to)}; beyond, every rank, in segments of "
-        f"{_round(crossing.segment)}{across}.",
-        f"Written to {path}. `allfold plan --measured{'' if path == _default() else f' {path}'} --hosts` shows it again.",
-    ]
-    write_lines([""], color)
-    for note in notes:
-        write_lines(textwrap.wrap(note, min(width(), 110), break_long_words=False, break_on_hyphens=False), color)
 
 
 def _require_writable(path: Path) -> None:
@@ -220,101 +234,6 @@ def _sizes(text: str | None) -> Sequence[int]:
     if not sizes[0]:
         raise UsageError(f"--sizes {text}: expected at least 1 byte")
     return sizes
-
-
-# What it says ---------------------------------------------------------------------------------------------------------
-
-
-def _report(found: Run, path: Path, seconds: float, color: bool | None) -> None:
-    setting = found.model.setting
-    write_lines(
-        [
-            f"{found.ranks} ranks on {found.machine['processor']}, {setting.cores} cores: "
-            f"{len(found.items)} timings, {seconds:.0f} s",
-            "",
-        ],
-        color,
-    )
-    rows = [[name, _row(row), _row(choices(name, found.ranks))] for name, row in found.choices.items()]
-    write_table(("collective", "chosen here", "built-in rule"), rows, color, left=3)
-    write_lines(["", *_figures(found), ""], color)
-    notes = []
-    if found.unrest > _RESTLESS:
-        notes.append(
-            f"The machine was busy: the rounds of a timing differ by {found.unrest:.0%} on average. Do not trust what is "
-            "above; tune again when nothing else runs."
-        )
-    notes += [
-        f"“reaching”: arrays in shared memory are read where they lie. Error: the geometric mean of predicted ÷ measured, or "
-        f"its reverse, from {JUDGED_FROM // 1024} KiB on; a winner is right if it took at most {AS_GOOD - 1:.0%} more than "
-        "the fastest.",
-        f"Written to {path}. `allfold plan --measured{'' if path == _default() else f' {path}'} --ranks {found.ranks}` "
-        "shows every row.",
-    ]
-    for note in notes:
-        write_lines(textwrap.wrap(note, min(width(), 110), break_long_words=False, break_on_hyphens=False), color)
-
-
-def _row(row: Sequence[tuple[int, str, bool]]) -> str:
-    """`naive to 32K, direct reaching`."""
-    return ", ".join(
-        f"{name}{' reaching' if reach else ''}{'' if limit >= ALWAYS else f' to {_round(limit)}'}"
-        for limit, name, reach in row
-    )
-
-
-def _round(size: int) -> str:
-    """Three digits: a crossing is not known to the byte."""
-    if size < 1024:
-        return format_size(size)
-    unit, letter = (2**10, "K") if size < 2**20 else (2**20, "M")
-    value = size / unit
-    return (f"{value:.3g}" if value < 999.5 else f"{value:.0f}") + letter
-
-
-def _figures(found: Run) -> Iterator[str]:
-    """α, β and γ in words, and how good the model is."""
-    terms, setting = found.model.named(), found.model.setting
-    used = amounts(found.items, paths(found.items, setting, found.model.terms), setting).sum(axis=0) > 0
-    known = {name for name, is_used in zip(terms, used, strict=True) if is_used}
-    starts = [
-        ("call", "a call"),
-        ("instruction", "an instruction"),
-        ("news", "news of a peer"),
-        ("look", "a look at one"),
-    ]
-    starts += [("switch", "a change of ranks on a core"), ("fetch", "a fetch by the kernel")]
-    yield "α   " + ", ".join(f"{words} {duration(terms[name])}" for name, words in starts if name in known)
-    for what in ACCESSES:
-        speeds = [f"{_speed(terms[name])} in {place}" for place in PLACES if (name := f"{what}, {place}") in known]
-        if speeds:
-            yield f"β   {what}, GB/s: " + ", ".join(speeds)
-    besides = [
-        ("first byte", "on the first page in a peer's cache"),
-        ("contended byte", "for every other rank that reads there too"),
-        ("fetched byte", "fetched by the kernel"),
-        ("crowded byte", "for every other rank that fetches there too"),
-    ]
-    speeds = [f"{_speed(terms[name])} {words}" for name, words in besides if name in known]
-    if speeds:
-        yield "β   besides, GB/s: " + ", ".join(speeds)
-    if "fold" in known:
-        yield f"γ   a further operand of a fold, GB/s: {_speed(terms['fold'])}"
-    for what, figures in (("all of it", found.judgement), ("held out", found.held_out)):
-        if figures.cases:
-            contests = f", winner right in {figures.right} of {figures.contests}" if figures.contests else ""
-            yield f"model, {what}: error {figures.error:.1%} over {figures.cases} cases{contests}"
-
-
-def _speed(seconds: float) -> str:
-    return f"{1e-9 / seconds:.3g}" if seconds else "∞"
-
-
-def _default() -> Path | None:
-    try:
-        return default_path()
-    except UsageError:
-        return None
 
 
 @contextmanager
