@@ -210,7 +210,7 @@ def test_a_program_cannot_have_segments_beyond_its_work_area() -> None:
 
 def test_tune_measures_ways_and_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "f.json"
-    words = ["tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "all_gather,barrier", "--seconds", "0.4"]
+    words = ["tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "all_gather,barrier", "--seconds", "2"]
     assert main([*words, "--output", str(path)]) == 0
     capsys.readouterr()
     run = read_runs(path)[2]
