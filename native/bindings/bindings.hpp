@@ -13,6 +13,7 @@ void bind_channel(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_fold(nanobind::module_& module);
 void bind_inspect(nanobind::module_& module);
+void bind_proof(nanobind::module_& module);
 void bind_submit(nanobind::module_& module);
 
 }  // namespace allfold

@@ -33,5 +33,6 @@ NB_MODULE(_native, module) {
     bind_communicator(module);
     bind_fold(module);
     bind_inspect(module);
+    bind_proof(module);
     bind_submit(module);
 }
