@@ -15,5 +15,6 @@ void bind_deferred(nanobind::module_& module);
 void bind_fold(nanobind::module_& module);
 void bind_inspect(nanobind::module_& module);
 void bind_lane(nanobind::module_& module);
+void bind_proof(nanobind::module_& module);
 
 }  // namespace allfold

@@ -35,4 +35,5 @@ NB_MODULE(_native, module) {
     bind_fold(module);
     bind_inspect(module);
     bind_lane(module);
+    bind_proof(module);
 }

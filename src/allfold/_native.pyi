@@ -1,7 +1,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .communicator.handle import Handle
+
+_Ints = NDArray[np.int64]
 
 ANY_TAG: int
 MOST_RANKS: int
@@ -185,3 +190,48 @@ def recorder_nanoseconds() -> float: ...
 def is_alive(arena: Arena, /) -> bool: ...
 def load_word(arena: Arena, post: int, word: int, /) -> int: ...
 def store_word(arena: Arena, post: int, word: int, value: int, /) -> None: ...
+def order(keys: _Ints, /) -> _Ints: ...
+def fold_symbols(
+    target: _Ints,
+    starts: _Ints,
+    operands: _Ints,
+    datum: NDArray[np.int32],
+    first: NDArray[np.int32],
+    last: NDArray[np.int32],
+    count: NDArray[np.int32],
+    in_order: NDArray[np.bool_],
+    expression: NDArray[np.uint64],
+    bits: NDArray[np.uint64],
+    members: NDArray[np.uint64] | None,
+    twice_is_wrong: bool,
+    write: bool,
+    /,
+) -> tuple[int, int, int]: ...
+def rounds(starts: _Ints, wait_starts: _Ints, wait_rank: _Ints, wait_count: _Ints, /) -> _Ints: ...
+def needed_waits(
+    starts: _Ints, wait_starts: _Ints, wait_rank: _Ints, wait_count: _Ints, when: _Ints, horizon: int, /
+) -> NDArray[np.bool_]: ...
+def first_unordered(
+    starts: _Ints,
+    wait_starts: _Ints,
+    wait_rank: _Ints,
+    wait_count: _Ints,
+    when: _Ints,
+    earlier: _Ints,
+    later: _Ints,
+    /,
+) -> int: ...
+def follow(
+    when: _Ints,
+    source_starts: _Ints,
+    source_rank: _Ints,
+    source_slot: _Ints,
+    destination_starts: _Ints,
+    destination_rank: _Ints,
+    destination_slot: _Ints,
+    ranks: int,
+    datum: NDArray[np.int32],
+    bits: NDArray[np.uint64],
+    count: NDArray[np.int32],
+    /,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]: ...

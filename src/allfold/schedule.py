@@ -13,7 +13,7 @@ schedule and of nothing else, and keeps rank order wherever the schedule allows 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,7 @@ from hashlib import blake2b
 from itertools import chain, count, islice
 from math import prod
 from os.path import basename
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -38,6 +38,7 @@ _MOST_STEPS = 2**20  # of an algorithm, empty ones included: one that yields mor
 _MOST_MOVES = 2**27
 
 COLUMNS = ("reduces", "chunk", "source", "destination", "into", "site")
+_NO_ROWS = np.zeros((0, len(COLUMNS)), np.int64)
 
 
 Numbers = int | NDArray[np.integer[Any]]
@@ -80,12 +81,16 @@ def copy(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | 
 
     Arrays of whole numbers, which NumPy must be able to broadcast together, are many moves: one for each element.
     """
-    return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, _site()))
+    frame = _frame(1)
+    site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
+    return _new_move(Move, (False, chunk, source, destination, chunk if into is None else into, site))
 
 
 def reduce(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | None = None) -> Move:
     """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`; also of arrays."""
-    return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, _site()))
+    frame = _frame(1)
+    site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
+    return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, site))
 
 
 def describe(reduces: bool, chunk: int, source: int, destination: int, into: int) -> str:
@@ -97,19 +102,20 @@ def describe(reduces: bool, chunk: int, source: int, destination: int, into: int
 # carries a number; the code objects are kept so that their identities stay valid as keys.
 _sites: list[str] = ["?"]
 _site_numbers: dict[tuple[int, int], int] = {}
+_calls: dict[tuple[int, int], int] = {}  # by instruction, which a frame knows at once; its line takes a search
 _codes: dict[int, CodeType] = {}
 _new_move = tuple.__new__
+_frame = sys._getframe
 
 
-def _site() -> int:
-    frame = sys._getframe(2)
+def _site(frame: FrameType) -> int:
+    """The number of the line at which a frame is, when it is there for the first time."""
     code = frame.f_code
-    key = (id(code), frame.f_lineno)
-    number = _site_numbers.get(key)
-    if number is None:
-        _codes[id(code)] = code
-        number = _site_numbers[key] = len(_sites)
+    _codes[id(code)] = code
+    number = _site_numbers.setdefault((id(code), frame.f_lineno), len(_sites))
+    if number == len(_sites):
         _sites.append(f"{basename(code.co_filename)}:{frame.f_lineno}")
+    _calls[id(code), frame.f_lasti] = number
     return number
 
 
@@ -342,27 +348,15 @@ def build(
         if len(rows):
             flat.append(rows)
             starts.append(starts[-1] + len(rows))
-    table = np.concatenate(flat) if flat else np.zeros((0, len(COLUMNS)), np.int64)
+    table = np.concatenate(flat) if flat else _NO_ROWS.copy()
     flat.clear()
     used = np.bincount(table[:, 5]).nonzero()[0]
-    columns = {name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)}
-    columns["site"] = used.searchsorted(table[:, 5]).astype(np.int32)
-    sites = tuple(_sites[number] for number in used)
+    table[:, 5] = used.searchsorted(table[:, 5])
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
     chunks = promise.chunks(ranks, named) if chunks is None else chunks
-    schedule = Schedule(
-        collective=collective,
-        algorithm=algorithm,
-        ranks=ranks,
-        root=root,
-        chunks=chunks,
-        scratch=max(0, named - chunks),
-        starts=np.asarray(starts, dtype=np.int64),
-        columns=columns,
-        sites=sites,
-    )
-    _check_ranges(schedule, table)
-    return schedule
+    sites = [_sites[number] for number in used]
+    scratch = max(0, named - chunks)
+    return of_table(collective, algorithm, ranks, root, chunks, scratch, table, np.diff(starts), sites)
 
 
 def _iterate(steps: object, title: str) -> Iterator[object]:
@@ -378,6 +372,8 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
         raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
     moves = list(islice(step, _MOST_MOVES + 1))
+    if not moves:
+        return _NO_ROWS
     if not {*map(type, moves)} <= {Move}:
         stranger = next(move for move in moves if type(move) is not Move)
         message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
@@ -444,16 +440,17 @@ def _raised_at(error: BaseException) -> str:
 
 
 def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
+    least, most = (table.min(axis=0), table.max(axis=0)) if len(table) else (np.zeros(6, np.int64),) * 2
     for column, name, limit in (
         (2, "source rank", schedule.ranks),
         (3, "destination rank", schedule.ranks),
         (1, "chunk", schedule.chunks + schedule.scratch),
         (4, "chunk", schedule.chunks + schedule.scratch),
     ):
-        values = table[:, column]
-        wrong = np.flatnonzero((values < 0) | (values >= limit))
-        if len(wrong):
-            move, value = int(wrong[0]), int(values[wrong[0]])
+        if least[column] < 0 or most[column] >= limit:
+            values = table[:, column]
+            move = int(((values < 0) | (values >= limit)).argmax())
+            value = int(values[move])
             step = int(np.searchsorted(schedule.starts, move, side="right")) - 1
             word = describe(*(int(number) for number in table[move, :5]))  # type: ignore[arg-type]
             message = (
@@ -499,14 +496,30 @@ def _from_json(document: object) -> Schedule:
     need(bool(((table[:, 5] >= 0) & (table[:, 5] < len(sites))).all()), "a move names a site that is not listed")
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
     need(named <= chunks + scratch, f"chunk {named - 1} is named, but there are fewer")
+    sizes = [len(step) for step in steps]
+    return of_table(promise.name, data["algorithm"], ranks, root, chunks, scratch, table, sizes, sites)
+
+
+def of_table(
+    collective: str,
+    algorithm: str,
+    ranks: int,
+    root: int | None,
+    chunks: int,
+    scratch: int,
+    table: NDArray[np.int64],
+    sizes: Sequence[int] | NDArray[np.int64],
+    sites: Sequence[str],
+) -> Schedule:
+    """The schedule of a table with one move per row; `sizes` says how many each step has."""
     schedule = Schedule(
-        collective=promise.name,
-        algorithm=data["algorithm"],
+        collective=collective,
+        algorithm=algorithm,
         ranks=ranks,
         root=root,
         chunks=chunks,
         scratch=scratch,
-        starts=np.concatenate([[0], np.cumsum([len(step) for step in steps])]).astype(np.int64),
+        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         columns={name: np.ascontiguousarray(table[:, i], dtype=np.int32) for i, name in enumerate(COLUMNS)},
         sites=tuple(sites),
     )

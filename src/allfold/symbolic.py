@@ -8,11 +8,11 @@ the reference engine, the compiler and the pictures all ask this module, so they
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import _native
 from .collectives import NOTHING
 from .division import longer_by
 from .errors import ScheduleError
@@ -24,6 +24,7 @@ MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; m
 _MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
 _MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _ROUNDED = np.uint64(0xD6E8FEB86659FD93)
+_MIXTURE, _REDUCTION = 1, 2  # what `fold_symbols` finds wrong; 3: a contribution comes twice
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,12 @@ class State:
                 f"{schedule.title}: {schedule.ranks} ranks with {self.width} chunks each are too many to follow: that takes "
                 f"{cells * (40 + 8 * words) / 2**30:.0f} GiB, and at most {MOST_BYTES // 2**30} are used"
             )
-        start = self.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)
-        datum = np.full((schedule.ranks, self.width), NOTHING, np.int32)
-        datum[:, : schedule.chunks] = start
-        self.datum: NDArray[np.int32] = datum.reshape(cells)
-        rank = np.repeat(np.arange(schedule.ranks, dtype=np.int32), self.width)
-        if not self.promise.reduces:  # the contributor is the rank where the datum began
-            rank = _origins(start)[self.datum]
+        self.datum, rank, self.expression = at_start(schedule)
         self.first = rank.copy()  # the lowest and the highest rank that has contributed
         self.last = rank.copy()
         self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
         self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
-        # Two hashes of the whole expression, brackets included; the second also covers where folds ended and rounded.
-        self.expression = combined(rank.astype(np.uint64), np.uint64(1))
+        # `expression` is a hash of the whole expression, brackets included; this one also covers where folds rounded.
         self.bits = self.expression.copy()
         # How many chunks a slice has (the whole buffer, where there are no slices): a chunk's place among them decides
         # its length.
@@ -105,23 +99,22 @@ class State:
         if empty.any():
             self._refuse_empty(int(empty.argmax()) + start, "takes", source[empty.argmax()])
         copies, reducing = (~reduces).nonzero()[0], reduces.nonzero()[0]
-        parts = []  # everything is read before anything is written
+        parts, too_long = [], None
         if len(copies):
             self._check_copies(target, copies, reducing, start)
-            copied = self._take(source[copies])
-            found = Folds(target[copies], np.arange(len(copies) + 1), source[copies], copies + start)
-            parts.append((found, copied))
+            parts.append(Folds(target[copies], np.arange(len(copies) + 1), source[copies], copies + start))
+            too_long = self._too_long(parts[0])
         if len(reducing):
-            parts.append(self._reduce(source[reducing], target[reducing], reducing + start))
-        if len(copies):
-            self._check_lengths(found.target, copied[0], found.move)
-        for folds, values in parts:
-            self._put(folds.target, values)
+            parts.append(self._reductions(source[reducing], target[reducing], reducing + start))
+        folds = parts[0] if len(parts) == 1 else _joined(*parts)
+        self._fold(folds, write=too_long is None)
+        if too_long is not None:
+            raise too_long
         self.step += 1
-        return parts[0][0] if len(parts) == 1 else _joined(parts[0][0], parts[1][0])
+        return folds
 
-    def _reduce(self, source: Cells, target: Cells, moves: Cells) -> tuple[Folds, list[NDArray[Any]]]:
-        """What the moves that reduce make, and of what: each target's own content is one of the operands."""
+    def _reductions(self, source: Cells, target: Cells, moves: Cells) -> Folds:
+        """What the moves that reduce fold: each target's own content is one of the operands."""
         own = _unique(target)
         hollow = self.datum[own] == NOTHING
         if hollow.any():
@@ -133,8 +126,7 @@ class State:
         operands, targets = operands[order], targets[order]
         heads = heads_of(targets)
         last = np.append(moves, np.full(len(own), -1))[order]
-        folds = Folds(own, np.append(heads, len(targets)), operands, np.maximum.reduceat(last, heads))
-        return folds, self._fold(folds)
+        return Folds(own, np.append(heads, len(targets)), operands, np.maximum.reduceat(last, heads))
 
     def run_to_end(self) -> State:
         """Take all steps that remain."""
@@ -144,63 +136,32 @@ class State:
 
     # One step, in parts ----------------------------------------------------------------------------------------------
 
-    def _take(self, cells: Cells) -> list[NDArray[Any]]:
-        return [column[cells] for column in self._columns()]
+    def _fold(self, folds: Folds, write: bool) -> None:
+        """Fold each run of operands from left to right; everything is read before anything is written.
 
-    def _put(self, cells: Cells, values: list[NDArray[Any]]) -> None:
-        for column, value in zip(self._columns(), values, strict=True):
-            column[cells] = value
-
-    def _columns(self) -> list[NDArray[Any]]:
-        columns = [self.datum, self.first, self.last, self.count, self.in_order, self.expression, self.bits]
-        return columns if self.members is None else [*columns, self.members]
-
-    def _fold(self, folds: Folds) -> list[NDArray[Any]]:
-        """Fold each run of operands from left to right, all runs in parallel."""
-        operands, heads = folds.operands, folds.starts[:-1]
-        sizes = folds.starts[1:] - heads
-        total = self._take(operands[heads])
-        datum, _, last, count, in_order, expression, bits = total[:7]
-        members = total[7] if self.members is not None else None
-        for depth in range(1, int(sizes.max(initial=1))):
-            longer = sizes > depth
-            runs: Any = slice(None) if longer.all() else longer.nonzero()[0]
-            operand = operands[heads[runs] + depth]
-            other = self.datum[operand] != datum[runs]
-            if other.any():
-                run = longer.nonzero()[0][other.argmax()]
-                self._refuse_mixture(
-                    folds.target[run], datum[run], self.datum[operands[heads[run] + depth]], int(folds.move[run])
-                )
-            if members is None:
-                run = longer.nonzero()[0][0]
-                self._refuse_reduction(folds.target[run], int(folds.move[run]))
-            assert members is not None and self.members is not None
-            theirs = self.members[operand]
-            if not self.promise.idempotent:
-                twice = members[runs] & theirs
-                if twice.any():
-                    run = longer.nonzero()[0][twice.any(axis=1).argmax()]
-                    self._refuse_double(
-                        folds.target[run], operands[folds.starts[run] : folds.starts[run + 1]], int(folds.move[run])
-                    )
-            in_order[runs] &= self.in_order[operand] & (last[runs] + 1 == self.first[operand])
-            last[runs] = np.maximum(last[runs], self.last[operand])
-            count[runs] += self.count[operand]
-            members[runs] |= theirs
-            expression[runs] = combined(expression[runs], self.expression[operand])
-            bits[runs] = combined(bits[runs], self.bits[operand])
-        # Types that are computed in a wider type are rounded once, at the end of a fold: (a ⊕ b ⊕ c) in one fold is not
-        # (a ⊕ b) ⊕ c in two.
-        several = sizes > 1
-        bits[several] = rounded(bits[several])
-        return total
+        Types that are computed in a wider type are rounded once, at the end of a fold: (a ⊕ b ⊕ c) in one fold is not
+        (a ⊕ b) ⊕ c in two.
+        """
+        columns = (self.datum, self.first, self.last, self.count, self.in_order, self.expression, self.bits)
+        wrong, fold, depth = _native.fold_symbols(
+            folds.target, folds.starts, folds.operands, *columns, self.members, not self.promise.idempotent, write
+        )
+        if not wrong:
+            return
+        operands = folds.operands[folds.starts[fold] : folds.starts[fold + 1]]
+        cell, move = folds.target[fold], int(folds.move[fold])
+        if wrong == _MIXTURE:
+            self._refuse_mixture(cell, self.datum[operands[0]], self.datum[operands[depth]], move)
+        elif wrong == _REDUCTION:
+            self._refuse_reduction(cell, move)
+        else:
+            self._refuse_double(cell, operands, move)
 
     def _check_copies(self, target: Cells, copies: Cells, reducing: Cells, start: int) -> None:
         """A copy into a chunk that something else is written to in the same step has no defined outcome."""
         if not len(copies):
             return
-        copied = np.sort(target[copies])
+        copied = in_order(target[copies])
         clash = copied[1:][copied[1:] == copied[:-1]]
         if not len(clash) and len(reducing):
             clash = np.intersect1d(copied, target[reducing])
@@ -212,27 +173,28 @@ class State:
             message = f"{title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
             raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
-    def _check_lengths(self, target: Cells, datum: NDArray[np.int32], moves: Cells) -> None:
+    def _too_long(self, copies: Folds) -> ScheduleError | None:
         """Where the buffer does not divide evenly, chunks differ in length; what is copied to another chunk must fit.
 
         What is reduced is the same piece of data on both sides, so it fits. Scratch chunks hold any length.
         """
         if not self.promise.carries_data or self._part == 1:
-            return
-        chunk = target % self.width
+            return None
+        chunk, datum = copies.target % self.width, self.datum[copies.operands]
         piece, place = datum % self.schedule.chunks % self._part, chunk % self._part
         for i in np.flatnonzero((piece != place) & (chunk < self.schedule.chunks)).tolist():
             pair = int(piece[i]), int(place[i])
             if pair in self._fits:
                 continue
             if (len(self._fits) + 1) * self._part > _MOST_COMPARED:
-                raise ScheduleError(
+                return ScheduleError(
                     f"{self.schedule.title}: {len(self._fits) + 1} pairs of {self._part} chunks are too many to compare"
                 )
             elements = longer_by(*pair, self._part)
             if elements is not None:
-                self._refuse_length(int(target[i]), int(datum[i]), elements, int(moves[i]))
+                return self._wrong_length(int(copies.target[i]), int(datum[i]), elements, int(copies.move[i]))
             self._fits.add(pair)
+        return None
 
     # What is wrong, in sentences -------------------------------------------------------------------------------------
 
@@ -250,7 +212,7 @@ class State:
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
-    def _refuse_length(self, cell: int, datum: int, elements: int, move: int) -> None:
+    def _wrong_length(self, cell: int, datum: int, elements: int, move: int) -> ScheduleError:
         rank, chunk = divmod(cell, self.width)
         site, piece = self.schedule.where(move), datum % self.schedule.chunks
         of = "slices" if self.promise.sliced else "a buffer"
@@ -259,7 +221,7 @@ class State:
             f"of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk {chunk} "
             f"none ({site}); a scratch chunk holds any length"
         )
-        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
+        return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def _refuse_reduction(self, cell: int, move: int) -> None:
         rank, chunk = divmod(int(cell), self.width)
@@ -310,6 +272,19 @@ class State:
         return f"{name} of rank {rank}" if self.promise.name == "all_to_all" else name
 
 
+def at_start(schedule: Schedule) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
+    """By cell, before the first step: its datum, the rank that has contributed it, and the hash of that expression."""
+    promise, width = schedule.promise, schedule.chunks + schedule.scratch
+    start = promise.starts_with(schedule.ranks, schedule.root, schedule.chunks)
+    rows = np.full((schedule.ranks, width), NOTHING, np.int32)
+    rows[:, : schedule.chunks] = start
+    datum = rows.reshape(-1)
+    rank = np.arange(schedule.ranks, dtype=np.int32).repeat(width)
+    if not promise.reduces:  # the contributor is the rank where the datum began
+        rank = _origins(start)[datum]
+    return datum, rank, combined(rank.astype(np.uint64), np.uint64(1))
+
+
 def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:
     """The rank where each datum begins, by datum; the last entry stands for NOTHING, which is −1."""
     ranks, chunks = np.nonzero(start != NOTHING)
@@ -328,7 +303,7 @@ def _joined(first: Folds, second: Folds) -> Folds:
 
 
 def _unique(cells: Cells) -> Cells:
-    ordered = np.sort(cells)
+    ordered = in_order(cells)
     return ordered[heads_of(ordered)]
 
 
@@ -340,17 +315,13 @@ def heads_of(ordered: Cells) -> Cells:
 
 
 def order_of(key: Cells) -> Cells:
-    """What puts these numbers (none below zero) in order; equal ones keep theirs.
+    """What puts these numbers (none below zero) in order; equal ones keep theirs."""
+    return _native.order(key)
 
-    A sort is several times as fast as an argsort, so each number takes its position along, where both fit.
-    """
-    if len(key) < 2**10 or int(key.max()) >= 2**62 // len(key):
-        return key.argsort(kind="stable")
-    packed = key * len(key)
-    packed += np.arange(len(key))
-    packed.sort()
-    packed %= len(key)
-    return packed
+
+def in_order(key: Cells) -> Cells:
+    """These numbers (none below zero) in order."""
+    return key[order_of(key)]
 
 
 def sizes_of(heads: Cells, total: int) -> Cells:

@@ -24,13 +24,6 @@ def roots(collective: str, ranks: int) -> list[int | None]:
     return list(range(ranks)) if COLLECTIVES[collective].rooted else [None]
 
 
-@pytest.mark.parametrize(("collective", "name"), EVERY)
-def test_is_right_for_every_root(collective: str, name: str) -> None:
-    for ranks in range(1, 8):
-        for root in roots(collective, ranks):
-            af.verify(af.schedule(collective, name, ranks, root))
-
-
 def test_everything_is_right_for_every_root() -> None:
     """With the command that the documentation names, whose process pool uses all cores. The numbers from 18 to 32 are
     left out: they take several times as long as all others together."""

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import zip_longest
 
+from ..registry import Algorithm, algorithm_of, schedule
 from ..schedule import Move, Schedule, copy, reduce
+
+
+def part_of(collective: str, name: str, ranks: int, root: int | None = None) -> Schedule:
+    """The schedule of an algorithm, to be placed; groups of equal size have the same one."""
+    return _part_of(collective, algorithm_of(collective, name), ranks, root)
+
+
+@lru_cache(maxsize=16)
+def _part_of(collective: str, algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
+    return schedule(collective, algorithm, ranks, root)
 
 
 def together(*parts: Iterable[list[Move]]) -> Iterator[list[Move]]:

@@ -9,10 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from ..patterns import Everybody, copies
+import numpy as np
+
+from ..patterns import Everybody, Seats, copies
 from ..registry import algorithm
 from ..schedule import Move, copy, reduce
 from .driver import driver_gather, spokes
+
+
+def pairs(ranks: int) -> tuple[Seats, Seats]:
+    """Every rank with every other: (0, 1), (0, 2), … as two arrays."""
+    one, other = np.indices((ranks, ranks)).reshape(2, -1)
+    return one[one != other], other[one != other]
 
 
 @algorithm(
@@ -27,9 +35,8 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
 
     1 step, (P−1)/P·S through the busiest port.
     """
-    yield [
-        reduce(chunk=owner, source=r, destination=owner) for owner in range(ranks) for r in range(ranks) if r != owner
-    ]
+    owner, other = pairs(ranks)
+    yield [reduce(chunk=owner, source=other, destination=owner)]
 
 
 @algorithm(
@@ -60,7 +67,8 @@ def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
 
     1 step, (P−1)/P·S through the busiest port.
     """
-    yield [copy(chunk=owner, source=owner, destination=r) for owner in range(ranks) for r in range(ranks) if r != owner]
+    owner, other = pairs(ranks)
+    yield [copy(chunk=owner, source=owner, destination=other)]
 
 
 @algorithm(
@@ -91,4 +99,5 @@ def direct_all_to_all(ranks: int) -> Iterator[list[Move]]:
 
     1 step, (P−1)/P·S through the busiest port.
     """
-    yield [copy(chunk=d, source=s, destination=d, into=s) for s in range(ranks) for d in range(ranks) if s != d]
+    source, destination = pairs(ranks)
+    yield [copy(chunk=destination, source=source, destination=destination, into=source)]

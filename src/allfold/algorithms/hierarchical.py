@@ -15,9 +15,9 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..patterns import Messages, Pattern, Seats, copies, reductions
-from ..registry import algorithm, schedule
+from ..registry import algorithm
 from ..schedule import Move, Schedule
-from .compose import placed, together
+from .compose import part_of, placed, together
 from .groups import Groups, checked, group_count, group_size, pieces_of, room, room_of_slices
 from .ring import around
 from .tree import doublings, log_up
@@ -58,9 +58,9 @@ def leader_parts(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
 ) -> tuple[Groups, list[Schedule], Schedule, list[Schedule]]:
     groups = checked(ranks, groups)
-    reduces = [schedule("reduce", up, len(group), root=0) for group in groups]
-    broadcasts = [schedule("broadcast", down, len(group), root=0) for group in groups]
-    return groups, reduces, schedule("all_reduce", across, len(groups)), broadcasts
+    reduces = [part_of("reduce", up, len(group), root=0) for group in groups]
+    broadcasts = [part_of("broadcast", down, len(group), root=0) for group in groups]
+    return groups, reduces, part_of("all_reduce", across, len(groups)), broadcasts
 
 
 def leader_chunks(ranks: int, **parameters: str) -> int:
@@ -116,10 +116,10 @@ def phases(
     groups = checked(ranks, groups)
     leaders = leaders_of(groups, root)
     parts = [
-        schedule(collective, local, len(group), root=list(group).index(leader))
+        part_of(collective, local, len(group), root=list(group).index(leader))
         for group, leader in zip(groups, leaders, strict=True)
     ]
-    middle = schedule(collective, across, len(groups), root=leaders.index(root))
+    middle = part_of(collective, across, len(groups), root=leaders.index(root))
     if COLLECTIVES[collective].sliced:
         pieces = pieces_of([*parts, middle])
         chunks = ranks * pieces
@@ -262,8 +262,8 @@ def whole_and_slices(
     `first` and `last` name the collectives inside; `collective` is that of the leaders, for the slices of their groups.
     """
     groups = checked(ranks, groups)
-    middle = schedule(collective, across, len(groups))
-    inside = [[schedule(one, name, len(g), root=0) for g in groups] for one, name in ((first, up), (last, down))]
+    middle = part_of(collective, across, len(groups))
+    inside = [[part_of(one, name, len(g), root=0) for g in groups] for one, name in ((first, up), (last, down))]
     sliced = [middle, *(part for parts in inside for part in parts if part.promise.sliced)]
     whole = [part for parts in inside for part in parts if not part.promise.sliced]
     pieces = lcm(pieces_of(sliced), *(part.chunks // gcd(part.chunks, ranks) for part in whole))

@@ -12,9 +12,9 @@ from math import lcm
 import numpy as np
 
 from ..patterns import Messages, Pattern, copies, reductions
-from ..registry import algorithm, schedule
+from ..registry import algorithm
 from ..schedule import Move, Schedule
-from .compose import parts_of, placed, together
+from .compose import part_of, parts_of, placed, together
 from .groups import Groups, checked, group_count, group_size, pieces_of, room, room_of_slices
 from .ring import around
 
@@ -35,9 +35,9 @@ def level_parts(
     ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring", gather: str = "ring"
 ) -> tuple[Groups, list[Schedule], Schedule, list[Schedule], int]:
     groups = checked(ranks, groups)
-    scatters = [schedule("reduce_scatter", scatter, len(group)) for group in groups]
-    gathers = [schedule("all_gather", gather, len(group)) for group in groups]
-    middle = schedule("all_reduce", across, len(groups))
+    scatters = [part_of("reduce_scatter", scatter, len(group)) for group in groups]
+    gathers = [part_of("all_gather", gather, len(group)) for group in groups]
+    middle = part_of("all_reduce", across, len(groups))
     # Every group cuts the buffer into one part per member; a *share* is a piece that no group's cuts divide.
     shares = lcm(*(part.chunks for part in scatters + gathers))
     return groups, scatters, middle, gathers, shares
@@ -97,8 +97,8 @@ def phases(
 ) -> tuple[int, Iterator[list[Move]], Iterator[list[Move]]]:
     """Into how many chunks the buffer is cut, the steps inside all groups, and the steps of all columns."""
     groups = checked(ranks, groups)
-    parts = [schedule(collective, local, len(group)) for group in groups]
-    middle = schedule(collective, across, len(groups))
+    parts = [part_of(collective, local, len(group)) for group in groups]
+    middle = part_of(collective, across, len(groups))
     pieces = pieces_of([*parts, middle])
     chunks, columns = ranks * pieces, columns_of(groups)
     carried = [

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
-from ..schedule import COLUMNS, Schedule
+import numpy as np
+
+from ..errors import ScheduleError, UsageError
+from ..schedule import COLUMNS, Schedule, of_table
 
 Place = tuple[int, str, int]
 """A rank, a space of its memory and an index in it. What has no place in the format gets one in space "t"."""
@@ -51,24 +55,16 @@ def assemble(
             source, destination = cells[move.source], cells[move.destination]
             if (move.source[0], source) != (move.destination[0], destination) or move.reduces:
                 site = sites.setdefault(move.site, len(sites))
-                rows.append([int(move.reduces), source, move.source[0], move.destination[0], destination, site])
+                rows.append((move.reduces, source, move.source[0], move.destination[0], destination, site))
         if rows:
             listed.append(rows)
-    named = max((max(row[1], row[4]) for step in listed for row in step), default=0) + 1
-    document: dict[str, Any] = {
-        "format": "allfold-schedule",
-        "version": 1,
-        "collective": collective,
-        "algorithm": algorithm,
-        "ranks": ranks,
-        "root": root,
-        "chunks": chunks,
-        "scratch": max(0, named - chunks),
-        "sites": list(sites),
-        "columns": list(COLUMNS),
-        "steps": listed,
-    }
-    return Schedule.from_json(document)
+    table = np.array([*chain.from_iterable(listed)], np.int64).reshape(-1, len(COLUMNS))
+    named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 1
+    scratch, sizes = max(0, named - chunks), [*map(len, listed)]
+    try:
+        return of_table(collective, algorithm, ranks, root, chunks, scratch, table, sizes, [*sites])
+    except ScheduleError as error:
+        raise UsageError(f"this is not a schedule: {error}") from None
 
 
 def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | None:

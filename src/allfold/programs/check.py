@@ -17,18 +17,17 @@ Nothing here knows how programs are made. For the programs themselves, with as m
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _native
 from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
-from ..symbolic import State, combined, order_of, rounded
+from ..symbolic import State, at_start, order_of
 from .compile import INPUT, OUTPUT, WORK, Programs
-from .happens_before import Clocks, rounds_of
-from .rows import Ints, Lists, lists_of, starts_of, taken
+from .happens_before import first_unordered, rounds_of
+from .rows import Ints, Lists, lists_of
 
 SEGMENTS = 3
 """Enough for any number: there are two work areas, so two segments that are further apart have one between them that
@@ -48,12 +47,14 @@ def check(programs: Programs, state: State | None = None, segments: int | None =
     _check_lengths(programs)
     starts, waits = _unroll(programs, segments)
     try:
-        rounds = rounds_of(starts, waits)
+        when = rounds_of(starts, waits)
     except ScheduleError as error:
         raise ScheduleError(f"{programs.schedule.title}: {error}", rank=error.rank) from None
-    _check_order(programs, segments, Clocks(starts, waits, rounds))
+    _check_order(programs, segments, starts, waits, when)
     _check_publications(programs)
-    _check_results(programs, _first_segment(programs, segments, rounds), state)
+    # No wait makes the first segment depend on a later one.
+    first_segment = when[_rows(programs, segments, np.arange(int(programs.starts[-1])))]
+    _check_results(programs, first_segment, state)
 
 
 # 1: what exists, and what may be touched ------------------------------------------------------------------------------
@@ -172,29 +173,12 @@ def _rows(programs: Programs, segments: int, instruction: Ints) -> Ints:
     return rows
 
 
-def _first_segment(programs: Programs, segments: int, rounds: list[Ints]) -> list[Ints]:
-    """The instructions of the first segment, by rounds: no wait makes them depend on a later one."""
-    instruction = np.full(int(programs.starts[-1]) * segments + programs.schedule.ranks, -1, np.int64)
-    everything = np.arange(int(programs.starts[-1]))
-    instruction[_rows(programs, segments, everything)] = everything
-    found = (instruction[rows] for rows in rounds)
-    return [rows[rows >= 0] for rows in found]
-
-
-def _check_order(programs: Programs, segments: int, clocks: Clocks) -> None:
-    earlier, later = _conflicts(programs, segments, clocks)
-    order = order_of(clocks.when[later])
-    earlier, later = earlier[order], later[order]
-    bounds = starts_of(clocks.when[later], len(clocks.rounds)).tolist()
-    rank, place = clocks.rank[earlier], clocks.place[later]
-    index = earlier - clocks.starts[rank]
-    for number in range(len(clocks.rounds)):
-        clock = clocks.advance(number)
-        here = slice(bounds[number], bounds[number + 1])
-        unordered = clock[place[here], rank[here]] <= index[here]
-        if unordered.any():
-            at = here.start + int(unordered.argmax())
-            _refuse_order(programs, clocks, int(earlier[at]), int(later[at]))
+def _check_order(programs: Programs, segments: int, starts: Ints, waits: Lists, when: Ints) -> None:
+    rank = np.arange(programs.schedule.ranks).repeat(starts[1:] - starts[:-1])
+    earlier, later = _conflicts(programs, segments, rank, when)
+    pair = first_unordered(starts, waits, when, earlier, later)
+    if pair is not None:
+        _refuse_order(programs, starts, rank, int(earlier[pair]), int(later[pair]))
 
 
 def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
@@ -224,16 +208,15 @@ def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np
     return np.concatenate(rows), np.concatenate(places), np.concatenate(writes)
 
 
-def _conflicts(programs: Programs, segments: int, clocks: Clocks) -> tuple[Ints, Ints]:
+def _conflicts(programs: Programs, segments: int, rank: Ints, when: Ints) -> tuple[Ints, Ints]:
     """The pairs of instructions of different ranks that must be ordered, the one of the earlier round first.
 
     It is enough to compare each access with the last write before it and the next write after it: the rest follows.
     """
     row, place, writes = _accesses(programs, segments)
-    when = clocks.when[row]
-    order = order_of((place * (int(when.max(initial=0)) + 1) + when) * 2 + writes)
+    order = order_of((place * (int(when.max(initial=0)) + 1) + when[row]) * 2 + writes)
     row, place, writes = row[order], place[order], writes[order]
-    del order, when
+    del order
     position = np.arange(len(row))
     last_write = np.maximum.accumulate(np.where(writes, position, -1)) if len(row) else position
     before = np.append(-1, last_write)[:-1]
@@ -247,13 +230,11 @@ def _conflicts(programs: Programs, segments: int, clocks: Clocks) -> tuple[Ints,
     later.append(row[after[right]])
     del next_write, after, right, position, row, place, writes
     first, second = np.concatenate(earlier), np.concatenate(later)
-    apart = clocks.rank[first] != clocks.rank[second]
+    apart = rank[first] != rank[second]
     return first[apart], second[apart]
 
 
-def _refuse_order(programs: Programs, clocks: Clocks, earlier: int, later: int) -> None:
-    rank, starts = clocks.rank, clocks.starts
-
+def _refuse_order(programs: Programs, starts: Ints, rank: Ints, earlier: int, later: int) -> None:
     def name(row: int) -> str:
         if row + 1 == starts[rank[row] + 1]:
             return f"the return of rank {rank[row]}"
@@ -269,50 +250,27 @@ def _refuse_order(programs: Programs, clocks: Clocks, earlier: int, later: int) 
 # 4: the results -------------------------------------------------------------------------------------------------------
 
 
-def _check_results(programs: Programs, rounds: list[Ints], state: State) -> None:
+def _check_results(programs: Programs, when: Ints, state: State) -> None:
     """Run the programs of one segment in symbols, round by round; instructions of one round do not conflict."""
     schedule, width, ranks = programs.schedule, programs.width, programs.schedule.ranks
     slots = _slots(programs)
-    begun = State(schedule)
+    first, _, expression = at_start(schedule)
     datum = np.full(ranks * slots, NOTHING, np.int32)
     bits, count = np.zeros(ranks * slots, np.uint64), np.zeros(ranks * slots, np.int32)
     space = (OUTPUT if schedule.promise.in_place else INPUT) * width
-    for held_by, initial in ((datum, begun.datum), (bits, begun.bits), (count, begun.datum != NOTHING)):
+    for held_by, initial in ((datum, first), (bits, expression), (count, first != NOTHING)):
         held_by.reshape(ranks, slots)[:, space : space + width] = initial.reshape(ranks, width)
-    order = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
-    sources, destinations = taken(programs.sources, order), taken(programs.destinations, order)
-    reads, writes = (lists.rank * slots + lists.value for lists in (sources, destinations))
-    heads, sizes, writer = sources.starts[:-1], sources.sizes, destinations.row
-    held, parts, mixed = np.zeros(len(order), np.int32), np.zeros(len(order), np.int32), np.zeros(len(order), bool)
-    bounds = np.cumsum([0, *map(len, rounds)])
-    edges = [pairwise(each.tolist()) for each in (bounds, sources.starts[bounds], destinations.starts[bounds])]
-    for (begins, ends), (reads_at, reads_to), (at, to) in zip(*edges, strict=True):
-        here, operand = slice(begins, ends), reads[reads_at:reads_to]
-        leading = operand if len(operand) == ends - begins else reads[heads[here]]
-        total, what, many = bits[leading], datum[leading], count[leading]
-        if len(operand) > len(leading):
-            many = np.add.reduceat(count[operand], heads[here] - reads_at)
-            for depth in range(1, int(sizes[here].max())):
-                more = (sizes[here] > depth).nonzero()[0]
-                other = reads[heads[here][more] + depth]
-                mixed[begins + more] |= datum[other] != what[more]
-                total[more] = combined(total[more], bits[other])
-            folds = sizes[here] > 1
-            total[folds] = rounded(total[folds])
-        held[here], parts[here] = what, many
-        if to - at > ends - begins:
-            maker = writer[at:to] - begins
-            total, what, many = total[maker], what[maker], many[maker]
-        target = writes[at:to]
-        datum[target], bits[target], count[target] = what, total, many
-    complete = (parts == ranks) & (sizes > 1) & schedule.promise.reduces
+    held, parts, mixed = _native.follow(
+        when, *programs.sources.columns, *programs.destinations.columns, ranks, datum, bits, count
+    )
+    complete = (parts == ranks) & (programs.sources.sizes > 1) & schedule.promise.reduces
     faults = {
         "an instruction folds different pieces of data": mixed,
         "an instruction reads what nobody has written": held == NOTHING,
-        "an instruction has another length than its data": held % schedule.chunks != programs.length_of[order],
-        "an average divides in the wrong place": complete != programs.complete[order],
+        "an instruction has another length than its data": held % schedule.chunks != programs.length_of,
+        "an average divides in the wrong place": complete != programs.complete,
     }
-    found = [(int(bounds.searchsorted(at.argmax(), side="right")), what) for what, at in faults.items() if at.any()]
+    found = [(int(when[at].min()), what) for what, at in faults.items() if at.any()]
     if found:
         _need(programs, False, min(found, key=lambda fault: fault[0])[1])  # of the first round
     rank, chunk = np.nonzero(_wanted(programs))

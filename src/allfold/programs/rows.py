@@ -20,6 +20,10 @@ class Lists:
     rank: Ints
     value: Ints
 
+    @property
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        return self.starts, self.rank, self.value
+
     def of(self, row: int) -> list[tuple[int, int]]:
         here = slice(self.starts[row], self.starts[row + 1])
         return list(zip(self.rank[here].tolist(), self.value[here].tolist(), strict=True))
@@ -44,19 +48,3 @@ def starts_of(key: Ints, total: int) -> Ints:
     starts = np.zeros(total + 1, np.int64)
     np.cumsum(np.bincount(key, minlength=total), out=starts[1:])
     return starts
-
-
-def positions(lists: Lists, rows: Ints) -> tuple[Ints, Ints]:
-    """Where the lists of the given rows are: (which of the rows, position), flat."""
-    begin = lists.starts[rows]
-    sizes = lists.starts[rows + 1] - begin
-    owner = np.arange(len(rows)).repeat(sizes)
-    return owner, np.arange(len(owner)) + (begin - sizes.cumsum() + sizes).repeat(sizes)
-
-
-def taken(lists: Lists, rows: Ints) -> Lists:
-    """The lists of the given rows, in their order."""
-    _, position = positions(lists, rows)
-    starts = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lists.sizes[rows], out=starts[1:])
-    return Lists(starts, lists.rank[position], lists.value[position])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..symbolic import heads_of, order_of, sizes_of
-from .happens_before import Clocks, rounds_of
+from ..symbolic import heads_of, in_order, order_of, sizes_of
+from .happens_before import needed_waits, rounds_of
 from .rows import Ints, Lists, starts_of
 from .versions import WORK
 
@@ -101,9 +101,7 @@ def _waits(rows: Ints, peer: Ints, count: Ints, own: Ints, total: int) -> Lists:
     foreign = peer != own
     rows, peer, count = rows[foreign], peer[foreign], count[foreign]
     peers, counts = int(peer.max(initial=0)) + 1, int(count.max(initial=0)) + 1
-    key = (rows * peers + peer) * counts + count
-    key.sort()
-    key, count = np.divmod(key, counts)
+    key, count = np.divmod(in_order((rows * peers + peer) * counts + count), counts)
     last = np.append(key[1:] != key[:-1], True)[: len(key)]
     rows, peer = np.divmod(key[last], peers)
     return Lists(starts_of(rows, total), peer, count[last])
@@ -125,11 +123,8 @@ def _without_known(waits: Lists, rank: Ints) -> Lists:
 
 def _without_implied(waits: Lists, starts: Ints) -> Lists:
     """Drop the waits that other waits imply: in a ring, most of them, as the news comes from the other side as well."""
-    rounds = rounds_of(starts, waits)
-    clocks = Clocks(starts, waits, rounds, horizon=4)
-    for number in range(len(rounds)):
-        clocks.advance(number)
-    return _keep(waits, clocks.needed.nonzero()[0])
+    needed = needed_waits(starts, waits, rounds_of(starts, waits), horizon=4)
+    return _keep(waits, needed.nonzero()[0])
 
 
 def _keep(waits: Lists, kept: Ints) -> Lists:

@@ -1,0 +1,183 @@
+// What the proof of compiled programs does instruction by instruction. Arrays are those of src/allfold/programs.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "proof/fold.hpp"
+#include "proof/follow.hpp"
+#include "proof/happens_before.hpp"
+#include "proof/in_order.hpp"
+#include "shared/errors.hpp"
+
+namespace allfold {
+
+namespace nb = nanobind;
+
+namespace {
+
+template <typename Number>
+using Column = nb::ndarray<Number, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = Column<const int64_t>;
+
+template <typename Number, typename Made = Number>
+auto array_of(std::vector<Made>&& made) {
+    static_assert(sizeof(Number) == sizeof(Made));
+    auto* kept = new std::vector<Made>(std::move(made));
+    nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<Made>*>(pointer); });
+    return nb::ndarray<nb::numpy, Number, nb::ndim<1>>(reinterpret_cast<Number*>(kept->data()), {kept->size()}, owner);
+}
+
+void need(bool condition, const char* what) {
+    if (!condition) throw EngineError(Fault::usage, what);
+}
+
+bool within(const Ints& values, int64_t end) {
+    return std::all_of(values.data(), values.data() + values.size(), [=](int64_t v) { return v >= 0 && v < end; });
+}
+
+// Where each row's entries begin: rising from 0 to the number of entries.
+bool are_starts(const Ints& starts, size_t entries) {
+    return starts.size() > 0 && starts(0) == 0 && starts(starts.size() - 1) == static_cast<int64_t>(entries) &&
+           std::is_sorted(starts.data(), starts.data() + starts.size());
+}
+
+proof::Programs programs_of(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count) {
+    need(starts.size() > 0 && wait_starts.size() == static_cast<size_t>(starts(starts.size() - 1)) + 1 &&
+             are_starts(wait_starts, rank.size()) && rank.size() == count.size(),
+         "waits: columns of different lengths");
+    proof::Programs programs{static_cast<int64_t>(starts.size()) - 1, starts.data(), wait_starts.data(), rank.data(),
+                             count.data()};
+    proof::check_ranges(programs);
+    return programs;
+}
+
+auto rounds(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count) {
+    const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
+    std::vector<int64_t> when;
+    {
+        WithoutGil without;
+        when = proof::rounds(programs);
+    }
+    return array_of<int64_t>(std::move(when));
+}
+
+auto needed_waits(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count, const Ints& when,
+                  int64_t horizon) {
+    const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
+    need(static_cast<int64_t>(when.size()) == programs.rows() && within(when, programs.rows()), "rows without a round");
+    std::vector<uint8_t> needed;
+    {
+        WithoutGil without;
+        needed = proof::needed_waits(programs, when.data(), horizon);
+    }
+    return array_of<bool>(std::move(needed));
+}
+
+int64_t first_unordered(const Ints& starts, const Ints& wait_starts, const Ints& rank, const Ints& count,
+                        const Ints& when, const Ints& earlier, const Ints& later) {
+    const proof::Programs programs = programs_of(starts, wait_starts, rank, count);
+    need(static_cast<int64_t>(when.size()) == programs.rows() && within(when, programs.rows()), "rows without a round");
+    need(earlier.size() == later.size() && earlier.size() < INT32_MAX && within(earlier, programs.rows()) &&
+             within(later, programs.rows()),
+         "pairs of rows that there are not");
+    WithoutGil without;
+    return proof::first_unordered(programs, when.data(), earlier.data(), later.data(),
+                                  static_cast<int64_t>(earlier.size()));
+}
+
+// `sources` and `destinations`: starts, rank and slot of each.
+auto follow(const Ints& when, const Ints& source_starts, const Ints& source_rank, const Ints& source_slot,
+            const Ints& destination_starts, const Ints& destination_rank, const Ints& destination_slot, int64_t ranks,
+            const Column<int32_t>& datum, const Column<uint64_t>& bits, const Column<int32_t>& count) {
+    const size_t rows = when.size();
+    const int64_t slots = ranks > 0 ? static_cast<int64_t>(datum.size()) / ranks : 0;
+    need(within(when, static_cast<int64_t>(rows)), "rows without a round");
+    need(datum.size() == static_cast<size_t>(ranks * slots) && bits.size() == datum.size() &&
+             count.size() == datum.size() && source_starts.size() == rows + 1 &&
+             destination_starts.size() == rows + 1 && are_starts(source_starts, source_rank.size()) &&
+             source_rank.size() == source_slot.size() && are_starts(destination_starts, destination_rank.size()) &&
+             destination_rank.size() == destination_slot.size(),
+         "follow: columns of different lengths");
+    for (size_t row = 0; row < rows; ++row)
+        need(source_starts(row) < source_starts(row + 1), "follow: an instruction without a source");
+    need(within(source_rank, ranks) && within(destination_rank, ranks) && within(source_slot, slots) &&
+             within(destination_slot, slots),
+         "follow: accesses to what there is not");
+    std::vector<int32_t> found_datum(rows), found_count(rows);
+    std::vector<uint8_t> mixed(rows);
+    {
+        WithoutGil without;
+        proof::follow(when.data(), static_cast<int64_t>(rows),
+                      {source_starts.data(), source_rank.data(), source_slot.data()},
+                      {destination_starts.data(), destination_rank.data(), destination_slot.data()},
+                      {slots, datum.data(), bits.data(), count.data()},
+                      {found_datum.data(), found_count.data(), reinterpret_cast<bool*>(mixed.data())});
+    }
+    return nb::make_tuple(array_of<int32_t>(std::move(found_datum)), array_of<int32_t>(std::move(found_count)),
+                          array_of<bool>(std::move(mixed)));
+}
+
+// The keys in order, equal ones in their own: as positions.
+auto order(const Ints& keys) {
+    std::vector<int64_t> positions;
+    {
+        WithoutGil without;
+        positions = proof::order(keys.data(), static_cast<int64_t>(keys.size()));
+    }
+    return array_of<int64_t>(std::move(positions));
+}
+
+using Words = nb::ndarray<uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+// What is wrong (0: nothing), in which fold, and with which operand of it.
+std::tuple<int, int64_t, int64_t> fold_symbols(const Ints& target, const Ints& starts, const Ints& operands,
+                                               const Column<int32_t>& datum, const Column<int32_t>& first,
+                                               const Column<int32_t>& last, const Column<int32_t>& count,
+                                               const Column<bool>& in_order, const Column<uint64_t>& expression,
+                                               const Column<uint64_t>& bits, std::optional<Words> members,
+                                               bool twice_is_wrong, bool write) {
+    const size_t size = datum.size();
+    need(first.size() == size && last.size() == size && count.size() == size && in_order.size() == size &&
+             expression.size() == size && bits.size() == size && (!members || members->shape(0) == size) &&
+             starts.size() == target.size() + 1 && are_starts(starts, operands.size()),
+         "fold_symbols: columns of different lengths");
+    need(within(target, static_cast<int64_t>(size)) && within(operands, static_cast<int64_t>(size)),
+         "fold_symbols: cells that there are not");
+    for (size_t i = 0; i < target.size(); ++i) need(starts(i) < starts(i + 1), "fold_symbols: a fold of nothing");
+    const proof::Cells cells{datum.data(),
+                             first.data(),
+                             last.data(),
+                             count.data(),
+                             in_order.data(),
+                             expression.data(),
+                             bits.data(),
+                             members ? members->data() : nullptr,
+                             members ? static_cast<int64_t>(members->shape(1)) : 0};
+    const proof::Folds folds{static_cast<int64_t>(target.size()), target.data(), starts.data(), operands.data()};
+    const proof::FoldFault fault = proof::fold(cells, folds, twice_is_wrong, write);
+    return {static_cast<int>(fault.what), fault.fold, fault.operand};
+}
+
+}  // namespace
+
+void bind_proof(nb::module_& module) {
+    module.def("order", &order);
+    module.def("fold_symbols", &fold_symbols, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+               nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+    module.def("rounds", &rounds);
+    module.def("needed_waits", &needed_waits);
+    module.def("first_unordered", &first_unordered);
+    module.def("follow", &follow);
+}
+
+}  // namespace allfold
