@@ -31,6 +31,7 @@ NB_MODULE(_native, module) {
     bind_arena(module);
     bind_channel(module);
     bind_communicator(module);
+    bind_find(module);
     bind_find_greedy(module);
     bind_fold(module);
     bind_inspect(module);
