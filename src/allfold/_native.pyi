@@ -139,7 +139,6 @@ def recorder_nanoseconds() -> float: ...
 def is_alive(arena: Arena, /) -> bool: ...
 def load_word(arena: Arena, post: int, word: int, /) -> int: ...
 def store_word(arena: Arena, post: int, word: int, value: int, /) -> None: ...
-
 def tightest_cut(
     vertices: int,
     tail: Any,
@@ -150,9 +149,7 @@ def tightest_cut(
     seconds: float,
     /,
 ) -> tuple[int, int, Any] | None: ...
-def can_pack(
-    vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /
-) -> bool | None: ...
+def can_pack(vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /) -> bool | None: ...
 def pack_trees(
     vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, order: Any, seconds: float, /
 ) -> tuple[Any, Any, Any] | None: ...
@@ -167,3 +164,15 @@ def rounds_of(
     seconds: float,
     /,
 ) -> Any | None: ...
+def spread(
+    ranks: int,
+    source: Any,
+    destination: Any,
+    offsets: Any,
+    links: Any,
+    capacity: Any,
+    holder: Any,
+    seed: int,
+    seconds: float,
+    /,
+) -> tuple[Any, Any, Any, Any] | None: ...

@@ -122,4 +122,5 @@ def chunks_per_round(bandwidth: NDArray[np.float64]) -> Numbers:
             break
     else:
         whole = np.floor(parts * (1 + _NEAR))
-    return np.minimum(whole, 2**20).astype(np.int32)
+    chunks: Numbers = np.minimum(whole, 2**20).astype(np.int32)
+    return chunks

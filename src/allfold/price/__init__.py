@@ -23,6 +23,7 @@ from .topology.machines import (
 from .topology.parse import find_topology
 from .topology.this_machine import topology_of_this_machine
 from .topology.topology import Cut, Link, Routes, Topology
+from .topology.without import without
 
 __all__ = [
     "Cost",
@@ -59,4 +60,5 @@ __all__ = [
     "sweep",
     "topology_of_this_machine",
     "torus",
+    "without",
 ]

@@ -12,7 +12,8 @@ name; an edge is one direction, and several edges may cross the same link, which
 costs nothing. The route is the one with the fewest edges; among equally short ones, the one whose edges are listed
 first. Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
 
-A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do.
+A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do. Links that
+have failed are named in `"without": ["bus 0"]`, also beside a constructor; routes lead round them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .parse import construct
 from .routing import ABSENT, NoPath, Table, fewest_hops
 from .shapes import ports
 from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
+from .without import without
 
 _MOST = 4096  # ranks, and nodes of a graph: table sizes grow with the square
 _KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "links", "graph", "routes")
@@ -39,11 +41,14 @@ def read(data: object) -> Topology:
         document = head_of(data, "allfold-topology", 1)
     except DocumentError as error:
         raise UsageError(f"this is not a topology: {error}") from None
-    rest = {key: value for key, value in document.items() if key not in ("format", "version")}
+    rest = {key: value for key, value in document.items() if key not in ("format", "version", "without")}
+    missing = list_at(document.get("without", []), "without")
+    if not all(isinstance(name, str) for name in missing):
+        raise UsageError(f"without is {missing!r:.60}; expected the names of links")
     if "constructor" in rest:
         check_keys(rest, ("constructor", "parameters"), "a topology with a constructor")
-        return construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters"))
-    return _read_links(rest)
+        return without(construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters")), missing)
+    return without(_read_links(rest), missing)
 
 
 def _read_links(data: dict[str, Any]) -> Topology:
