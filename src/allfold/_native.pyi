@@ -139,7 +139,6 @@ def recorder_nanoseconds() -> float: ...
 def is_alive(arena: Arena, /) -> bool: ...
 def load_word(arena: Arena, post: int, word: int, /) -> int: ...
 def store_word(arena: Arena, post: int, word: int, value: int, /) -> None: ...
-
 def tightest_cut(
     vertices: int,
     tail: Any,
@@ -150,15 +149,25 @@ def tightest_cut(
     seconds: float,
     /,
 ) -> tuple[int, int, Any] | None: ...
-def can_pack(
-    vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /
-) -> bool | None: ...
+def cuts_below(
+    vertices: int,
+    tail: Any,
+    head: Any,
+    capacity: Any,
+    weight: Any,
+    sinks: Any,
+    wanted: int,
+    seconds: float,
+    /,
+) -> Any | None: ...
+def can_pack(vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /) -> bool | None: ...
 def pack_trees(
     vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, order: Any, seconds: float, /
 ) -> tuple[Any, Any, Any] | None: ...
 def rounds_of(
     vertices: int,
     tree: Any,
+    due: Any,
     parent: Any,
     offsets: Any,
     links: Any,

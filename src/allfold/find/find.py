@@ -12,6 +12,7 @@ from math import inf
 
 from ..collectives import Collective, find_collective, suggest
 from ..errors import UsageError
+from ..price.cost.bounds import lower_bounds
 from ..price.cost.cost import Cost, cost
 from ..price.cost.cuts import tightest_cut
 from ..price.cost.load import check_request
@@ -21,10 +22,11 @@ from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import verify
 from .found import Found, Progress, Task
+from .throughput import throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {}
+METHODS: dict[str, Method] = {"throughput": throughput}
 
 
 def find(
@@ -50,17 +52,19 @@ def find(
     ranks = topology.ranks if ranks is None else ranks
     topology.require(ranks)
     check_request(size, None)
+    root = _root(promise, root, ranks)
     task = Task(
         promise.name,
         topology,
         network_of(topology, ranks),
         ranks,
-        _root(promise, root, ranks),
+        root,
         int(size),
         _at_least_one("chunks", chunks),
         seed,
         started + _seconds(seconds),
         progress,
+        lower_bounds(promise.name, topology, ranks, size, root).time,
     )
     best: tuple[Schedule, Cost, str] | None = None
     complete = True
@@ -68,11 +72,14 @@ def find(
         for name in _chosen(task, method):
             for schedule in METHODS[name](task):
                 priced = cost(schedule, topology, task.size)
+                task.prices.append(priced.time)
                 if best is None or priced.time < best[1].time:
                     best = schedule, priced, name
                     task.say(f"{name}: {priced.time / priced.bounds.time if priced.bounds.time else 1:.3f} × the bound")
-                if not task.left:
+                if not task.left or task.good:
                     break
+            if task.good:
+                break
     except KeyboardInterrupt:
         if best is None:
             raise
