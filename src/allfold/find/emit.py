@@ -9,6 +9,7 @@ one with the longest way still to go first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
@@ -55,7 +56,7 @@ def schedule_of(task: Task, name: str, stages: list[Stage]) -> Schedule:
             order = np.argsort(stage.step, kind="stable")
             bounds = np.searchsorted(stage.step[order], np.arange(stage.steps + 1))
             move = reduce if stage.reduces else copy
-            for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+            for start, end in pairwise(bounds.tolist()):
                 at = order[start:end]
                 listed.append([move(stage.chunk[at], stage.source[at], stage.destination[at])])
         return listed

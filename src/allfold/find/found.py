@@ -15,7 +15,7 @@ from ..schedule import Schedule
 
 Progress = Callable[[str], None]
 
-_GOOD = 1.005
+_GOOD, _MANY, _GOOD_FOR_MANY = 1.0095, 100, 1.011  # segments are only chosen to 1 %
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,8 @@ class Task:
     @property
     def good(self) -> bool:
         """Whether what was found is so close to the bound that looking further is not worth it."""
-        return bool(self.prices) and min(self.prices) <= self.bound * _GOOD
+        enough = _GOOD if self.ranks <= _MANY else _GOOD_FOR_MANY
+        return bool(self.prices) and min(self.prices) <= self.bound * enough
 
     def say(self, sentence: str) -> None:
         if self.progress is not None:

@@ -26,9 +26,10 @@ SENSES = {
     "all_reduce": (True, False),
 }
 """For every collective: which ways its stages run; True collects."""
-_MOST_MOVES = 400_000  # of a schedule in rounds; one step per depth may have more
-_ORDERS = 6
+_MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have more
+_ORDERS = 5
 _PACES = (0.5, 0.0)
+_WORTH = 0.998  # what the next cut must at least be times as expensive as the last
 
 
 def throughput(task: Task) -> Iterator[Schedule]:
@@ -89,7 +90,7 @@ def _search(task: Task, collects: bool) -> Iterator[Stage]:
             yield stage
             better(_Way(way.rates, way.number, forest, way.parts, way.pace))
     best_price, way = best
-    for ladder in ((8, 16, 32, 64), (2, 1)):
+    for ladder in ((2, 1), (8, 16, 32, 64, 128, 256, 512)):
         for parts in ladder:
             if way.moves(parts) > _MOST_MOVES:
                 break
@@ -98,6 +99,6 @@ def _search(task: Task, collects: bool) -> Iterator[Stage]:
             if stage is None:
                 break
             yield stage
-            if task.prices[-1] > best_price * 0.999:
+            if task.prices[-1] > best_price * _WORTH:
                 break
             best_price = task.prices[-1]

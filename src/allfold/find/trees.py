@@ -15,6 +15,7 @@ from .rates import Rates
 MOST_TREES = 64  # per root that are tried
 _LARGE = 256  # ranks; beyond, testing whether trees exist takes longer than trying
 _ROUNDING = 1e-6
+_FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +73,9 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
         numbers = list(range(1, MOST_TREES + 1))
     found: list[Number] = []
     for many in numbers:
-        exact = rates.rate * many
-        whole = np.round(exact)
-        if (np.abs(exact - whole) < _ROUNDING * many).all():
+        wished = rates.rate * many
+        whole = np.round(wished)
+        if (np.abs(wished - whole) < _ROUNDING * many).all():
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
         if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
@@ -83,9 +84,11 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
             break
     if not found:  # nothing is whole: the smallest number, with every rate rounded up
         found.append(Number(1, 1.0, np.ceil(rates.rate - _ROUNDING).astype(np.int64)))
-    # More trees must be worth it: they are more chunks, and deeper.
+    # More trees must be worth it: they are more chunks, and deeper. Besides the best, half as many or fewer may do.
     found.sort(key=lambda one: one.loss * (1 + 0.0005 * one.per_root))
-    return found[:3]
+    fewer = [one for one in found if one.per_root * 2 <= found[0].per_root]
+    exact = [one for one in found[1:] if one.loss == 1 and one.per_root <= _FEW]
+    return [found[0], *exact, *fewer[:1]]
 
 
 def _least(rates: Rates, many: int) -> Number:
