@@ -1,37 +1,14 @@
 // What `allfold.find` needs in a hurry: cuts, trees and rounds of networks.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
-#include <chrono>
-#include <optional>
+#include "bindings/find.hpp"
 
 #include "bindings/bindings.hpp"
-#include "bindings/gil.hpp"
 #include "find/cut.hpp"
 #include "find/pack.hpp"
 #include "find/rounds.hpp"
-#include "shared/errors.hpp"
-
-namespace nb = nanobind;
 
 namespace allfold {
 
 namespace {
-
-template <typename T>
-using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::vector<T> copied(const Input<T>& array) {
-    return {array.data(), array.data() + array.shape(0)};
-}
-
-template <typename T>
-nb::object as_array(std::vector<T> values, size_t rows, size_t columns) {
-    auto* kept = new std::vector<T>(std::move(values));
-    nb::capsule owner(kept, [](void* pointer) noexcept { delete static_cast<std::vector<T>*>(pointer); });
-    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<2>>(kept->data(), {rows, columns}, owner));
-}
 
 find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<int32_t>& head,
                      const Input<int64_t>& capacity) {
@@ -42,41 +19,6 @@ find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<i
         wrong = outside(graph.tail[edge]) || outside(graph.head[edge]) || graph.capacity[edge] < 0;
     if (wrong) throw EngineError(Fault::usage, "a graph needs edges between its vertices, with capacities from 0 up");
     return graph;
-}
-
-// Runs without the interpreter's lock, until it is done, the time is over (then there is no result) or Ctrl-C is
-// pressed (then that is raised).
-template <typename Work>
-auto interruptible(double seconds, Work work) -> std::optional<decltype(work(find::Stop{}))> {
-    using Clock = std::chrono::steady_clock;
-    auto start = Clock::now(), asked = start;
-    bool interrupted = false;
-    int calls = 0;
-    find::Stop stop = [&] {
-        if (++calls % 64) return interrupted;
-        auto now = Clock::now();
-        if (std::chrono::duration<double>(now - start).count() > seconds) return true;
-        if (now - asked > std::chrono::milliseconds(50)) {
-            asked = now;
-            nb::gil_scoped_acquire acquire;
-            interrupted = PyErr_CheckSignals() != 0;
-        }
-        return interrupted;
-    };
-    std::optional<decltype(work(stop))> result;
-    {
-        WithoutGil without;
-        try {
-            result = work(stop);
-        } catch (const find::Stopped&) {}
-    }
-    if (interrupted) throw nb::python_error();
-    return result;
-}
-
-void check_indices(const std::vector<int32_t>& values, int64_t end, const char* what) {
-    for (int32_t value : values)
-        if (value < 0 || value >= end) throw EngineError(Fault::usage, what);
 }
 
 nb::object tightest_cut(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
@@ -141,8 +83,7 @@ nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head
 }
 
 nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, Input<int32_t> parent,
-                     Input<int64_t> offsets, Input<int32_t> links, Input<int64_t> capacity, uint64_t seed,
-                     double seconds) {
+                     Input<int64_t> offsets, Input<int32_t> links, Input<int64_t> capacity, double seconds) {
     find::Pieces pieces{vertices,        copied(tree),  copied(due),     copied(parent),
                         copied(offsets), copied(links), copied(capacity)};
     if (vertices < 1 || pieces.parent.size() % vertices || pieces.offsets.size() != pieces.parent.size() + 1)
@@ -158,7 +99,7 @@ nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, 
     if (static_cast<size_t>(pieces.offsets.back()) > pieces.links.size())
         throw EngineError(Fault::usage, "rounds: a route that is not there");
     size_t many = pieces.tree.size();
-    auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, seed, stop); });
+    auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, stop); });
     if (!rounds) return nb::none();
     return as_array(std::move(*rounds), many, vertices);
 }

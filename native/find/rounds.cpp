@@ -1,7 +1,6 @@
 #include "find/rounds.hpp"
 
 #include <algorithm>
-#include <random>
 
 namespace allfold::find {
 
@@ -30,7 +29,7 @@ std::vector<int32_t> heights(const int32_t* parent, int32_t vertices) {
 
 }  // namespace
 
-std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& stop) {
+std::vector<int32_t> rounds_of(const Pieces& pieces, const Stop& stop) {
     int32_t vertices = pieces.vertices;
     size_t trees = pieces.parent.size() / vertices;
     std::vector<int32_t> height;
@@ -55,10 +54,8 @@ std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& 
         arrived.push_back({static_cast<int32_t>(piece), root[pieces.tree[piece]]});
     std::vector<int32_t> round(pieces.tree.size() * vertices, -1);
     std::vector<int64_t> left;
-    std::mt19937_64 random(seed);
     size_t open = 0;
     for (int32_t now = 0;; ++now) {
-        if (seed) std::shuffle(arrived.begin(), arrived.end(), random);
         for (const Waiting& one : arrived) {
             size_t row = static_cast<size_t>(pieces.tree[one.piece]) * vertices;
             for (int32_t child : children[row + one.vertex]) {

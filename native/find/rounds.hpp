@@ -19,7 +19,7 @@ struct Pieces {
 };
 
 // The round in which every piece comes to every vertex (pieces × vertices; -1 at its root): greedily, the piece that
-// must leave earliest to be everywhere when it is due first. `seed` decides between equals.
-std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& stop);
+// must leave earliest to be everywhere when it is due first.
+std::vector<int32_t> rounds_of(const Pieces& pieces, const Stop& stop);
 
 }  // namespace allfold::find

@@ -172,7 +172,18 @@ def rounds_of(
     offsets: Any,
     links: Any,
     capacity: Any,
-    seed: int,
     seconds: float,
     /,
 ) -> Any | None: ...
+def spread(
+    ranks: int,
+    source: Any,
+    destination: Any,
+    offsets: Any,
+    links: Any,
+    capacity: Any,
+    holder: Any,
+    seed: int,
+    seconds: float,
+    /,
+) -> tuple[Any, Any, Any, Any] | None: ...

@@ -97,7 +97,7 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | No
     in_all = float((crossing / capacity[used]).max())
     first = np.repeat(np.cumsum(many) - many, many)
     due = ((np.arange(len(tree)) - first + 1) / np.repeat(many, many) * in_all * pace).astype(np.int32)
-    rounds = _native.rounds_of(ranks, tree.astype(np.int32), due, parent, offsets, routes.links, capacity, 0, task.left)
+    rounds = _native.rounds_of(ranks, tree.astype(np.int32), due, parent, offsets, routes.links, capacity, task.left)
     return None if rounds is None else _stage(forest, tree, rounds)
 
 

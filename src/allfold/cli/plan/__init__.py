@@ -30,8 +30,8 @@ from .measured import write_measured
 SUMMARY = """\
 Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
 how far it is from the lower bound. The fastest comes first (of those within one per cent, the one with the fewest message
-starts). A topology is a JSON file (allfold topo --emit writes one) or a name: one_host, hosts, ring, torus, fat_tree,
-dragonfly, dgx_h100, ethernet_cloud, laptop. Parameters follow a colon:
+starts). A topology is a JSON file (allfold topo --emit writes one) or a name: one_host, hosts, ring, torus, mesh, hypercube,
+fat_tree, dragonfly, dgx1, dgx2, dgx_a100, dgx_h100, mi250, ndv2, ethernet_cloud, laptop. Parameters follow a colon:
 fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the model."""
 
 _EPILOG = """\
