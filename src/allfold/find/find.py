@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 
 from ..collectives import Collective, find_collective, suggest
@@ -22,11 +23,13 @@ from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import verify
 from .found import Found, Progress, Task
-from .throughput import throughput
+from .greedy import fits as fits_greedy
+from .greedy import greedy
+from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {"throughput": throughput}
+METHODS: dict[str, Method] = {"throughput": throughput, "greedy": greedy}
 
 
 def find(
@@ -69,8 +72,11 @@ def find(
     best: tuple[Schedule, Cost, str] | None = None
     complete = True
     try:
-        for name in _chosen(task, method):
-            for schedule in METHODS[name](task):
+        chosen = _chosen(task, method)
+        for place, name in enumerate(chosen):
+            # Of the time that is left, a method leaves half to those after it.
+            part = task.left / 2 if place < len(chosen) - 1 else task.left
+            for schedule in METHODS[name](replace(task, deadline=time.monotonic() + part)):
                 priced = cost(schedule, topology, task.size)
                 task.prices.append(priced.time)
                 if best is None or priced.time < best[1].time:
@@ -107,7 +113,11 @@ def find(
 def _chosen(task: Task, method: str) -> list[str]:
     """The methods to try, in this order."""
     if method == "auto":
-        return list(METHODS)
+        fitting = {"throughput": task.collective in SENSES, "greedy": fits_greedy(task)}
+        chosen = [name for name, fits in fitting.items() if fits]
+        if not chosen:
+            raise UsageError(f"no method finds {task.collective} between {task.ranks} ranks")
+        return chosen
     if method not in METHODS:
         raise UsageError(f"unknown method {method!r}; {suggest(method, ['auto', *METHODS])}")
     return [method]
