@@ -46,7 +46,7 @@ example:
 
 exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
 
-_MOST_PLANNED = 64  # ranks; up to here the built-in algorithms are priced for comparison
+_MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import verify
+from .built_in import MOST_RANKS, built_in
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
@@ -29,7 +30,7 @@ from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {"throughput": throughput, "greedy": greedy}
+METHODS: dict[str, Method] = {"throughput": throughput, "greedy": greedy, "built_in": built_in}
 
 
 def find(
@@ -113,7 +114,11 @@ def find(
 def _chosen(task: Task, method: str) -> list[str]:
     """The methods to try, in this order."""
     if method == "auto":
-        fitting = {"throughput": task.collective in SENSES, "greedy": fits_greedy(task)}
+        fitting = {
+            "throughput": task.collective in SENSES,
+            "greedy": fits_greedy(task),
+            "built_in": task.ranks <= MOST_RANKS,
+        }
         chosen = [name for name, fits in fitting.items() if fits]
         if not chosen:
             raise UsageError(f"no method finds {task.collective} between {task.ranks} ranks")
