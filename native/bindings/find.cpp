@@ -34,6 +34,21 @@ nb::object tightest_cut(int32_t vertices, Input<int32_t> tail, Input<int32_t> he
     return nb::make_tuple(cut->weight, cut->capacity, as_array(std::move(cut->inside), 1, vertices));
 }
 
+nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
+                      Input<int64_t> weight, Input<int32_t> sinks, int64_t wanted, double seconds) {
+    find::Graph graph = graph_of(vertices, tail, head, capacity);
+    std::vector<int64_t> weights = copied(weight);
+    std::vector<int32_t> ends = copied(sinks);
+    if (weights.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a weight for every vertex");
+    check_indices(ends, vertices, "a sink that is not a vertex");
+    auto cuts = interruptible(
+        seconds, [&](const find::Stop& stop) { return find::cuts_below(graph, weights, ends, wanted, stop); });
+    if (!cuts) return nb::none();
+    std::vector<uint8_t> inside;
+    for (const auto& cut : *cuts) inside.insert(inside.end(), cut.begin(), cut.end());
+    return as_array(std::move(inside), cuts->size(), vertices);
+}
+
 nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
                     Input<int64_t> wanted, double seconds) {
     find::Graph graph = graph_of(vertices, tail, head, capacity);
@@ -67,12 +82,15 @@ nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head
                           as_array(std::move(parent), many, vertices));
 }
 
-nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> parent, Input<int64_t> offsets,
-                     Input<int32_t> links, Input<int64_t> capacity, uint64_t seed, double seconds) {
-    find::Pieces pieces{vertices, copied(tree), copied(parent), copied(offsets), copied(links), copied(capacity)};
+nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, Input<int32_t> parent,
+                     Input<int64_t> offsets, Input<int32_t> links, Input<int64_t> capacity, double seconds) {
+    find::Pieces pieces{vertices,        copied(tree),  copied(due),     copied(parent),
+                        copied(offsets), copied(links), copied(capacity)};
     if (vertices < 1 || pieces.parent.size() % vertices || pieces.offsets.size() != pieces.parent.size() + 1)
         throw EngineError(Fault::usage, "rounds: a parent and a route for every vertex of every tree");
     check_indices(pieces.tree, static_cast<int64_t>(pieces.parent.size() / vertices), "a piece of no tree");
+    check_indices(pieces.due, 1 << 24, "a piece that is due before the start, or too late");
+    if (pieces.due.size() != pieces.tree.size()) throw EngineError(Fault::usage, "a due round for every piece");
     check_indices(pieces.links, static_cast<int64_t>(pieces.capacity.size()), "a link that is not there");
     for (size_t cell = 0; cell < pieces.parent.size(); ++cell)
         if (pieces.parent[cell] < -1 || pieces.parent[cell] >= vertices ||
@@ -81,7 +99,7 @@ nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> paren
     if (static_cast<size_t>(pieces.offsets.back()) > pieces.links.size())
         throw EngineError(Fault::usage, "rounds: a route that is not there");
     size_t many = pieces.tree.size();
-    auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, seed, stop); });
+    auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, stop); });
     if (!rounds) return nb::none();
     return as_array(std::move(*rounds), many, vertices);
 }
@@ -90,6 +108,7 @@ nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> paren
 
 void bind_find(nb::module_& module) {
     module.def("tightest_cut", &tightest_cut);
+    module.def("cuts_below", &cuts_below);
     module.def("can_pack", &can_pack);
     module.def("pack_trees", &pack_trees);
     module.def("rounds_of", &rounds_of);

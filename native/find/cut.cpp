@@ -4,6 +4,8 @@
 #include "find/cut.hpp"
 
 #include <numeric>
+#include <set>
+#include <utility>
 
 namespace allfold::find {
 
@@ -71,6 +73,25 @@ Cut tightest_cut(const Graph& graph, const std::vector<int64_t>& weight, const s
         if (stop()) throw Stopped{};
     }
     return best;
+}
+
+std::vector<std::vector<uint8_t>> cuts_below(const Graph& graph, const std::vector<int64_t>& weight,
+                                             const std::vector<int32_t>& sinks, int64_t wanted, const Stop& stop) {
+    FlowGraph flows(graph.vertices + 1);
+    for (size_t edge = 0; edge < graph.tail.size(); ++edge)
+        flows.add(graph.tail[edge], graph.head[edge], graph.capacity[edge]);
+    for (int32_t vertex = 0; vertex < graph.vertices; ++vertex)
+        if (weight[vertex]) flows.add(graph.vertices, vertex, weight[vertex]);
+    std::set<std::vector<uint8_t>> found;
+    for (int32_t sink : sinks) {
+        if (flows.flow(graph.vertices, sink, wanted) < wanted) {
+            std::vector<uint8_t> inside(graph.vertices);
+            for (int32_t vertex = 0; vertex < graph.vertices; ++vertex) inside[vertex] = flows.inside(vertex);
+            found.insert(std::move(inside));
+        }
+        if (stop()) throw Stopped{};
+    }
+    return {found.begin(), found.end()};
 }
 
 }  // namespace allfold::find

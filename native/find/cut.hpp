@@ -24,4 +24,8 @@ struct Cut {
 Cut tightest_cut(const Graph& graph, const std::vector<int64_t>& weight, const std::vector<int32_t>& sinks,
                  const Stop& stop);
 
+// The minimum cuts, each once, of all sinks that get less than `wanted` of what the vertices feed in by their weight.
+std::vector<std::vector<uint8_t>> cuts_below(const Graph& graph, const std::vector<int64_t>& weight,
+                                             const std::vector<int32_t>& sinks, int64_t wanted, const Stop& stop);
+
 }  // namespace allfold::find

@@ -1,7 +1,6 @@
 #include "find/rounds.hpp"
 
 #include <algorithm>
-#include <random>
 
 namespace allfold::find {
 
@@ -30,7 +29,7 @@ std::vector<int32_t> heights(const int32_t* parent, int32_t vertices) {
 
 }  // namespace
 
-std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& stop) {
+std::vector<int32_t> rounds_of(const Pieces& pieces, const Stop& stop) {
     int32_t vertices = pieces.vertices;
     size_t trees = pieces.parent.size() / vertices;
     std::vector<int32_t> height;
@@ -48,20 +47,19 @@ std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& 
         }
     }
     int32_t highest = height.empty() ? 0 : *std::max_element(height.begin(), height.end());
-    std::vector<std::vector<Waiting>> waiting(highest + 1);  // by height
+    int32_t latest = pieces.due.empty() ? 0 : *std::max_element(pieces.due.begin(), pieces.due.end());
+    std::vector<std::vector<Waiting>> waiting(latest + highest + 1);  // by when they must leave, the first first
     std::vector<Waiting> arrived;
     for (size_t piece = 0; piece < pieces.tree.size(); ++piece)
         arrived.push_back({static_cast<int32_t>(piece), root[pieces.tree[piece]]});
     std::vector<int32_t> round(pieces.tree.size() * vertices, -1);
     std::vector<int64_t> left;
-    std::mt19937_64 random(seed);
     size_t open = 0;
     for (int32_t now = 0;; ++now) {
-        if (seed) std::shuffle(arrived.begin(), arrived.end(), random);
         for (const Waiting& one : arrived) {
             size_t row = static_cast<size_t>(pieces.tree[one.piece]) * vertices;
             for (int32_t child : children[row + one.vertex]) {
-                waiting[height[row + child]].push_back({one.piece, child});
+                waiting[pieces.due[one.piece] + highest - height[row + child]].push_back({one.piece, child});
                 ++open;
             }
         }
@@ -69,8 +67,7 @@ std::vector<int32_t> rounds_of(const Pieces& pieces, uint64_t seed, const Stop& 
         if (!open) return round;
         if (stop()) throw Stopped{};
         left = pieces.capacity;
-        for (int32_t high = highest; high >= 0; --high) {
-            std::vector<Waiting>& row = waiting[high];
+        for (std::vector<Waiting>& row : waiting) {
             size_t kept = 0;
             for (const Waiting& one : row) {
                 size_t cell = static_cast<size_t>(pieces.tree[one.piece]) * vertices + one.vertex;

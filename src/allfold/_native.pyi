@@ -149,6 +149,17 @@ def tightest_cut(
     seconds: float,
     /,
 ) -> tuple[int, int, Any] | None: ...
+def cuts_below(
+    vertices: int,
+    tail: Any,
+    head: Any,
+    capacity: Any,
+    weight: Any,
+    sinks: Any,
+    wanted: int,
+    seconds: float,
+    /,
+) -> Any | None: ...
 def can_pack(vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /) -> bool | None: ...
 def pack_trees(
     vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, order: Any, seconds: float, /
@@ -156,11 +167,11 @@ def pack_trees(
 def rounds_of(
     vertices: int,
     tree: Any,
+    due: Any,
     parent: Any,
     offsets: Any,
     links: Any,
     capacity: Any,
-    seed: int,
     seconds: float,
     /,
 ) -> Any | None: ...

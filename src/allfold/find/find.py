@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import inf
 
 from ..collectives import Collective, find_collective, suggest
 from ..errors import UsageError
+from ..price.cost.bounds import lower_bounds
 from ..price.cost.cost import Cost, cost
 from ..price.cost.cuts import tightest_cut
 from ..price.cost.load import check_request
@@ -20,11 +22,15 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import verify
+from .built_in import MOST_RANKS, built_in
 from .found import Found, Progress, Task
+from .greedy import fits as fits_greedy
+from .greedy import greedy
+from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {}
+METHODS: dict[str, Method] = {"throughput": throughput, "greedy": greedy, "built_in": built_in}
 
 
 def find(
@@ -50,29 +56,37 @@ def find(
     ranks = topology.ranks if ranks is None else ranks
     topology.require(ranks)
     check_request(size, None)
+    root = _root(promise, root, ranks)
     task = Task(
         promise.name,
         topology,
         network_of(topology, ranks),
         ranks,
-        _root(promise, root, ranks),
+        root,
         int(size),
         _at_least_one("chunks", chunks),
         seed,
         started + _seconds(seconds),
         progress,
+        lower_bounds(promise.name, topology, ranks, size, root).time,
     )
     best: tuple[Schedule, Cost, str] | None = None
     complete = True
     try:
-        for name in _chosen(task, method):
-            for schedule in METHODS[name](task):
+        chosen = _chosen(task, method)
+        for place, name in enumerate(chosen):
+            # Of the time that is left, a method leaves half to those after it.
+            part = task.left / 2 if place < len(chosen) - 1 else task.left
+            for schedule in METHODS[name](replace(task, deadline=time.monotonic() + part)):
                 priced = cost(schedule, topology, task.size)
+                task.prices.append(priced.time)
                 if best is None or priced.time < best[1].time:
                     best = schedule, priced, name
                     task.say(f"{name}: {priced.time / priced.bounds.time if priced.bounds.time else 1:.3f} × the bound")
-                if not task.left:
+                if not task.left or task.good:
                     break
+            if task.good:
+                break
     except KeyboardInterrupt:
         if best is None:
             raise
@@ -100,7 +114,15 @@ def find(
 def _chosen(task: Task, method: str) -> list[str]:
     """The methods to try, in this order."""
     if method == "auto":
-        return list(METHODS)
+        fitting = {
+            "throughput": task.collective in SENSES,
+            "greedy": fits_greedy(task),
+            "built_in": task.ranks <= MOST_RANKS,
+        }
+        chosen = [name for name, fits in fitting.items() if fits]
+        if not chosen:
+            raise UsageError(f"no method finds {task.collective} between {task.ranks} ranks")
+        return chosen
     if method not in METHODS:
         raise UsageError(f"unknown method {method!r}; {suggest(method, ['auto', *METHODS])}")
     return [method]

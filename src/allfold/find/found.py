@@ -15,6 +15,8 @@ from ..schedule import Schedule
 
 Progress = Callable[[str], None]
 
+_GOOD, _MANY, _GOOD_FOR_MANY = 1.0095, 100, 1.011  # segments are only chosen to 1 %
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -33,6 +35,10 @@ class Task:
     deadline: float = float("inf")
     """By `time.monotonic`. A method ends by itself soon after it."""
     progress: Progress | None = None
+    bound: float = 0.0
+    """Seconds that nothing can beat."""
+    prices: list[float] = field(default_factory=list)
+    """What the schedules that were yielded so far cost, the last one last: a method may go by it."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What a method has to say besides schedules, as plain data: `Found.notes`."""
 
@@ -40,6 +46,12 @@ class Task:
     def left(self) -> float:
         """Seconds until the deadline; never negative."""
         return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def good(self) -> bool:
+        """Whether what was found is so close to the bound that looking further is not worth it."""
+        enough = _GOOD if self.ranks <= _MANY else _GOOD_FOR_MANY
+        return bool(self.prices) and min(self.prices) <= self.bound * enough
 
     def say(self, sentence: str) -> None:
         if self.progress is not None:

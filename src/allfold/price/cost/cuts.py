@@ -135,11 +135,12 @@ def whole_numbers(bandwidth: NDArray[np.float64]) -> NDArray[np.int64]:
     if not len(bandwidth):
         return np.zeros(0, np.int64)
     if (bandwidth < 2**62).all() and (bandwidth == np.round(bandwidth)).all():
-        exact = bandwidth.astype(np.int64)
+        exact: NDArray[np.int64] = bandwidth.astype(np.int64)
         exact //= np.gcd.reduce(exact)
         if exact.max() <= _FINEST:
             return exact
-    return np.maximum(1, np.round(bandwidth / bandwidth.max() * _FINEST)).astype(np.int64)
+    rounded: NDArray[np.int64] = np.maximum(1, np.round(bandwidth / bandwidth.max() * _FINEST)).astype(np.int64)
+    return rounded
 
 
 def worst_set(
@@ -153,4 +154,5 @@ def worst_set(
     """Of all sets of vertices that lack a sink, the one with the most weight per capacity of the edges that leave it."""
     found = _native.tightest_cut(vertices, tail, head, capacity, weight, sinks, inf)
     assert found is not None  # no time limit
-    return found[2][0].astype(bool)
+    inside: NDArray[np.bool_] = found[2][0].astype(bool)
+    return inside

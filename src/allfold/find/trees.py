@@ -1,0 +1,110 @@
+"""Trees that use the rates between ranks up: k per root, each for a k-th of what the root has to spread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _native
+from .found import Task
+from .rates import Rates
+
+MOST_TREES = 64  # per root that are tried
+_LARGE = 256  # ranks; beyond, testing whether trees exist takes longer than trying
+_ROUNDING = 1e-6
+_FEW = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Tree i hangs from `root[i]` and stands for `times[i]` trees; `parent[i, rank]` is −1 at its root."""
+
+    rates: Rates
+    per_root: int
+    root: NDArray[np.int32]
+    times: NDArray[np.int64]
+    parent: NDArray[np.int32]
+    loss: float
+    """How much slower so few trees per root make it: 1 is not at all."""
+
+    @cached_property
+    def depth(self) -> NDArray[np.int32]:
+        """How many edges lie between every rank and the root, by tree."""
+        depth = np.where(self.parent < 0, 0, -1).astype(np.int32)
+        level, rows = 0, np.arange(len(self.root))[:, None]
+        while (depth < 0).any():
+            above = depth[rows, np.maximum(self.parent, 0)] == level
+            depth[above & (depth < 0)] = level + 1
+            level += 1
+        return depth
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """So many trees per root, the capacities to pack them in, and how much slower so few of them make it."""
+
+    per_root: int
+    loss: float
+    capacity: NDArray[np.int64]
+
+
+def forest_of(task: Task, rates: Rates, number: Number, seed: int = 0) -> Forest | None:
+    """The trees, packed root by root in an order that the seed decides; None if time ran out, or rounding left none."""
+    order = np.flatnonzero(rates.weight).astype(np.int32)
+    if seed:
+        order = np.random.default_rng(seed).permutation(order)
+    graph = rates.source, rates.destination, number.capacity
+    packed = _native.pack_trees(rates.ranks, *graph, rates.weight * number.per_root, order, task.left)
+    if packed is None or not packed[0].size:
+        return None
+    return Forest(rates, number.per_root, packed[0][0], packed[1][0], packed[2], number.loss)
+
+
+def numbers_of(task: Task, rates: Rates) -> list[Number]:
+    """Numbers of trees per root with what they lose and the capacities to pack them in; the best few."""
+    if task.chunks is not None:
+        numbers = [task.chunks]
+    elif rates.ranks > _LARGE:
+        numbers = [1, 2, 3, 4]
+    else:
+        numbers = list(range(1, MOST_TREES + 1))
+    found: list[Number] = []
+    for many in numbers:
+        wished = rates.rate * many
+        whole = np.round(wished)
+        if (np.abs(wished - whole) < _ROUNDING * many).all():
+            found.append(Number(many, 1.0, whole.astype(np.int64)))
+            break
+        if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
+            found.append(_least(rates, many))
+        if not task.left:
+            break
+    if not found:  # nothing is whole: the smallest number, with every rate rounded up
+        found.append(Number(1, 1.0, np.ceil(rates.rate - _ROUNDING).astype(np.int64)))
+    # More trees must be worth it: they are more chunks, and deeper. Besides the best, half as many or fewer may do.
+    found.sort(key=lambda one: one.loss * (1 + 0.0005 * one.per_root))
+    fewer = [one for one in found if one.per_root * 2 <= found[0].per_root]
+    exact = [one for one in found[1:] if one.loss == 1 and one.per_root <= _FEW]
+    return [found[0], *exact, *fewer[:1]]
+
+
+def _least(rates: Rates, many: int) -> Number:
+    """The least factor for the rates so that, rounded down, they still carry `many` trees per root."""
+
+    def capacity(factor: float) -> NDArray[np.int64]:
+        return np.floor(rates.rate * many * factor + _ROUNDING).astype(np.int64)
+
+    def enough(factor: float) -> bool:
+        graph = rates.source, rates.destination, capacity(factor)
+        return bool(_native.can_pack(rates.ranks, *graph, rates.weight * many, float("inf")))
+
+    low, high = 1.0, 1.0
+    while not enough(high):
+        low, high = high, high * 1.1 if high < 2 else high * 2
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return Number(many, high, capacity(high))
