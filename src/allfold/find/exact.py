@@ -9,6 +9,7 @@ model of SCCL: Cai et al., PPoPP 2021, who give it to an SMT solver.)
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +82,7 @@ def exists(among: Neighbours, holder: NDArray[np.int32], steps: int, rounds: int
     program.add(np.zeros(steps, np.int64), many + np.arange(steps), np.ones(steps), [-np.inf], [float(rounds)])
     lower, upper = np.zeros(many + steps), np.ones(many + steps)
     lower[many:], upper[many:] = 1, rounds - steps + 1
-    found = _in_a_thread(
+    found = beside(
         lambda: optimize.milp(
             np.zeros(many + steps),
             constraints=program.constraint(optimize),
@@ -188,7 +189,7 @@ def _within_capacity(rows: _Rows, among: Neighbours, steps: int, pair: Ints, ste
     )
 
 
-def _in_a_thread(work: Any) -> Any:
+def beside(work: Callable[[], Any]) -> Any:
     """The solver does not look for Ctrl-C. So it runs beside the thread that does, and is left behind if that is asked."""
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(work()), daemon=True)
