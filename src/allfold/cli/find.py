@@ -134,7 +134,7 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     if stock:
         yield f"  beside   {stock}"
     ended = "" if found.complete else "; it was ended early, and more time may find a better one"
-    yield f"  search   {found.method}, {found.seconds:.2f} s, and proved{ended}"
+    yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
 
 
 def _why(found: Found) -> str:

@@ -96,6 +96,8 @@ def find(
             f"{method} found no schedule for {promise.name} between {ranks} ranks of {topology.name} in {seconds:g} s"
         )
     schedule, priced, name = best
+    searched = time.monotonic()
+    complete = complete and task.left > 0
     task.say("proving it")
     verify(schedule)
     cut = tightest_cut(promise.name, task.network, task.root)
@@ -105,8 +107,9 @@ def find(
         priced.bounds.time,
         cut,
         name,
-        time.monotonic() - started,
-        complete and task.left > 0,
+        searched - started,
+        time.monotonic() - searched,
+        complete,
         dict(task.notes),
     )
 
