@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import UsageError
 from ..schedule import Schedule
+from .all_to_all import MOST_RANKS, all_to_all
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
 from .spreading import COLLECTIVES, Rounds, phases, schedule_of
@@ -30,12 +31,17 @@ _PER_RANK = 24
 
 
 def fits(task: Task) -> bool:
+    if task.collective == "all_to_all":
+        return task.ranks <= MOST_RANKS
     return task.collective in COLLECTIVES and task.ranks * task.ranks <= _MOST_MOVES
 
 
 def greedy(task: Task) -> Iterator[Schedule]:
+    if task.collective == "all_to_all":
+        yield from all_to_all(task)
+        return
     if task.collective not in COLLECTIVES:
-        known = ", ".join(COLLECTIVES)
+        known = ", ".join([*COLLECTIVES, "all_to_all"])
         raise UsageError(f"the greedy method finds {known}, not {task.collective}")
     if not fits(task):
         raise UsageError(f"{task.ranks} ranks are too many for the greedy method: {task.ranks**2:,} moves or more")

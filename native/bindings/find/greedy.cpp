@@ -1,7 +1,7 @@
 // The greedy search of `allfold.find`.
-#include "bindings/bindings.hpp"
-#include "bindings/find.hpp"
 #include "find/greedy.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/find/find.hpp"
 
 namespace allfold {
 

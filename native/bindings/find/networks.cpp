@@ -1,5 +1,5 @@
 // What `allfold.find` needs in a hurry: cuts, trees and rounds of networks.
-#include "bindings/find.hpp"
+#include "bindings/find/find.hpp"
 
 #include "bindings/bindings.hpp"
 #include "find/cut.hpp"
