@@ -134,11 +134,13 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     if stock:
         yield f"  beside   {stock}"
     ended = "" if found.complete else "; it was ended early, and more time may find a better one"
-    yield f"  search   {found.method}, {found.seconds:.2f} s, and proved{ended}"
+    yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
 
 
 def _why(found: Found) -> str:
     least = found.cost.bounds
+    if found.bound > least.time:
+        return "no way to share the links among all pairs of ranks is faster"
     if least.latency >= max(least.bandwidth, least.reduction):
         return "word cannot reach all ranks sooner"
     if least.reduction > least.bandwidth:
@@ -149,12 +151,10 @@ def _why(found: Found) -> str:
 
 def _stock(found: Found, topology: Topology) -> str | None:
     """The best built-in algorithm at this size."""
-    if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time:
+    if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time or found.method == "built_in":
         return None
     best = Planner(found.schedule.collective, topology, found.schedule.ranks).plan(found.cost.size).winner
-    return (
-        f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {best.ratio:.4g} times the least"
-    )
+    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {best.time / found.bound:.4g} times the least"
 
 
 def _write_frontier(found: Found, color: bool | None) -> None:

@@ -26,11 +26,14 @@ from .built_in import MOST_RANKS, built_in
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
+from .steps import fits as fits_steps
+from .steps import steps
 from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {"throughput": throughput, "greedy": greedy, "built_in": built_in}
+METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+_FEW = 16  # ranks; beyond, the exact search for steps takes too long to be tried unasked
 
 
 def find(
@@ -70,62 +73,88 @@ def find(
         progress,
         lower_bounds(promise.name, topology, ranks, size, root).time,
     )
-    best: tuple[Schedule, Cost, str] | None = None
+    search = _Search(task, method)
     complete = True
     try:
-        chosen = _chosen(task, method)
-        for place, name in enumerate(chosen):
-            # Of the time that is left, a method leaves half to those after it.
-            part = task.left / 2 if place < len(chosen) - 1 else task.left
-            for schedule in METHODS[name](replace(task, deadline=time.monotonic() + part)):
-                priced = cost(schedule, topology, task.size)
-                task.prices.append(priced.time)
-                if best is None or priced.time < best[1].time:
-                    best = schedule, priced, name
-                    task.say(f"{name}: {priced.time / priced.bounds.time if priced.bounds.time else 1:.3f} × the bound")
-                if not task.left or task.good:
-                    break
-            if task.good:
-                break
+        search.run()
     except KeyboardInterrupt:
-        if best is None:
+        if search.best is None:
             raise
         complete = False
-    if best is None:
+    if search.best is None:
+        why = "".join(f"; {name}: {reason}" for name, reason in task.notes.get("left_out", {}).items())
         raise UsageError(
-            f"{method} found no schedule for {promise.name} between {ranks} ranks of {topology.name} in {seconds:g} s"
+            f"{method} found no schedule for {promise.name} between {ranks} ranks of {topology.name} in {seconds:g} s{why}"
         )
-    schedule, priced, name = best
+    schedule, priced, name = search.best
+    searched = time.monotonic()
+    complete = complete and task.left > 0
     task.say("proving it")
     verify(schedule)
-    cut = tightest_cut(promise.name, task.network, task.root)
     return Found(
         schedule,
         priced,
-        priced.bounds.time,
-        cut,
+        max(priced.bounds.time, task.notes.get("flow_bound", 0.0)),
+        tightest_cut(promise.name, task.network, task.root),
         name,
-        time.monotonic() - started,
-        complete and task.left > 0,
+        searched - started,
+        time.monotonic() - searched,
+        complete,
         dict(task.notes),
     )
 
 
-def _chosen(task: Task, method: str) -> list[str]:
-    """The methods to try, in this order."""
-    if method == "auto":
+class _Search:
+    """The methods one after the other, and the cheapest schedule so far."""
+
+    def __init__(self, task: Task, method: str) -> None:
+        if method not in ("auto", *METHODS):
+            raise UsageError(f"unknown method {method!r}; {suggest(method, ['auto', *METHODS])}")
+        self.task, self.method = task, method
+        self.best: tuple[Schedule, Cost, str] | None = None
+
+    def run(self) -> None:
+        if self.method != "auto":
+            self._try(self.method, self.task)
+            return
+        chosen = self._fitting()
+        for place, name in enumerate(chosen):
+            if self.task.good or not self.task.left:
+                return
+            if name == "steps" and self.best is not None and not _waits(self.best[1]):
+                continue
+            # Of the time that is left, a method leaves half to those after it.
+            part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
+            try:
+                self._try(name, replace(self.task, deadline=time.monotonic() + part))
+            except UsageError as error:  # another may do
+                self.task.notes.setdefault("left_out", {})[name] = str(error)
+
+    def _fitting(self) -> list[str]:
+        """The methods that suit the task: for many bytes first, then for few."""
+        task = self.task
         fitting = {
             "throughput": task.collective in SENSES,
             "greedy": fits_greedy(task),
             "built_in": task.ranks <= MOST_RANKS,
+            "steps": task.ranks <= _FEW and fits_steps(task),
         }
-        chosen = [name for name, fits in fitting.items() if fits]
-        if not chosen:
-            raise UsageError(f"no method finds {task.collective} between {task.ranks} ranks")
-        return chosen
-    if method not in METHODS:
-        raise UsageError(f"unknown method {method!r}; {suggest(method, ['auto', *METHODS])}")
-    return [method]
+        return [name for name, fits in fitting.items() if fits]
+
+    def _try(self, name: str, task: Task) -> None:
+        for schedule in METHODS[name](task):
+            priced = cost(schedule, task.topology, task.size)
+            task.prices.append(priced.time)
+            if self.best is None or priced.time < self.best[1].time:
+                self.best = schedule, priced, name
+                task.say(f"{name}: {priced.time / task.bound if task.bound else 1:.3f} × the bound")
+            if not task.left or (self.method == "auto" and task.good):
+                return
+
+
+def _waits(best: Cost) -> bool:
+    """Whether much of the time is waiting, so that fewer steps may be faster."""
+    return best.parts["startup"] + best.parts["latency"] > 0.1 * best.time
 
 
 def _root(promise: Collective, root: int | None, ranks: int) -> int | None:

@@ -71,7 +71,8 @@ class Found:
     """What the bound comes from, if it comes from a cut."""
     method: str
     seconds: float
-    """How long the search took."""
+    """How long the search took; then, how long the proof."""
+    proving: float
     complete: bool = True
     """Whether the search came to its end: not if time ran out, or if it was interrupted."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -102,6 +103,7 @@ class Found:
             "cut": None if self.cut is None else self.cut.to_json(),
             "method": self.method,
             "seconds": self.seconds,
+            "proving": self.proving,
             "complete": self.complete,
             "notes": self.notes,
             "cost": self.cost.to_json(),

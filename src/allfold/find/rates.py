@@ -10,6 +10,7 @@ gets its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,15 @@ from .found import Task
 Index = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
-MOST_PAIRS = 1056  # with a variable each: 33 ranks
+MOST_PAIRS = 272  # with a variable each: 17 ranks
 _SCALE = 2**24  # of capacities in flows
 _CLOSE = 1e-6
+_MOST_SECONDS = 10.0  # for one linear program
 _HALF = {True: "reduce_scatter", False: "all_gather"}  # of an all_reduce
+
+
+class TooLong(UsageError):
+    """There is not enough time to share the links among pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +67,10 @@ def rates_of(task: Task, collects: bool) -> list[Rates]:
     least = 0.0 if cut is None else cut.time(float(weight.sum()))
     if task.ranks * (task.ranks - 1) > MOST_PAIRS or regular.time <= least * (1 + _CLOSE):
         return [regular]
-    free = _shared(task, weight, collects, by_class=False)
-    return [regular] if regular.time <= free.time * (1 + _CLOSE) else [free, regular]
+    with suppress(TooLong):
+        free = _shared(task, weight, collects, by_class=False)
+        return [regular] if regular.time <= free.time * (1 + _CLOSE) else [free, regular]
+    return [regular]
 
 
 def _direct(task: Task, weight: NDArray[np.int64], collects: bool) -> Rates:
@@ -169,7 +177,11 @@ class _Program:
             least = np.concatenate([np.zeros(len(self.links)), -needed, np.zeros(kinds)])
             most = None if time is None else time * (1 + 1e-9)
             limits = [(0, None)] * kinds + [(0, most)] + [(0, 1)] * kinds
-            answer = linprog(first if time is None else second, above, least, bounds=limits)
+            # A program that takes long is one that is not worth it: trees of the shares before may do.
+            most_seconds = {"time_limit": min(task.left / 2, _MOST_SECONDS)}
+            answer = linprog(first if time is None else second, above, least, bounds=limits, options=most_seconds)
+            if answer.status == 1:
+                raise TooLong(f"sharing the links of {task.topology.name} takes longer than the time that is left")
             if answer.x is None:
                 raise UsageError(f"sharing the links of {task.topology.name} failed: {answer.message}")
             shares = np.maximum(answer.x[:kinds], 0.0)
@@ -178,7 +190,7 @@ class _Program:
                     return shares, time / self.unit
                 time = float(answer.x[kinds])
             if not task.left:
-                raise UsageError(f"the time is over before the links of {task.topology.name} were shared; give more")
+                raise TooLong(f"the time is over before the links of {task.topology.name} were shared; give more")
 
     def _short(self, shares: Floats) -> NDArray[np.bool_]:
         rate = shares[self.kind]

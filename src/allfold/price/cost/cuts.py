@@ -93,7 +93,7 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
     else:
         weight, sinks = first, everyone[first == 0]
     spreads = collective in ("all_gather", "broadcast", "gather")
-    whole = int(weight.sum()) == 1
+    whole = collective in ("broadcast", "reduce", "all_reduce")
     found = [
         _worst(graph, weight, sinks, transposed, None if whole else ranks)
         for graph, transposed in ((network, False), (network.transposed(), True))
