@@ -24,6 +24,7 @@ from allfold.find.greedy import greedy
 from allfold.find.neighbours import Neighbours, neighbours_of
 from allfold.find.spreading import COLLECTIVES
 from allfold.find.steps import fits, frontier, least_rounds_per_chunk, steps
+from allfold.find.symmetry import renumberings
 from allfold.price import Topology, cost, find_topology
 from allfold.schedule import Schedule
 
@@ -204,6 +205,22 @@ def test_ctrl_c_ends_the_solver() -> None:
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         exists(among, everyones(16, 3), 5, 7, 4)
+
+
+def test_renumberings_change_no_capacity() -> None:
+    for text, many in (("dgx1", 4), ("ring:ranks=5", 5), ("mi250", 4), ("ndv2:nodes=2", 2), ("mesh:shape=2x3", 2)):
+        topology = find_topology(text)
+        among = neighbours_of(topology, topology.ranks)
+        speed = {
+            (int(a), int(b)): int(among.capacity[among.links[among.offsets[pair]]])
+            for pair, (a, b) in enumerate(zip(among.source, among.destination, strict=True))
+        }
+        found = renumberings(among)
+        assert len(found) == many
+        for one in found:
+            assert {(int(one[a]), int(one[b])): many for (a, b), many in speed.items()} == speed
+        assert len({int(one[0]) for one in found}) == many  # each brings rank 0 elsewhere
+    assert len(renumberings(neighbours_of(find_topology("dgx_a100:nodes=1"), 8))) == 1
 
 
 def test_what_it_cannot_do_gets_a_sentence() -> None:

@@ -31,8 +31,8 @@ _FINEST = 12
 """Chunks per rank that are tried if the bound can be met exactly with that many."""
 _MORE_STEPS = 3
 """Steps beyond the fewest that are tried."""
-_PER_POINT = 1.0
-"""Seconds that the solver has at least for one point; otherwise it has a sixth of what is left."""
+_PER_POINT, _MOST_PER_POINT = 1.0, 20.0
+"""Seconds that the solver has for one point, at least and at most; in between, a sixth of what is left."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point
 
     def try_it(point: Point) -> Answer:
         task.say(f"steps: {point.chunks} chunks per rank, {point.steps} steps, {point.rounds} rounds")
-        seconds = min(task.left, max(_PER_POINT, task.left / 6))
+        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6)))
         answer = exists(among, phase.holders(task, point.chunks), point.steps, point.rounds, seconds)
         note(point, answer.exists)
         return answer
@@ -120,15 +120,16 @@ def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point
         for each in chunks:
             low = max(many, _up(least * each))
             high = 2 * low + 2 * many * each if best is None else _up(best[0].ratio * each) - 1
-            rounds = high  # the easiest first: if even that does not exist, no better one does
+            # If even the easiest does not exist, no better one does. Only the bound itself is worth a try before that.
+            guesses = [low if low == least * each and many > fewest else high]
             while low <= high and task.left:
+                rounds = guesses.pop() if guesses else (low + high) // 2
                 point = Point(each, many, rounds)
                 answer = try_it(point)
                 if answer.exists:
                     best, high = (point, answer), rounds - 1
                 else:
                     low = rounds + 1
-                rounds = (low + high) // 2
         if best is not None and best[0].steps == many:
             yield best
         if not task.left or (best is not None and best[0].ratio <= least):
