@@ -1,10 +1,14 @@
 // One root after the other. First optimistically: level by level, over the edge with the most capacity left, and no
-// test at all. If a root gets stuck, once more with a test after every root that what remains is enough for the others;
-// a root whose easy trees fail the test gets its trees edge by edge, each edge tested (Bérczi and Frank's order).
+// test at all. If a root gets stuck, once more over wide edges first; and if that gets stuck too, with a test after
+// every root that what remains is enough for the others; a root whose easy trees fail the test gets its trees edge by
+// edge, each edge tested (Bérczi and Frank's order).
 #include "find/pack.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
+#include <queue>
+#include <tuple>
 #include <utility>
 
 namespace allfold::find {
@@ -26,12 +30,14 @@ class Packer {
             leaving_[graph.tail[edge]].push_back(static_cast<int32_t>(edge));
     }
 
-    std::vector<Tree> all(const std::vector<int32_t>& order) {
-        for (bool careful : {false, true}) {
+    std::vector<Tree> all(const std::vector<int32_t>& order, bool may_be_careful) {
+        for (Manner manner : {Manner::by_level, Manner::by_width, Manner::carefully}) {
+            bool careful = manner == Manner::carefully;
+            if (careful && (!may_be_careful || !can_pack(graph_, wanted_, stop_))) break;
             left_ = graph_.capacity;
             owed_ = wanted_;
             trees_.clear();
-            if (careful && !can_pack(graph_, wanted_, stop_)) return {};
+            by_width_ = manner == Manner::by_width;
             bool done = true;
             for (int32_t root : order) {
                 done = !owed_[root] || (careful ? add_carefully(root) : add_easily(root));
@@ -44,11 +50,13 @@ class Packer {
     }
 
   private:
+    enum class Manner { by_level, by_width, carefully };
+
     bool add_easily(int32_t root) {
         int64_t owed = std::exchange(owed_[root], 0), times = owed;
         while (owed) {
             times = std::min(times, owed);
-            if (grow(root, times)) {
+            if (by_width_ ? grow_by_width(root, times) : grow(root, times)) {
                 owed -= times;
             } else if (times == 1) {
                 return false;
@@ -80,6 +88,35 @@ class Packer {
         if (many < graph_.vertices) return false;
         for (int32_t edge : edge_of)
             if (edge >= 0) left_[edge] -= times;
+        trees_.push_back({root, times, std::move(parent)});
+        return true;
+    }
+
+    // A tree over the widest edges, near the root where they are about equal: a group of vertices with wide edges
+    // between them is entered once, and narrow edges into it are left to other trees.
+    bool grow_by_width(int32_t root, int64_t times) {
+        std::vector<int32_t> parent(graph_.vertices, -1), depth(graph_.vertices, -1), used;
+        std::priority_queue<std::tuple<int32_t, int32_t, int64_t, int32_t>> open;  // width, −depth, −turn, edge
+        int64_t turn = 0;
+        auto reach = [&](int32_t vertex, int32_t at) {
+            depth[vertex] = at;
+            for (int32_t edge : leaving_[vertex])
+                if (left_[edge] >= times && depth[graph_.head[edge]] < 0)
+                    open.emplace(static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(left_[edge]))), -at, --turn,
+                                 edge);
+        };
+        reach(root, 0);
+        while (!open.empty() && used.size() + 1 < static_cast<size_t>(graph_.vertices)) {
+            int32_t edge = std::get<3>(open.top());
+            open.pop();
+            int32_t head = graph_.head[edge];
+            if (depth[head] >= 0) continue;
+            parent[head] = graph_.tail[edge];
+            used.push_back(edge);
+            reach(head, depth[parent[head]] + 1);
+        }
+        if (used.size() + 1 < static_cast<size_t>(graph_.vertices)) return false;
+        for (int32_t edge : used) left_[edge] -= times;
         trees_.push_back({root, times, std::move(parent)});
         return true;
     }
@@ -165,6 +202,7 @@ class Packer {
     const std::vector<int64_t>& wanted_;
     std::vector<int64_t> owed_;  // trees that roots have not begun
     const Stop& stop_;
+    bool by_width_ = false;
     std::vector<std::vector<int32_t>> leaving_;
     std::vector<Tree> trees_;
 };
@@ -188,8 +226,8 @@ bool can_pack(const Graph& graph, const std::vector<int64_t>& wanted, const Stop
 }
 
 std::vector<Tree> pack_trees(const Graph& graph, const std::vector<int64_t>& wanted, const std::vector<int32_t>& order,
-                             const Stop& stop) {
-    return Packer(graph, wanted, stop).all(order);
+                             bool careful, const Stop& stop) {
+    return Packer(graph, wanted, stop).all(order, careful);
 }
 
 }  // namespace allfold::find

@@ -18,8 +18,9 @@ struct Tree {
 // Whether every vertex can get `wanted[r]` from every root r at the same time: the condition for the trees to exist.
 bool can_pack(const Graph& graph, const std::vector<int64_t>& wanted, const Stop& stop);
 
-// `wanted[r]` spanning trees from every vertex r, shallow ones as far as that is easily had. Empty if there are none.
+// `wanted[r]` spanning trees from every vertex r, shallow ones as far as that is easily had. Empty if there are none,
+// or if there are some but not `careful` packing gets stuck.
 std::vector<Tree> pack_trees(const Graph& graph, const std::vector<int64_t>& wanted, const std::vector<int32_t>& order,
-                             const Stop& stop);
+                             bool careful, const Stop& stop);
 
 }  // namespace allfold::find

@@ -60,14 +60,14 @@ nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, 
 
 // Trees as rows: roots, how many of each, and the parents of all vertices; None if time ran out, no rows if none exist.
 nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
-                      Input<int64_t> wanted, Input<int32_t> order, double seconds) {
+                      Input<int64_t> wanted, Input<int32_t> order, bool careful, double seconds) {
     find::Graph graph = graph_of(vertices, tail, head, capacity);
     std::vector<int64_t> roots = copied(wanted);
     std::vector<int32_t> turns = copied(order);
     if (roots.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a number for every vertex");
     check_indices(turns, vertices, "a root that is not a vertex");
-    auto trees =
-        interruptible(seconds, [&](const find::Stop& stop) { return find::pack_trees(graph, roots, turns, stop); });
+    auto trees = interruptible(
+        seconds, [&](const find::Stop& stop) { return find::pack_trees(graph, roots, turns, careful, stop); });
     if (!trees) return nb::none();
     std::vector<int32_t> root, parent;
     std::vector<int64_t> times;

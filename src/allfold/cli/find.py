@@ -34,15 +34,23 @@ file, as for allfold plan. Ctrl-C ends the search with the best so far. docs/fin
 _EPILOG = """\
 methods:
   throughput  spanning trees that keep the narrowest place busy all the time; for large buffers
-  steps       the fewest steps, exactly; for small networks and small buffers
+  steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
-  auto        those that suit the collective and the size of the network, one after the other
+  built_in    the best of the algorithms that allfold list lists
+  auto        those that suit the collective and the network, one after the other, until the least is nearly met
 
 example:
-  $ allfold find --collective all_gather --topology dgx1 --size 1GiB --save gather.json
-  $ allfold verify gather.json                      # and likewise plan, show, simulate, export and compare
-  $ allfold find --collective all_gather --topology dgx1 --without "0→1" --html page.html
-  $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --json
+  $ allfold find --collective all_gather --topology dgx1 --size 1GiB
+  all_gather of 1G between 8 ranks on dgx1
+    found    greedy_dgx1: 48 chunks, 7 steps, 224 messages
+    time     6.31 ms, 170.2 GB/s: 1.007 times the least
+    least    6.26 ms: ranks 1–7 can send no more than 150 GB/s to the rest: 4 links (rank 1 to rank 0, rank 4 to …
+    beside   direct, the best built-in algorithm here, 16.1 ms: 2.573 times the least
+    search   greedy, …
+
+  $ allfold find --collective all_gather --topology dgx1 --without "rank 1 to rank 0" --html page.html
+  $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
+  $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
 exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
 
@@ -154,7 +162,8 @@ def _stock(found: Found, topology: Topology) -> str | None:
     if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time or found.method == "built_in":
         return None
     best = Planner(found.schedule.collective, topology, found.schedule.ranks).plan(found.cost.size).winner
-    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {best.time / found.bound:.4g} times the least"
+    times = f"{best.time / found.bound:.4g} times the least"
+    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {times}"
 
 
 def _write_frontier(found: Found, color: bool | None) -> None:

@@ -6,6 +6,7 @@ task's deadline has passed. It need not price them.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -87,6 +88,7 @@ def find(
             f"{method} found no schedule for {promise.name} between {ranks} ranks of {topology.name} in {seconds:g} s{why}"
         )
     schedule, priced, name = search.best
+    schedule = replace(schedule, algorithm=re.sub(r"\W+", "_", schedule.algorithm))
     searched = time.monotonic()
     complete = complete and task.left > 0
     task.say("proving it")

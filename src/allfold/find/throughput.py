@@ -16,7 +16,7 @@ from ..schedule import Schedule
 from .emit import Stage, by_depth, in_rounds, schedule_of
 from .found import Task
 from .rates import Rates, rates_of
-from .trees import Forest, Number, forest_of, numbers_of
+from .trees import Forest, Number, forest_of, numbers_of, quick_forests
 
 SENSES = {
     "all_gather": (False,),
@@ -27,6 +27,7 @@ SENSES = {
 }
 """For every collective: which ways its stages run; True collects."""
 _MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have more
+_LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
 _ORDERS = 5
 _PACES = (0.5, 0.0)
 _WORTH = 0.998  # what the next cut must at least be times as expensive as the last
@@ -69,6 +70,12 @@ def _search(task: Task, collects: bool) -> Iterator[Stage]:
             best = task.prices[-1], way
 
     for rates in rates_of(task, collects):
+        if task.ranks > _LARGE:
+            for quick in quick_forests(task, rates):
+                task.say(f"packed {quick.per_root} trees per root, {quick.loss - 1:.1%} above the rates")
+                yield by_depth(quick)
+            if task.ranks > _LARGEST:
+                continue
         for number in numbers_of(task, rates):
             task.say(f"packing trees, {number.per_root} per root")
             forest = forest_of(task, rates, number)

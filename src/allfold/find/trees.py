@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,9 @@ MOST_TREES = 64  # per root that are tried
 _LARGE = 256  # ranks; beyond, testing whether trees exist takes longer than trying
 _ROUNDING = 1e-6
 _FEW = 16
+_MOST_FILLED = 200_000
+_QUICK = (1, 2, 4, 8, 16, 32)
+_FACTORS = (1.0, 1.005, 1.01, 1.02, 1.03, 1.05, 1.07, 1.1, 1.15, 1.2, 1.4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +55,53 @@ class Number:
     capacity: NDArray[np.int64]
 
 
-def forest_of(task: Task, rates: Rates, number: Number, seed: int = 0) -> Forest | None:
-    """The trees, packed root by root in an order that the seed decides; None if time ran out, or rounding left none."""
+def forest_of(task: Task, rates: Rates, number: Number, seed: int = 0, careful: bool = True) -> Forest | None:
+    """The trees, packed root by root in an order that the seed decides.
+
+    None if time ran out, if rounding left none, or if it was not `careful`, which takes long, and got stuck.
+    """
     order = np.flatnonzero(rates.weight).astype(np.int32)
     if seed:
         order = np.random.default_rng(seed).permutation(order)
     graph = rates.source, rates.destination, number.capacity
-    packed = _native.pack_trees(rates.ranks, *graph, rates.weight * number.per_root, order, task.left)
+    packed = _native.pack_trees(rates.ranks, *graph, rates.weight * number.per_root, order, careful, task.left)
     if packed is None or not packed[0].size:
         return None
     return Forest(rates, number.per_root, packed[0][0], packed[1][0], packed[2], number.loss)
+
+
+def quick_forests(task: Task, rates: Rates) -> Iterator[Forest]:
+    """For large networks: trees that are packed without a test, in rates that are a little too high until it works."""
+    for many in _QUICK if task.chunks is None else (task.chunks,):
+        for factor in _FACTORS:
+            number = Number(many, factor, _filled(task, rates, many, factor))
+            forest = forest_of(task, rates, number, careful=False)
+            if forest is not None:
+                yield forest
+                break
+
+
+def _filled(task: Task, rates: Rates, many: int, factor: float) -> NDArray[np.int64]:
+    """The rates rounded down; then, where all links of a pair's route have room for it, up again, the largest rest first."""
+    wished = rates.rate * many * factor
+    capacity = np.floor(wished + _ROUNDING).astype(np.int64)
+    rest = wished - capacity
+    ends = (rates.destination, rates.source) if rates.collects else (rates.source, rates.destination)
+    routes = task.topology.routes(*ends)
+    bandwidth = task.topology.bandwidth
+    load = np.bincount(routes.links, np.repeat(capacity, routes.lengths), len(bandwidth))
+    room = (rates.time * bandwidth * many * factor - load).tolist()
+    shuffled = np.random.default_rng(task.seed).permutation(len(rest))
+    order = shuffled[np.argsort(-np.round(rest[shuffled], 6), kind="stable")]
+    order = order[rest[order] > _ROUNDING][:_MOST_FILLED]
+    links, offsets = routes.links.tolist(), routes.offsets.tolist()
+    for pair in order.tolist():
+        route = links[offsets[pair] : offsets[pair + 1]]
+        if all(room[link] >= 1 - _ROUNDING for link in route):
+            capacity[pair] += 1
+            for link in route:
+                room[link] -= 1
+    return capacity
 
 
 def numbers_of(task: Task, rates: Rates) -> list[Number]:
