@@ -34,7 +34,7 @@ from .throughput import SENSES, throughput
 Method = Callable[[Task], Iterator[Schedule]]
 
 METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
-_FEW = 16  # ranks; beyond, the exact search for steps takes too long to be tried unasked
+_FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
 def find(
@@ -127,6 +127,7 @@ class _Search:
                 continue
             # Of the time that is left, a method leaves half to those after it.
             part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
+            part = min(part, _UNASKED) if name == "steps" else part
             try:
                 self._try(name, replace(self.task, deadline=time.monotonic() + part))
             except UsageError as error:  # another may do
