@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..price.topology.network import network_of
-from ..price.topology.routing import Grid
+from ..price.topology.routing import Graph, Grid
 from ..price.topology.topology import Topology
 
 Numbers = NDArray[np.int32]
@@ -102,6 +102,13 @@ def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
     source, destination = np.repeat(everyone, ranks), np.tile(everyone, ranks)
     other = source != destination
     source, destination = source[other], destination[other]
+    if isinstance(router, Graph):
+        passes = np.zeros(len(source), bool)
+        node = source
+        while (travels := node != destination).any():
+            node = np.where(travels, router.edge_end[router.step[node, destination]], node)
+            passes |= (node < ranks) & (node != destination)
+        return source[~passes], destination[~passes]
     network = network_of(topology, ranks)
     at_rank = np.zeros(len(topology.links) + 1, np.int64)
     at_rank[network.link] = network.head < ranks

@@ -2,8 +2,9 @@
 
 A schedule is a point (chunks, steps, rounds): with so many chunks per rank, so many steps, each as long as some whole
 number of rounds. It costs steps · latency and rounds/chunks · transfer, so for every number of steps the least rounds
-per chunk matter. They are looked for from the best conceivable ratio upwards, and every point that the solver refutes
-is listed as one that does not exist. The frontier ends where the ratio reaches the bound of the tightest cut.
+per chunk matter. Breadth-first broadcast gives a first ratio for the fewest steps. Then the solver is asked for better
+ones, and every point that it refutes is listed as one that does not exist (with so many chunks and steps, fewer rounds do
+not exist either). The frontier ends where the ratio reaches the bound of the tightest cut.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 
 from ..errors import UsageError
 from ..price.cost.cuts import worst_set
 from ..schedule import Schedule
-from .breadth_first import breadth_first
+from .breadth_first import breadth_first, spread
 from .exact import MOST_VARIABLES, Answer, exists, hops, require_scipy
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
-from .spreading import COLLECTIVES, Phase, phases, schedule_of
+from .spreading import COLLECTIVES, Phase, Rounds, phases, schedule_of
 
 _MOST_CHUNKS = 6
 """Chunks per rank that are tried, unless the bound needs more."""
@@ -29,8 +31,8 @@ _FINEST = 12
 """Chunks per rank that are tried if the bound can be met exactly with that many."""
 _MORE_STEPS = 3
 """Steps beyond the fewest that are tried."""
-_PER_POINT = 2.0
-"""Seconds that the solver has at least for one point; at most it has a fifth of what is left."""
+_PER_POINT, _MOST_PER_POINT = 1.0, 20.0
+"""Seconds that the solver has for one point, at least and at most; in between, a sixth of what is left."""
 
 
 @dataclass(frozen=True)
@@ -93,49 +95,85 @@ def frontier(task: Task) -> Iterator[Schedule]:
 
 
 def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point, Answer]]:
+    """For every number of steps, from the fewest on, the point with the least rounds per chunk, if that is new."""
     origins = phase.holders(task, 1)
     least = least_rounds_per_chunk(among, origins)
     fewest = int(hops(among)[origins].max(initial=0))
     tried: list[dict[str, int | bool | None]] = task.notes.setdefault("frontier", [])
-    best: Fraction | None = None
+
+    def try_it(point: Point) -> Answer:
+        task.say(f"steps: {point.chunks} chunks per rank, {point.steps} steps, {point.rounds} rounds")
+        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6)))
+        answer = exists(among, phase.holders(task, point.chunks), point.steps, point.rounds, seconds)
+        note(point, answer.exists)
+        return answer
+
+    def note(point: Point, there: bool | None) -> None:
+        row = {"chunks": point.chunks, "steps": point.steps, "rounds": point.rounds}
+        tried.append({**row, "exists": there})
+
+    chunks = _chunks(task, least)
+    best = _breadth_first(task, phase, among, fewest, chunks)
+    if best is not None:
+        note(best[0], True)
     for many in range(fewest, fewest + _MORE_STEPS + 1):
-        for point in _candidates(task, least, many):
-            if best is not None and point.ratio >= best:
-                break  # with more steps, and no better
-            if not task.left:
-                return
-            task.say(f"steps: {point.chunks} chunks per rank, {point.steps} steps, {point.rounds} rounds")
-            holder = phase.holders(task, point.chunks)
-            answer = exists(among, holder, point.steps, point.rounds, min(task.left, max(_PER_POINT, task.left / 5)))
-            row = {"chunks": point.chunks, "steps": point.steps, "rounds": point.rounds, "exists": answer.exists}
-            tried.append(row)
-            yield point, answer
-            if answer.exists:
-                best = point.ratio
-                break
-        if best is not None and best <= least:
+        for each in chunks:
+            low = max(many, _up(least * each))
+            high = 2 * low + 2 * many * each if best is None else _up(best[0].ratio * each) - 1
+            # If even the easiest does not exist, no better one does. Only the bound itself is worth a try before that.
+            guesses = [low if low == least * each and many > fewest else high]
+            while low <= high and task.left:
+                rounds = guesses.pop() if guesses else (low + high) // 2
+                point = Point(each, many, rounds)
+                answer = try_it(point)
+                if answer.exists:
+                    best, high = (point, answer), rounds - 1
+                else:
+                    low = rounds + 1
+        if best is not None and best[0].steps == many:
+            yield best
+        if not task.left or (best is not None and best[0].ratio <= least):
             return
 
 
-def _candidates(task: Task, least: Fraction, steps: int) -> list[Point]:
-    """Points that are not out of the question, the best rounds per chunk first."""
+def _breadth_first(
+    task: Task, phase: Phase, among: Neighbours, fewest: int, chunks: list[int]
+) -> tuple[Point, Answer] | None:
+    """The best point of the fewest steps that breadth-first broadcast finds; there may be better ones."""
+    best: tuple[Point, Answer] | None = None
+    for many in sorted(chunks):
+        found = spread(task, phase, neighbours_of(task.topology, task.ranks), many)
+        if found is None:
+            break
+        point = Point(many, fewest, rounds_of(among, found))
+        if best is None or point.ratio < best[0].ratio:
+            best = point, Answer(True, found)
+    return best
+
+
+def _chunks(task: Task, least: Fraction) -> list[int]:
+    """Chunks per rank to try; first those with which the bound may be met exactly."""
     if task.chunks is not None:
-        chunks = [task.chunks]
-    else:
-        exact = least.denominator
-        chunks = sorted({*range(1, _MOST_CHUNKS + 1), *([exact] if exact <= _FINEST else [])})
-    points = [
-        Point(many, steps, rounds)
-        for many in chunks
-        for first in (max(steps, -(-least.numerator * many // least.denominator)),)
-        for rounds in range(first, 2 * first + 2 * steps * many)
-    ]
-    # Of points with equal ratio the smallest: from it the others follow, by dividing chunks further.
-    smallest: dict[Fraction, Point] = {}
-    for point in points:
-        if point.ratio not in smallest or task.chunks is not None:
-            smallest[point.ratio] = point
-    return sorted(smallest.values(), key=lambda point: (point.ratio, point.chunks))
+        return [task.chunks]
+    exact = [least.denominator] if least.denominator <= _FINEST else []
+    return [*exact, *(many for many in range(1, _MOST_CHUNKS + 1) if many not in exact)]
+
+
+def _up(number: Fraction) -> int:
+    return -(-number.numerator // number.denominator)
+
+
+def rounds_of(among: Neighbours, rounds: Rounds) -> int:
+    """How many rounds the steps take: in each, as many as its busiest link needs."""
+    number = np.full((among.ranks, among.ranks), -1, np.int64)
+    number[among.source, among.destination] = np.arange(len(among.source))
+    pair = number[rounds.source, rounds.destination]
+    total = 0
+    for start, end in pairwise(rounds.starts.tolist()):
+        crossed = np.bincount(pair[start:end], minlength=len(among.source))
+        load = np.bincount(among.links, np.repeat(crossed, np.diff(among.offsets)), len(among.capacity))
+        total += int(np.ceil(load / among.capacity - 1e-9).max(initial=0))
+    return total
 
 
 def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int32]) -> Fraction:
@@ -147,7 +185,13 @@ def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int3
         inside = worst_set(among.ranks, among.source, among.destination, capacity, weight, everyone)
         leaves = inside[among.source] & ~inside[among.destination]
         return Fraction(int(weight[inside].sum()), int(capacity[leaves].sum()))
-    worst = Fraction(0)
+    # A link that all pairs cross, as a bus: everything that anybody gets crosses it.
+    crossed = np.bincount(among.links, minlength=len(among.capacity))
+    arrivals = len(origins) * (among.ranks - 1)
+    worst = max(
+        [Fraction(arrivals, int(among.capacity[link])) for link in np.flatnonzero(crossed == len(among.source))],
+        default=Fraction(0),
+    )
     pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
     entered = among.destination[pair]
     for rank in range(among.ranks):

@@ -33,16 +33,19 @@ _DGX1 = (
 def dgx1(nodes: int = 1) -> Topology:
     """DGX-1 systems: 8 V100 GPUs, each wired to four others by NVLink; a 100 Gb/s card for every two GPUs."""
     host = _hosts("dgx1", nodes, 8)
+    ranks = 8 * nodes
     cables = [cable for box in range(nodes) for cable in _dgx1(8 * box)]
-    for box in range(nodes) if nodes > 1 else ():
-        for number in range(4):
-            pair = (8 * box + 2 * number, 8 * box + 2 * number + 1)
-            for way in ("out", "in"):
-                cables += card(box, number, way, pair, 8 * nodes, 12.5e9, _NETWORK_HOP)
+    for pair in range(ranks // 2) if nodes > 1 else ():
+        for rank in (2 * pair, 2 * pair + 1):
+            cables += to_switch(rank, "PCIe switch", pair, ranks + pair, 16e9, 0.0)
+        for way in ("out", "in"):
+            cables += card(pair // 4, pair % 4, way, [ranks + pair], ranks + ranks // 2, 12.5e9, _NETWORK_HOP)
     source = (
-        f"{_DGX1}. Four ConnectX-4 of 100 Gb/s (NVIDIA DGX-1 system architecture), under a switch that never blocks"
+        f"{_DGX1}. Two GPUs and a ConnectX-4 of 100 Gb/s under a PCIe 3 switch with 16 lanes each (NVIDIA DGX-1 system "
+        "architecture), all cards under a switch that never blocks"
     )
-    return wired("dgx1", host, [None] if nodes > 1 else [], cables, 1.5e-6, 300e9, source)
+    switches = [*(pair // 4 for pair in range(ranks // 2)), None] if nodes > 1 else []
+    return wired("dgx1", host, switches, cables, 1.5e-6, 300e9, source)
 
 
 @named

@@ -52,17 +52,17 @@ def card(
     host: int,
     number: int,
     way: str,
-    ranks: Iterable[int],
-    node: int,
+    inside: Iterable[int],
+    switch: int,
     bandwidth: float,
     latency: float,
     leaf: int | None = None,
 ) -> list[Cable]:
-    """One direction of a network card that some ranks of a host share; `node` is the switch at its other end."""
+    """One direction of a network card, between ranks or a switch of a host, `inside`, and a switch of the network."""
     place: Place = {"host": host, "card": number, "way": way}
     if leaf is not None:
         place["leaf"] = leaf
-    edges = tuple((rank, node) if way == "out" else (node, rank) for rank in ranks)
+    edges = tuple((node, switch) if way == "out" else (switch, node) for node in inside)
     return [Cable(f"host {host} card {number} {way}", "nic", latency, bandwidth, place, edges)]
 
 

@@ -110,11 +110,29 @@ def _blocks(links: Links, kept: NDArray[np.bool_]) -> list[Block]:
 
 
 def _ways_round(topology: Topology, names: Sequence[str], kept: NDArray[np.bool_]) -> Graph:
-    """The fewest links between any two ranks, of those that are left.
+    """The fewest links between any two ranks, of those that are left."""
+    nodes, every = _edges(topology)
+    edges = [edge for edge in every if edge[2] == ABSENT or kept[edge[2]]]
+    try:
+        return fewest_hops(nodes, topology.ranks, edges)
+    except NoPath as error:
+        away = _not_reached(topology.ranks, error.start, edges)
+        gone = ", ".join(repr(name) for name in names)
+        raise UsageError(
+            f"topology {topology.name} without {gone}: {name_ranks(away)} cannot be reached from rank {error.start}"
+        ) from None
 
-    A route starts and ends with a port. In between it crosses the ports of a rank that it passes only if they are edges
-    of the network; that rank is then another node than the one where routes start and end.
+
+def _edges(topology: Topology) -> tuple[int, list[Edge]]:
+    """The number of nodes of the network, ranks first, and its edges without the ports where a route starts and ends.
+
+    In between it crosses the ports of a rank that it passes only if they are edges of the network; that rank is then
+    another node than the one where routes start and end.
     """
+    router = topology.router
+    if isinstance(router, Graph):
+        ends = zip(router.edge_start.tolist(), router.edge_end.tolist(), router.edge_link.tolist(), strict=True)
+        return len(router.step), list(ends)[:-1]  # the last one is no edge
     network = network_of(topology)
     passing: list[Edge] = []  # listed first, so that no route goes over the node where others end
     plain: list[Edge] = []
@@ -123,17 +141,9 @@ def _ways_round(topology: Topology, names: Sequence[str], kept: NDArray[np.bool_
             relay = network.vertices + link % topology.ranks
             passing.append((relay, head, link) if link < topology.ranks else (tail, relay, link))
             plain.append((tail, head, ABSENT))
-        elif kept[link]:
+        else:
             plain.append((tail, head, link))
-    nodes = network.vertices + (topology.ranks if passing else 0)
-    try:
-        return fewest_hops(nodes, topology.ranks, [*passing, *plain])
-    except NoPath as error:
-        away = _not_reached(topology.ranks, error.start, plain)
-        gone = ", ".join(repr(name) for name in names)
-        raise UsageError(
-            f"topology {topology.name} without {gone}: {name_ranks(away)} cannot be reached from rank {error.start}"
-        ) from None
+    return network.vertices + (topology.ranks if passing else 0), [*passing, *plain]
 
 
 def _not_reached(ranks: int, start: int, edges: Sequence[Edge]) -> list[int]:
