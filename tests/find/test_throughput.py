@@ -80,7 +80,7 @@ def test_rates_between_ranks_meet_the_cut(text: str, collects: bool) -> None:
     assert (load <= rates.time * topology.bandwidth * (1 + 1e-5)).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(topologies(8), st.sampled_from(list(SENSES)))
 def test_every_schedule_is_proved_and_none_beats_the_bound(topology: Topology, collective: str) -> None:
     found = af.find(collective, topology, size=2**20, method="throughput", seconds=20)
