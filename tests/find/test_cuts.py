@@ -11,6 +11,8 @@ from graphs import topologies, worst_of_all, written
 from hypothesis import given, settings
 
 from allfold.errors import UsageError
+from allfold.find.all_reduce_bound import least_all_reduce
+from allfold.find.found import Task
 from allfold.price import dgx_h100, find_topology, one_host, torus
 from allfold.price.cost.bounds import lower_bounds
 from allfold.price.cost.cuts import tightest_cut, whole_numbers
@@ -98,6 +100,29 @@ def test_all_reduce_is_bounded_by_what_each_side_must_send(topology) -> None:  #
     )
     together = Fraction(2 * (len(everyone) - 1)) / ports
     assert cut.time(1.0) == pytest.approx(float(max(one_side, together)), rel=1e-12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(topologies(6))
+def test_the_linear_program_bounds_all_reduce(topology) -> None:  # type: ignore[no-untyped-def]
+    network = network_of(topology)
+    task = Task("all_reduce", topology, network, topology.ranks, None, 2**20)
+    least = least_all_reduce(task)
+    cuts = [tightest_cut(one, network) for one in ("all_reduce", "all_gather", "reduce_scatter")]
+    assert all(cut is not None for cut in cuts)
+    direct = network.vertices == topology.ranks
+    # Never below the bound by cuts; and where both can be met, one after the other is an all_reduce.
+    assert least >= cuts[0].time(2**20) * (1 - 1e-5)  # type: ignore[union-attr]
+    if direct:
+        assert least <= sum(cut.time(2**20) for cut in cuts[1:]) * (1 + 1e-9)  # type: ignore[union-attr]
+
+
+def test_links_that_go_one_way_bound_all_reduce() -> None:
+    # Two pairs; one way between them over one link, back over another: each carries every element once.
+    near = [(0, 1, 9e9), (1, 0, 9e9), (2, 3, 9e9), (3, 2, 9e9)]
+    topology = written(4, [*near, (0, 2, 1e9), (3, 1, 1e9)])
+    task = Task("all_reduce", topology, network_of(topology), 4, None, 10**9)
+    assert least_all_reduce(task) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_whole_numbers_keep_ratios() -> None:

@@ -147,8 +147,8 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
 
 def _why(found: Found) -> str:
     least = found.cost.bounds
-    if found.bound > least.time:
-        return "no way to share the links among all pairs of ranks is faster"
+    if found.bound > least.time * (1 + 1e-6):
+        return "however the ranks share the links, nothing is faster (by a linear program)"
     if least.latency >= max(least.bandwidth, least.reduction):
         return "word cannot reach all ranks sooner"
     if least.reduction > least.bandwidth:

@@ -23,6 +23,7 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import verify
+from .all_reduce_bound import least_all_reduce
 from .built_in import MOST_RANKS, built_in
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
@@ -34,7 +35,7 @@ from .throughput import SENSES, throughput
 Method = Callable[[Task], Iterator[Schedule]]
 
 METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
-_FEW = 16  # ranks; beyond, the exact search for steps takes too long to be tried unasked
+_FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
 def find(
@@ -74,6 +75,9 @@ def find(
         progress,
         lower_bounds(promise.name, topology, ranks, size, root).time,
     )
+    if promise.name == "all_reduce":
+        task.say("bounding by a linear program")
+        task = replace(task, bound=max(task.bound, least_all_reduce(task)))
     search = _Search(task, method)
     complete = True
     try:
@@ -96,7 +100,7 @@ def find(
     return Found(
         schedule,
         priced,
-        max(priced.bounds.time, task.notes.get("flow_bound", 0.0)),
+        max(task.bound, task.notes.get("flow_bound", 0.0)),
         tightest_cut(promise.name, task.network, task.root),
         name,
         searched - started,
@@ -127,6 +131,7 @@ class _Search:
                 continue
             # Of the time that is left, a method leaves half to those after it.
             part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
+            part = min(part, _UNASKED) if name == "steps" else part
             try:
                 self._try(name, replace(self.task, deadline=time.monotonic() + part))
             except UsageError as error:  # another may do

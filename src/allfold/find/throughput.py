@@ -30,7 +30,7 @@ _MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have mo
 _LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
 _ORDERS = 5
 _PACES = (0.5, 0.0)
-_WORTH = 0.998  # what the next cut must at least be times as expensive as the last
+_WORTH = 0.995  # what the next cut must at least be times as expensive as the last
 
 
 def throughput(task: Task) -> Iterator[Schedule]:

@@ -74,6 +74,8 @@ def quick_forests(task: Task, rates: Rates) -> Iterator[Forest]:
     """For large networks: trees that are packed without a test, in rates that are a little too high until it works."""
     for many in _QUICK if task.chunks is None else (task.chunks,):
         for factor in _FACTORS:
+            if not task.left:
+                return
             number = Number(many, factor, _filled(task, rates, many, factor))
             forest = forest_of(task, rates, number, careful=False)
             if forest is not None:
