@@ -47,6 +47,7 @@ ROOMS = [
     "price.cost",
     "price.simulate",
     "price",
+    "find",
     "view",
     "bench",
     "tune",

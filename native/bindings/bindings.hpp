@@ -12,6 +12,8 @@ void bind_arena(nanobind::module_& module);
 void bind_channel(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);
 void bind_deferred(nanobind::module_& module);
+void bind_find(nanobind::module_& module);
+void bind_find_greedy(nanobind::module_& module);
 void bind_fold(nanobind::module_& module);
 void bind_inspect(nanobind::module_& module);
 void bind_lane(nanobind::module_& module);

@@ -32,6 +32,8 @@ NB_MODULE(_native, module) {
     bind_channel(module);
     bind_deferred(module);
     bind_communicator(module);
+    bind_find(module);
+    bind_find_greedy(module);
     bind_fold(module);
     bind_inspect(module);
     bind_lane(module);

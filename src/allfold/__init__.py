@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         SharedMemoryError,
         UsageError,
     )
+    from .find.find import find
+    from .find.found import Found
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
     from .registry import algorithm, algorithms, schedule
@@ -32,6 +34,7 @@ __all__ = [
     "AllfoldError",
     "CollectiveTimeout",
     "DeviceError",
+    "Found",
     "Message",
     "MismatchError",
     "Move",
@@ -48,6 +51,7 @@ __all__ = [
     "algorithm",
     "algorithms",
     "copy",
+    "find",
     "init",
     "op",
     "reduce",
@@ -74,6 +78,8 @@ _HOMES = {
         "SharedMemoryError",
         "UsageError",
     ),
+    "find.find": ("find",),
+    "find.found": ("Found",),
     "launch.spawn": ("init", "spawn", "start"),
     "ops": ("Op", "op"),
     "registry": ("algorithm", "algorithms", "schedule"),

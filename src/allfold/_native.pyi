@@ -235,3 +235,51 @@ def follow(
     count: NDArray[np.int32],
     /,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]: ...
+def tightest_cut(
+    vertices: int,
+    tail: Any,
+    head: Any,
+    capacity: Any,
+    weight: Any,
+    sinks: Any,
+    seconds: float,
+    /,
+) -> tuple[int, int, Any] | None: ...
+def cuts_below(
+    vertices: int,
+    tail: Any,
+    head: Any,
+    capacity: Any,
+    weight: Any,
+    sinks: Any,
+    wanted: int,
+    seconds: float,
+    /,
+) -> Any | None: ...
+def can_pack(vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, seconds: float, /) -> bool | None: ...
+def pack_trees(
+    vertices: int, tail: Any, head: Any, capacity: Any, wanted: Any, order: Any, careful: bool, seconds: float, /
+) -> tuple[Any, Any, Any] | None: ...
+def rounds_of(
+    vertices: int,
+    tree: Any,
+    due: Any,
+    parent: Any,
+    offsets: Any,
+    links: Any,
+    capacity: Any,
+    seconds: float,
+    /,
+) -> Any | None: ...
+def spread(
+    ranks: int,
+    source: Any,
+    destination: Any,
+    offsets: Any,
+    links: Any,
+    capacity: Any,
+    holder: Any,
+    seed: int,
+    seconds: float,
+    /,
+) -> tuple[Any, Any, Any, Any] | None: ...

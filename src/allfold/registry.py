@@ -30,6 +30,8 @@ class Algorithm:
     steps: Formula | None = None
     port: Formula | None = None
     patterns: Callable[..., Patterns | None] | None = None
+    made: Schedule | None = None
+    """The schedule itself, where there is nothing to generate: one that was found, or read from a file."""
 
     @property
     def summary(self) -> str:
@@ -46,8 +48,9 @@ class Algorithm:
         return "groups" in inspect.signature(self.function).parameters
 
 
-AnyAlgorithm = str | Callable[..., Steps] | Algorithm
-"""How an algorithm is named in a call: by its name, as a generator function, or as one that is registered."""
+AnyAlgorithm = str | Callable[..., Steps] | Algorithm | Schedule
+"""How an algorithm is named in a call: by its name, as a generator function, as one that is registered, or as a schedule
+for just these ranks."""
 
 _registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 _REGISTERED_AS = "__allfold_algorithms__"  # on a function: name and chunks by collective, which travel with it
@@ -145,6 +148,8 @@ def schedule(
     elif root is not None:
         raise UsageError(f"{collective} has no root, but root={root} was given")
     chosen = algorithm_of(collective, algorithm)
+    if chosen.made is not None:
+        return _fitting(chosen.made, ranks, root)
     arguments = (ranks, root) if promise.rooted else (ranks,)
     try:
         inspect.signature(chosen.function).bind(*arguments, **parameters)
@@ -162,6 +167,13 @@ def schedule(
         title = f"{chosen.name}(ranks={ranks})"
         raise ScheduleError(f"{title}: raised {type(error).__name__} before its first step: {error}") from error
     return build(collective, chosen.name, ranks, root, steps, chunks)
+
+
+def _fitting(made: Schedule, ranks: int, root: int | None) -> Schedule:
+    if (made.ranks, made.root) != (ranks, root):
+        asked = f"{ranks} ranks" + ("" if root is None else f" and the root {root}")
+        raise UsageError(f"{made.title} is a schedule for these ranks only; {asked} are asked for")
+    return made
 
 
 def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) -> int | None:
@@ -182,11 +194,24 @@ def algorithm_of(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
         if algorithm.collective != collective:
             raise UsageError(f"{algorithm.name!r} is an algorithm for {algorithm.collective}, not for {collective}")
         return algorithm
+    if isinstance(algorithm, Schedule):
+        if algorithm.collective != collective:
+            raise UsageError(f"{algorithm.title} is a schedule for {algorithm.collective}, not for {collective}")
+        # It stays with the schedule, so that what is proved of it once is remembered.
+        known: Algorithm = algorithm.__dict__.setdefault(
+            "as_algorithm", Algorithm(collective, algorithm.algorithm, _no_generator, None, made=algorithm)
+        )
+        return known
     if not callable(algorithm):
-        raise UsageError(f"an algorithm is a name or a generator function, not {algorithm!r}")
+        raise UsageError(f"an algorithm is a name, a generator function or a schedule, not {algorithm!r}")
     marks = getattr(algorithm, _REGISTERED_AS, {})
     name, chunks = marks.get(collective, (getattr(algorithm, "__name__", "algorithm"), None))
     return Algorithm(collective, name, algorithm, chunks)
+
+
+def _no_generator(ranks: int, root: int = 0) -> Steps:
+    """A schedule that was found for a network, or read from a file."""
+    raise UsageError("a schedule that was found or read has no generator")
 
 
 def _whole(what: str, value: object, least: int, most: int | None) -> int:

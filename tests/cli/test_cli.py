@@ -138,14 +138,14 @@ def examples_of(command: str, call: Call) -> Iterator[tuple[str, list[str]]]:
             yield words, [line[2:] for line in quoted]
 
 
-@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "simulate"])
+@pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "find", "simulate"])
 def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     for words, quoted in examples_of(command, call):
         assert_printed(quoted, call(*words.split())[1], words)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/language.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/language.md", "docs/find.md"])
 def test_the_output_in_the_documents_is_real(
     page: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +154,8 @@ def test_the_output_in_the_documents_is_real(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for language, block in blocks:
+        if language == "json":  # a topology, by its name
+            Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
         name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
         if name:
             Path(f"{name[1]}.py").write_text(block, encoding="utf-8")

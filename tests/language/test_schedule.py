@@ -171,7 +171,7 @@ def test_registration() -> None:
         (("all_reduce", "ring", True), "ranks must be a whole number"),
         (("all_reduce", "ring", 4, 1), "all_reduce has no root"),
         (("broadcast", "tree", 4, 4), "root must be between 0 and 3, not 4"),
-        (("all_reduce", 7, 4), "an algorithm is a name or a generator function"),
+        (("all_reduce", 7, 4), "an algorithm is a name, a generator function or a schedule"),
     ],
 )
 def test_bad_arguments(arguments: Any, what: str) -> None:

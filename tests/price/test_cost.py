@@ -293,7 +293,7 @@ def test_where_all_routes_are_alike() -> None:
 
 
 @pytest.mark.parametrize("text", ["one_host", "hosts:ranks_per_host=1", "fat_tree:ranks_per_host=4,hosts_per_leaf=2",
-                                  "dgx_h100", "torus", "ring", "dragonfly", "ethernet_cloud"])  # fmt: skip
+                                  "dgx_h100", "torus", "ring", "dragonfly", "ethernet_cloud", "dgx1", "mesh"])  # fmt: skip
 def test_nothing_is_faster_than_the_bounds(text: str) -> None:
     for collective, name in EVERY:
         for ranks in (2, 5, 16):

@@ -13,9 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import allfold as af
-from allfold.price import Topology, dragonfly, fat_tree, find_topology, hosts, one_host, ring, torus
+from allfold.price import (
+    Topology,
+    dgx1,
+    dgx2,
+    dgx_a100,
+    dragonfly,
+    fat_tree,
+    find_topology,
+    hosts,
+    hypercube,
+    mesh,
+    mi250,
+    ndv2,
+    one_host,
+    ring,
+    torus,
+)
+from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.machines import CONSTRUCTORS
+from allfold.price.topology.network import network_of
 from allfold.price.topology.parse import near_cube
+from allfold.price.topology.routing import Graph
 from allfold.price.topology.this_machine import (
     Machine,
     read_machine,
@@ -151,6 +170,100 @@ def test_a_card_hangs_on_the_leaf_that_its_messages_climb_to(name: str) -> None:
             climbed += 1
             assert uplinks == [place["leaf"] for place in places if "card" in place]
     assert climbed
+
+
+# GPU servers ---------------------------------------------------------------------------------------------------------
+
+
+def speeds(topology: Topology) -> dict[tuple[int, int], float]:
+    """The bandwidth of the cables between two ranks, in GB/s."""
+    cables = [link for link in topology.links if link.place and "from" in link.place]
+    return {(int(one.place["from"]), int(one.place["to"])): one.bandwidth / 1e9 for one in cables if one.place}
+
+
+def enters(topology: Topology) -> list[float]:
+    """What can enter each rank, by the edges of its graph, in GB/s."""
+    router = topology.router
+    assert isinstance(router, Graph)
+    every = zip(router.edge_end[:-1].tolist(), router.edge_link[:-1].tolist(), strict=True)
+    found = [0.0] * topology.ranks
+    for end, link in every:
+        if end < topology.ranks:
+            found[end] += topology.bandwidth[link] / 1e9
+    return found
+
+
+def test_the_wires_of_a_dgx_1() -> None:
+    cables = speeds(dgx1())
+    assert len(cables) == 32 and all(cables[b, a] == speed for (a, b), speed in cables.items())
+    twice = sorted((a, b) for (a, b), speed in cables.items() if speed == 50 and a < b)
+    assert twice == [(0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7)]
+    assert set(enters(dgx1())) == {150}
+    assert named(dgx1(), 0, 5) == ["rank 0 out", "rank 0 to rank 1", "rank 1 to rank 5", "rank 5 in"]
+    two = dgx1(2)
+    assert named(two, 3, 8)[1:-1] == [
+        "rank 3 out to PCIe switch 1", "host 0 card 1 out", "host 1 card 0 in", "rank 8 in from PCIe switch 4",
+    ]  # fmt: skip
+    assert named(two, 2, 8)[2:] == named(two, 3, 8)[2:]
+
+
+def test_gpus_under_switches() -> None:
+    assert set(enters(dgx2(1))) == {125} and enters(dgx2(2))[:2] == [137.5, 125] and enters(dgx2(3))[:2] == [137.5, 125]
+    assert named(dgx2(2), 3, 18)[1:-1] == ["rank 3 to rank 18"]
+    assert named(dgx2(3), 3, 18)[1:-1] == ["host 0 card 1 out", "host 1 card 1 in"]
+    assert set(enters(dgx_a100(1))) == {300} and set(enters(dgx_a100(4))) == {325}
+    assert named(dgx_a100(1), 0, 7)[1:-1] == ["rank 0 out to NVSwitch 0", "rank 7 in from NVSwitch 0"]
+    assert named(dgx_a100(2), 1, 11)[1:-1] == ["host 0 card 1 out", "host 1 card 3 in"]
+    # From an odd GPU to an even one of another system there is no network: over an even GPU of the same system.
+    assert named(dgx_a100(2), 1, 10)[1:-1] == [
+        "rank 1 out to NVSwitch 0", "rank 0 in from NVSwitch 0", "host 0 card 0 out", "host 1 card 2 in",
+    ]  # fmt: skip
+
+
+def test_the_wires_of_mi250_and_ndv2() -> None:
+    cables = speeds(mi250(1))
+    assert [sum(speed == 50 * many for speed in cables.values()) for many in (1, 2, 4)] == [32, 8, 16]
+    assert cables[1, 10] == cables[10, 1] == 50 and cables[3, 7] == 100 and cables[14, 15] == 200
+    assert sum(cables[a, b] for a, b in cables if a > 1 and b < 2) == 300  # the tightest cut: all but GCDs 0 and 1
+    assert speeds(ndv2(2))[0, 9] == speeds(ndv2(2))[8, 1] == 12.5 and len(speeds(ndv2(2))) == 66
+    assert named(ndv2(4), 8, 1)[1:-1] == ["host 1 card 0 out", "host 0 card 0 in"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "bandwidth"),
+    [  # ranks and GB/s of the tightest cut of an all_gather, as published (ForestColl: Zhao et al., arXiv 2402.06787)
+        ("dgx1", 7, 150), ("ndv2:nodes=2", 8, 12.5), ("ndv2:nodes=4", 24, 12.5), ("dgx2:nodes=2", 31, 125),
+        ("dgx_a100:nodes=1", 7, 300), ("dgx_a100:nodes=2", 15, 325), ("dgx_a100:nodes=4", 24, 200),
+        ("mi250:nodes=1", 14, 300), ("mi250:nodes=2", 30, 332), ("mesh:shape=5x5", 24, 100),
+    ],
+)  # fmt: skip
+def test_cuts_as_published(text: str, ranks: int, bandwidth: float) -> None:
+    cut = tightest_cut("all_gather", network_of(find_topology(text)), None)
+    assert cut is not None and (len(cut.ranks), cut.bandwidth / 1e9) == (ranks, bandwidth)
+
+
+def test_a_mesh_has_no_way_round() -> None:
+    grid = mesh((3, 4))
+    assert len(grid.links) == 24 + 2 * (2 * 4 + 3 * 3)
+    assert named(grid, 0, 3)[1:-1] == [f"node {node} dimension 1 cable 0" for node in range(3)]
+    assert named(grid, 11, 0)[1:-1] == [
+        "node 11 dimension 0 cable 1", "node 7 dimension 0 cable 1",
+        "node 3 dimension 1 cable 1", "node 2 dimension 1 cable 1", "node 1 dimension 1 cable 1",
+    ]  # fmt: skip
+    source, destination = all_pairs(12)
+    hops = grid.routes(source, destination).lengths - 2 * (source != destination)
+    rows, columns = (abs(a - b) for a, b in zip(divmod(source, 4), divmod(destination, 4), strict=True))
+    assert (hops == rows + columns).all()
+
+
+def test_a_hypercube_has_a_cable_per_bit() -> None:
+    cube = hypercube(4)
+    source, destination = all_pairs(16)
+    hops = cube.routes(source, destination).lengths - 2 * (source != destination)
+    assert hops.tolist() == [int(a ^ b).bit_count() for a, b in zip(source, destination, strict=True)]
+    assert len(cube.links) == 32 + 64 and hypercube(0).ranks == 1
+    with pytest.raises(af.UsageError, match="dimensions is 25; expected a whole number from 0 to 24"):
+        hypercube(25)
 
 
 # Text and JSON -------------------------------------------------------------------------------------------------------
@@ -331,6 +444,8 @@ def test_bad_topologies_are_refused_with_the_reason(document: Any, says: str) ->
         ("fat_tree:bandwidth", "expected key=value"),
         ("hosts:ranks_per_host=2.5", "expected a whole number"),
         ("torus:shape=4xx4", "numbers joined by x"),
+        ("dgx_a100:nodes=0", "nodes is 0; expected a whole number from 1"),
+        ("mi250:nodes=2000", "the number of ranks is 32000; expected a whole number from 1 to 4096"),
         ("torus:shape=0x4", "expected a whole number from 1"),
         ("torus:shape=4096x4096x4096", "expected a whole number from 1"),
         ("nowhere.json", "cannot be read"),

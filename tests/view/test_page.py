@@ -15,7 +15,7 @@ import pytest
 import allfold as af
 from allfold import Schedule, registry
 from allfold.cli import choose, main
-from allfold.cli.film import frames
+from allfold.cli.show.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
 from allfold.price.simulate.simulate import simulate

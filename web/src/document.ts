@@ -77,9 +77,11 @@ export type Place =
   | { host: number } // a bus
   | { host: number; card: number; leaf?: number; way: "out" | "in" } // a network card, and the leaf it connects to
   | { leaf: number; uplink: number; way: "up" | "down" }
-  | { node: number; dimension: number; down: number } // a cable of a torus
+  | { node: number; dimension: number; down: number } // a cable of a torus or a mesh
   | { group: number; router: number; to: number } // a cable between two routers of a group
-  | { group: number; cable: number }; // a cable to another group
+  | { group: number; cable: number } // a cable to another group
+  | { from: number; to: number } // a cable from one rank to another
+  | { rank: number; switch: number; way: "out" | "in" }; // a cable between a rank and a switch of its host
 
 export interface LinkJson {
   name: string;

@@ -62,6 +62,39 @@ test("a torus has a cable to each neighbour, and every link its place", () => {
   expect(drawing.ranks[4].x).toBe(drawing.ranks[0].x);
 });
 
+test("a hypercube is two ranks wide in every dimension", () => {
+  const cables = Array.from({ length: 4 }, (_, node) =>
+    [0, 1].map((d) => link({ node, dimension: d, down: (node >> (1 - d)) & 1 })),
+  ).flat();
+  const drawing = placesOf(topology([0, 1, 2, 3], { dimensions: 2 }), [...ports(4), ...cables], 4, 900)!;
+  expect(drawing.shapes).toHaveLength(8);
+  expect(drawing.ranks[1].y).toBe(drawing.ranks[0].y);
+  expect(drawing.ranks[2].x).toBe(drawing.ranks[0].x);
+});
+
+test("ranks that are wired to each other are a circle per host, switches among them and on top", () => {
+  const wires = [0, 1, 2].map((from) => link({ from, to: (from + 1) % 3 }));
+  const up = WAYS.flatMap((way) => [3, 4, 5].map((rank) => link({ rank, switch: 1, way })));
+  const links = [...ports(6), ...wires, ...up, ...cards(0, 0), ...cards(1, 1)];
+  const drawing = placesOf(topology([0, 0, 0, 1, 1, 1]), links, 6, 900)!;
+  expect(drawing.shapes).toHaveLength(links.length - 12); // ports are not drawn
+  const [first, second] = drawing.boxes.filter((box) => box.kind === "host");
+  for (const { rank, x, y } of drawing.ranks) {
+    const box = rank < 3 ? first : second;
+    expect(x > box.x && x < box.x + box.width && y > box.y && y < box.y + box.height).toBe(true);
+  }
+  const inside = drawing.boxes.find((box) => box.kind === "switch" && box.label === "switch")!;
+  expect(inside.x + inside.width / 2).toBeCloseTo(second.x + second.width / 2);
+  const network = drawing.boxes.filter((box) => box.label.startsWith("switch "));
+  expect(network.map((box) => box.label)).toEqual(["switch 0", "switch 1"]);
+  for (const box of network) expect(box.y + box.height).toBeLessThan(first.y);
+});
+
+test("cables to ranks that are not there are left out", () => {
+  const strange = [link({ from: 0, to: 9 }), link({ from: 1, to: 1 }), link({ rank: 7, switch: 0, way: "in" })];
+  expect(placesOf(topology([0, 0]), [link({ from: 0, to: 1 }), ...strange], 2, 900)!.shapes).toHaveLength(1);
+});
+
 test("routers of a dragonfly stand in their groups", () => {
   const local = [0, 1].flatMap((router) => [0, 1].map((to) => link({ group: 0, router, to })));
   const drawing = placesOf(topology([0, 1, 2]), [...ports(3), ...local, link({ group: 0, cable: 0 })], 3, 900)!;

@@ -26,6 +26,7 @@ _COMMANDS = {
     "compare": "steps, messages and bytes of algorithms side by side",
     "export": "a schedule for the MSCCL runtimes, ASTRA-sim or Perfetto",
     "plan": "which algorithm for this size on this topology, how long it takes and what limits it",
+    "find": "the best schedule for your network, and what proves that nothing is much better",
     "simulate": "who sends what when on a topology: busy and idle ranks, the critical path",
     "topo": "the hardware of this machine: cores, caches, memory nodes, GPUs, network cards; and what it means",
     "studio": "the interactive page, served on this machine: every algorithm, topology and size; edit and prove",

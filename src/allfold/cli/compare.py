@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 
 from ..collectives import find_collective
+from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
-from ..schedule import Counts
-from .choose import rank_counts
+from ..schedule import Counts, Schedule
+from .choose import is_schedule, rank_counts, read_schedule
 from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
@@ -27,24 +29,33 @@ example:
 
 Table = dict[int, dict[str, Counts]]
 
+_RANKS = "2,4,8,16,32"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("--ranks", default="2,4,8,16,32", metavar="A,B,C", help="rank counts (default: 2,4,8,16,32)")
+    parser.add_argument("--ranks", metavar="A,B,C", help=f"rank counts (default: {_RANKS}, or those of the files)")
     parser.add_argument(
-        "--collective", default="all_reduce", metavar="C", help="of this collective (default: all_reduce)"
+        "--collective", metavar="C", help="of this collective (default: all_reduce, or that of the files)"
     )
-    parser.add_argument("--algorithms", metavar="A,B", help="these algorithms only")
+    parser.add_argument(
+        "--algorithms",
+        metavar="A,B",
+        help="these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find",
+    )
     add_json(parser)
     add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    collective = find_collective(arguments.collective)
+    words = [] if arguments.algorithms is None else [word.strip() for word in arguments.algorithms.split(",")]
+    made = [read_schedule(word) for word in words if is_schedule(word)]
+    collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
     names = algorithms(collective.name)
     if arguments.algorithms is not None:
-        names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
-    table = count(collective.name, names, rank_counts(arguments.ranks))
+        names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
+    ranks = sorted({one.ranks for one in made}) if arguments.ranks is None and made else None
+    table = count(collective.name, names, ranks or rank_counts(arguments.ranks or _RANKS), made)
     if arguments.json:
         write_json(_as_json(collective.name, table))
         return 0
@@ -52,8 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def count(collective: str, names: list[str], ranks: list[int]) -> Table:
-    return {many: {name: schedule(collective, name, many).counts for name in names} for many in ranks}
+def count(collective: str, names: list[str], ranks: list[int], made: Sequence[Schedule] = ()) -> Table:
+    """What the named algorithms send, and the schedules that were made for one of these numbers of ranks."""
+    for one in made:
+        if one.collective != collective or one.ranks not in ranks:
+            raise UsageError(f"{one.title} is a schedule for {one.collective} between {one.ranks} ranks only")
+    return {
+        many: {
+            **{name: schedule(collective, name, many).counts for name in names},
+            **{one.algorithm: one.counts for one in made if one.ranks == many},
+        }
+        for many in ranks
+    }
 
 
 def write_comparison(collective: str, table: Table, color: bool | None) -> None:

@@ -7,10 +7,23 @@ from .cost.sweep import Sweep, sweep
 from .simulate.noise import Noise
 from .simulate.simulate import simulate
 from .simulate.timeline import Timeline
-from .topology.machines import dgx_h100, dragonfly, ethernet_cloud, fat_tree, hosts, laptop, one_host, ring, torus
+from .topology.gpu_servers import dgx1, dgx2, dgx_a100, dgx_h100, mi250, ndv2
+from .topology.machines import (
+    dragonfly,
+    ethernet_cloud,
+    fat_tree,
+    hosts,
+    hypercube,
+    laptop,
+    mesh,
+    one_host,
+    ring,
+    torus,
+)
 from .topology.parse import find_topology
 from .topology.this_machine import topology_of_this_machine
 from .topology.topology import Cut, Link, Routes, Topology
+from .topology.without import without
 
 __all__ = [
     "Cost",
@@ -26,13 +39,20 @@ __all__ = [
     "Topology",
     "closed_form",
     "cost",
+    "dgx1",
+    "dgx2",
+    "dgx_a100",
     "dgx_h100",
     "dragonfly",
     "ethernet_cloud",
     "fat_tree",
     "find_topology",
     "hosts",
+    "hypercube",
     "laptop",
+    "mesh",
+    "mi250",
+    "ndv2",
     "one_host",
     "plan",
     "ring",
@@ -40,4 +60,5 @@ __all__ = [
     "sweep",
     "topology_of_this_machine",
     "torus",
+    "without",
 ]

@@ -1,13 +1,12 @@
-/** Where the ranks and links of networks without a tree of switches are drawn: tori and dragonflies. */
+/** Where the ranks and links of networks without a tree of switches are drawn: tori, meshes and dragonflies. */
 
 import type { LinkJson, TopologyJson } from "../document";
 import { every, tenth } from "../numbers";
 import { placed, type Box, type Drawing, type Shape } from "./places";
 
-/** A torus: one dimension is a circle, two are a grid, three a stack of grids seen from the side. */
+/** A torus, mesh or hypercube: one dimension is a circle, two are a grid, three a stack of grids seen from the side. */
 export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
-  const given = topology.parameters?.shape;
-  const shape = Array.isArray(given) ? (given as number[]) : [topology.ranks];
+  const shape = shapeOf(topology, links);
   const high = Math.min(460, Math.max(280, width * 0.5));
   const at = shape.length === 1 ? onCircle(shape[0], width, high) : onGrid(shape, width, high);
   const circles = every(Math.min(ranks, topology.ranks)).map((rank) => ({ rank, ...at(rank), r: 14 }));
@@ -38,6 +37,14 @@ export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number,
     });
   }
   return { height: Math.min(high, lowest + 50), widest: 8, boxes: [], ranks: circles, shapes };
+}
+
+/** A hypercube is two ranks wide in every dimension; a ring, or a file that says nothing, has one dimension. */
+function shapeOf(topology: TopologyJson, links: LinkJson[]): number[] {
+  const given = topology.parameters?.shape;
+  if (Array.isArray(given)) return given as number[];
+  const dimensions = Math.max(...placed(links, "dimension").map(({ place }) => place.dimension)) + 1;
+  return topology.ranks === 2 ** dimensions ? every(dimensions).map(() => 2) : [topology.ranks];
 }
 
 interface Point {

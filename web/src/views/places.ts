@@ -3,6 +3,7 @@
 import type { LinkJson, Place, TopologyJson } from "../document";
 import { clamp, every, sum, unique } from "../numbers";
 import { cabled, dragonfly } from "./cables";
+import { wired } from "./wired";
 
 export interface Shape {
   link: number;
@@ -41,6 +42,7 @@ export function placed<Key extends string>(links: LinkJson[], key: Key): { link:
 export function placesOf(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing | null {
   if (placed(links, "dimension").length) return cabled(topology, links, ranks, width);
   if (placed(links, "group").length) return dragonfly(topology, links, ranks, width);
+  if (placed(links, "from").length || placed(links, "switch").length) return wired(topology, links, ranks, width);
   return links.every((link) => link.place) ? switched(topology, links, ranks, width) : null;
 }
 

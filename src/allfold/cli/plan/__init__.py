@@ -21,7 +21,8 @@ from ...price.topology.parse import find_topology
 from ...price.topology.this_machine import read_machine, topology_of_this_machine
 from ...price.topology.topology import Topology
 from ...registry import algorithms, find_algorithm
-from ..choose import one_rank_count, rank_counts
+from ...schedule import Schedule
+from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import add_color, add_json, width, write_json, write_lines, write_table
 from .hosts import write_hosts
 from .map import map_as_svg, map_as_text
@@ -30,8 +31,8 @@ from .measured import write_measured
 SUMMARY = """\
 Estimate the time of every algorithm of a collective on a topology, with the α-β-γ model: how long it takes, what limits it, and
 how far it is from the lower bound. The fastest comes first (of those within one per cent, the one with the fewest message
-starts). A topology is a JSON file (allfold topo --emit writes one) or a name: one_host, hosts, ring, torus, fat_tree,
-dragonfly, dgx_h100, ethernet_cloud, laptop. Parameters follow a colon:
+starts). A topology is a JSON file (allfold topo --emit writes one) or a name: one_host, hosts, ring, torus, mesh, hypercube,
+fat_tree, dragonfly, dgx1, dgx2, dgx_a100, dgx_h100, mi250, ndv2, ethernet_cloud, laptop. Parameters follow a colon:
 fat_tree:ranks_per_host=8,oversubscription=4,bandwidth=400Gb/s,latency=1us. docs/model.md explains the model."""
 
 _EPILOG = """\
@@ -80,7 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--collective", metavar="C", help="of this collective (default: all_reduce; with --hosts: every one)"
     )
-    parser.add_argument("--algorithms", metavar="A,B", help="these algorithms only")
+    parser.add_argument(
+        "--algorithms",
+        metavar="A,B",
+        help="these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find",
+    )
     parser.add_argument(
         "--segments", type=int, metavar="M", help="cut chunks into M segments (default: the best number)"
     )
@@ -110,28 +115,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.hosts and arguments.measured is None:
         return write_hosts(arguments, arguments.collective)
-    collective = find_collective(arguments.collective or "all_reduce")
+    words = [] if arguments.algorithms is None else [word.strip() for word in arguments.algorithms.split(",")]
+    made = [read_schedule(word) for word in words if is_schedule(word)]
+    collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
     names = None
     if arguments.algorithms is not None:
-        names = [find_algorithm(collective.name, name.strip()).name for name in arguments.algorithms.split(",")]
+        names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
+    if made and (arguments.sweep or arguments.measured is not None):
+        raise UsageError(f"{made[0].title} is a schedule for these ranks only; --sweep and --measured cannot take it")
     if arguments.measured is not None:
         return write_measured(
             arguments, collective.name, names, None if arguments.size is None else parse_sizes(arguments.size)
         )
     if arguments.hosts is not None:
         raise UsageError("--hosts: say how many ranks each host has (--hosts 2,3), or add --measured")
-    return _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names)
+    return (
+        _sweep(arguments, collective.name, names) if arguments.sweep else _plan(arguments, collective.name, names, made)
+    )
 
 
-def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None) -> int:
+def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None, made: list[Schedule]) -> int:
     if arguments.svg is not None:
         raise UsageError("--svg draws the map of --sweep; add --sweep")
     size = parse_size(arguments.size or "64M")
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
+    if made and ranks is None:
+        ranks = made[0].ranks
     topology = _topology(arguments.topology, ranks)
     chosen = topology.ranks if ranks is None else ranks
     with _progress(len(names or algorithms(collective))) as tick:
-        found = Planner(collective, topology, chosen, names, tick).plan(size, arguments.segments)
+        root = made[0].root if made else None
+        found = Planner(collective, topology, chosen, names, tick, root, made).plan(size, arguments.segments)
     if arguments.json:
         write_json(found.to_json())
         return 0
@@ -171,7 +185,10 @@ def _notes(found: Plan) -> Iterator[str]:
         f"{duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to combine them."
     )
     two_levels = [
-        cost.algorithm for cost in found.costs if find_algorithm(found.collective, cost.algorithm).takes_groups
+        cost.algorithm
+        for cost in found.costs
+        if cost.algorithm in algorithms(found.collective)
+        and find_algorithm(found.collective, cost.algorithm).takes_groups
     ]
     if two_levels and found.ranks > 1:
         words = " or ".join(f"{size:,}" for size in sorted(set(found.groups), reverse=True))

@@ -19,7 +19,7 @@ from ...collectives import find_collective
 from ...errors import UsageError
 from ...patterns import fold
 from ...registry import algorithms, find_algorithm, schedule
-from ...schedule import Counts
+from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
 from .closed_form import patterns_of
 from .cost import Cost, price
@@ -96,6 +96,10 @@ class Planner:
     ranks: int
     names: Sequence[str] | None = None
     progress: Progress | None = None
+    root: int | None = None
+    """Of a rooted collective (0 unless given)."""
+    made: Sequence[Schedule] = ()
+    """Schedules to price besides, as they were found or read from a file."""
     _loads: dict[str, tuple[Load, str, Counts | None]] = field(default_factory=dict)
     _left_out: dict[str, str] = field(default_factory=dict)
 
@@ -104,6 +108,19 @@ class Planner:
         known = algorithms(self.collective)
         chosen = known if self.names is None else self.names
         self.names = [find_algorithm(self.collective, name).name for name in dict.fromkeys(chosen)]
+        if find_collective(self.collective).rooted and self.root is None:
+            self.root = 0
+        for one in self.made:
+            if (one.collective, one.ranks, one.root) != (self.collective, self.ranks, self.root):
+                raise UsageError(
+                    f"{one.title} is a schedule for {one.collective}, not for {self.collective} between {self.ranks} ranks"
+                )
+            self._loads[one.algorithm] = (Load.of(fold(one), self.topology, one.ranks), "counted", one.counts)
+            self.names = [*(name for name in self.names if name != one.algorithm), one.algorithm]
+
+    def schedule(self, name: str) -> Schedule:
+        """The schedule of an algorithm, as it is priced."""
+        return schedule(self.collective, name, self.ranks, self.root, **self._parameters(name))
 
     def plan(self, size: int, segments: int | None = None) -> Plan:
         costs = [cost for name in self.names or () if (cost := self._cost(name, size, segments)) is not None]
@@ -125,19 +142,16 @@ class Planner:
         if name in self._left_out:
             return None
         load, source, counts = self._loads[name]
-        return price(load, self.collective, name, size, segments, self._root, source, counts)
+        return price(load, self.collective, name, size, segments, self.root, source, counts)
 
-    @property
-    def _root(self) -> int | None:
-        return 0 if find_collective(self.collective).rooted else None
+    def _parameters(self, name: str) -> dict[str, Any]:
+        if not find_algorithm(self.collective, name).takes_groups:
+            return {}
+        ends = np.cumsum(self.groups).tolist()
+        return {"groups": [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]}
 
     def _load(self, name: str) -> None:
-        chosen = find_algorithm(self.collective, name)
-        parameters: dict[str, Any] = {}
-        if chosen.takes_groups:
-            ends = np.cumsum(self.groups).tolist()
-            parameters["groups"] = [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]
-        patterns = patterns_of(chosen, self.ranks, self._root, **parameters)
+        patterns = patterns_of(find_algorithm(self.collective, name), self.ranks, self.root, **self._parameters(name))
         if patterns is not None:
             with suppress(RoutesDiffer):
                 self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
@@ -147,7 +161,7 @@ class Planner:
                 f"it has no closed form for {self.ranks:,} ranks, and more than {MOST_COUNTED:,} are not counted"
             )
             return
-        built = schedule(self.collective, name, self.ranks, self._root, **parameters)
+        built = self.schedule(name)
         self._loads[name] = (Load.of(fold(built), self.topology, self.ranks), "counted", built.counts)
 
     @cached_property

@@ -12,7 +12,8 @@ name; an edge is one direction, and several edges may cross the same link, which
 costs nothing. The route is the one with the fewest edges; among equally short ones, the one whose edges are listed
 first. Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
 
-A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do.
+A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do. Links that
+have failed are named in `"without": ["bus 0"]`, also beside a constructor; routes lead round them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import numpy as np
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
-from .routing import ABSENT, Graph, Table
+from .routing import ABSENT, NoPath, Table, fewest_hops
 from .shapes import ports
 from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
+from .without import without
 
 _MOST = 4096  # ranks, and nodes of a graph: table sizes grow with the square
 _KEYS = ("name", "ranks", "hosts", "overhead", "reduction", "source", "port", "links", "graph", "routes")
@@ -39,11 +41,14 @@ def read(data: object) -> Topology:
         document = head_of(data, "allfold-topology", 1)
     except DocumentError as error:
         raise UsageError(f"this is not a topology: {error}") from None
-    rest = {key: value for key, value in document.items() if key not in ("format", "version")}
+    rest = {key: value for key, value in document.items() if key not in ("format", "version", "without")}
+    missing = list_at(document.get("without", []), "without")
+    if not all(isinstance(name, str) for name in missing):
+        raise UsageError(f"without is {missing!r:.60}; expected the names of links")
     if "constructor" in rest:
         check_keys(rest, ("constructor", "parameters"), "a topology with a constructor")
-        return construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters"))
-    return _read_links(rest)
+        return without(construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters")), missing)
+    return without(_read_links(rest), missing)
 
 
 def _read_links(data: dict[str, Any]) -> Topology:
@@ -142,7 +147,7 @@ def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
         rows[start * ranks + end] = [start, *between, ranks + end]
     if len(rows) < ranks * ranks:
         missing = next(pair for pair in range(ranks * ranks) if pair not in rows)
-        raise _unreachable(where, missing // ranks, missing % ranks)
+        raise UsageError(f"{where}: {NoPath(missing // ranks, missing % ranks)}")
     ordered = [rows[pair] for pair in range(ranks * ranks)]
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in ordered])]).astype(np.int64)
     return Table(ranks, offsets, np.asarray([link for row in ordered for link in row], np.int32))
@@ -158,40 +163,24 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
         nodes[node] = len(nodes)
     if len(nodes) > _MOST:
         raise UsageError(f"{where}: {len(nodes)} nodes; at most {_MOST} are taken")
-    starts: list[int] = []
-    ends: list[int] = []
-    links: list[int] = []
+    edges: list[tuple[int, int, int]] = []
     for edge in list_at(graph.get("edges"), f"{where}: edges"):
         edge = object_at(edge, f"{where}: an edge")
         check_keys(edge, ("from", "to", "link"), f"{where}: an edge")
-        for key, into in (("from", starts), ("to", ends)):
+        ends: list[int] = []
+        for key in ("from", "to"):
             end = edge.get(key)
             if isinstance(end, bool) or not isinstance(end, (int, str)) or end not in nodes:
                 raise UsageError(
                     f"{where}: an edge goes {key} {end!r}, which is neither a rank below {ranks} nor a node"
                 )
-            into.append(nodes[end])
-        links.append(_known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT)
-    # Breadth first, towards all ranks at once: a node with an edge to a reached node is reached.
-    step = np.full((len(nodes), ranks), -1, np.int32)
-    reached = np.zeros((len(nodes), ranks), bool)
-    reached[np.arange(ranks), np.arange(ranks)] = True
-    while True:
-        before = reached.copy()
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            new = before[end] & ~reached[start]
-            step[start, new] = number
-            reached[start] |= new
-        if (before == reached).all():
-            break
-    if not reached[:ranks].all():
-        start, end = (int(number) for number in np.argwhere(~reached[:ranks])[0])
-        raise _unreachable(where, start, end)
-    return Graph(step, np.asarray([*ends, 0], np.int32), np.asarray([*links, 0], np.int32), (0, ranks))
-
-
-def _unreachable(where: str, start: int, end: int) -> UsageError:
-    return UsageError(f"{where}: rank {end} cannot be reached from rank {start}")
+            ends.append(nodes[end])
+        link = _known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT
+        edges.append((ends[0], ends[1], link))
+    try:
+        return fewest_hops(len(nodes), ranks, edges)
+    except NoPath as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 # Nothing is trusted ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Named topologies: the shapes that networks have, and typical machines with the sources of their figures.
 
+GPU servers are in `gpu_servers`.
+
 Each is a plain function; they can also be named in text (see `parse`). Bandwidths are in bytes per second per
 direction, latencies in seconds one way.
 """
@@ -13,6 +15,7 @@ from functools import wraps
 from math import inf
 from typing import ParamSpec
 
+from ...errors import UsageError
 from .shapes import grid, groups_of_routers, switched
 from .topology import Topology
 
@@ -163,6 +166,35 @@ def torus(
     return grid("torus", shape, bandwidth, latency, port, overhead, reduction, _CABLES)
 
 
+@named
+def mesh(
+    shape: tuple[int, ...],
+    bandwidth: float = 50e9,
+    latency: float = 0.5e-6,
+    port: float = inf,
+    overhead: float = 0.5e-6,
+    reduction: float = 100e9,
+) -> Topology:
+    """A grid whose rows end at its edges, in any number of dimensions; messages travel dimension by dimension."""
+    return grid("mesh", shape, bandwidth, latency, port, overhead, reduction, _CABLES, closed=False)
+
+
+@named
+def hypercube(
+    dimensions: int,
+    bandwidth: float = 50e9,
+    latency: float = 0.5e-6,
+    port: float = inf,
+    overhead: float = 0.5e-6,
+    reduction: float = 100e9,
+) -> Topology:
+    """Two to the power of `dimensions` ranks, with a cable between any two whose numbers differ in one bit."""
+    if type(dimensions) is not int or not 0 <= dimensions <= 24:
+        raise UsageError(f"topology hypercube: dimensions is {dimensions!r:.40}; expected a whole number from 0 to 24")
+    shape = (2,) * dimensions or (1,)
+    return grid("hypercube", shape, bandwidth, latency, port, overhead, reduction, _CABLES, closed=False)
+
+
 _CABLES = (
     "50 GB/s a cable and direction, the order of TPU v4's links (Jouppi et al., ISCA 2023); 0.5 µs a hop is assumed"
 )
@@ -193,34 +225,6 @@ def dragonfly(
         overhead,
         reduction,
         source="200 Gb/s a port and 0.35 µs a switch, as HPE Slingshot has it (De Sensi et al., SC 2020)",
-    )
-
-
-@named
-def dgx_h100(nodes: int) -> Topology:
-    """DGX H100 systems: 8 GPUs behind NVLink switches, a 400 Gb/s card a GPU, rails of 32 systems a leaf, full fat tree."""
-    return switched(
-        "dgx_h100",
-        hosts=nodes,
-        ranks_per_host=8,
-        port=450e9,
-        port_latency=0.2e-6,
-        bus=inf,
-        overhead=1.5e-6,
-        reduction=1.1e12,
-        source=(
-            "NVLink 4: 900 GB/s a GPU, both directions together (NVIDIA DGX H100 data sheet; of the 450 GB/s one way "
-            "NVIDIA/nccl#1264 measures 380). A ConnectX-7 of 400 Gb/s for every GPU, rail-optimised full fat tree, units of "
-            "32 systems (NVIDIA DGX SuperPOD H100 reference architecture). A hop takes 1.9 µs over NVLink and 4.0 µs over the "
-            "network (NCCL, src/graph/tuning.cc: ring, LL128), a Quantum-2 switch 0.33 µs. Combining runs at a third of the "
-            "3.35 TB/s of HBM3 (NVIDIA H100 data sheet)"
-        ),
-        cards=8,
-        bandwidth=50e9,
-        latency=1.05e-6,
-        hosts_per_leaf=32,
-        switch_latency=0.33e-6,
-        rails=True,
     )
 
 

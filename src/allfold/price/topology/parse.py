@@ -90,13 +90,20 @@ def _parameter(name: str, word: str) -> tuple[str, Any]:
 
 def _fit(name: str, given: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The given parameters; if they do not set the size, also a size into which the ranks fit."""
-    if name == "torus":
+    if name in ("torus", "mesh"):
         return {"shape": near_cube(ranks), **given}
+    if name == "hypercube":
+        return {"dimensions": (ranks - 1).bit_length(), **given}
     size, inside = {
         "hosts": ("hosts", {"ranks_per_host": 8}),
         "fat_tree": ("hosts", {"ranks_per_host": 8}),
         "dragonfly": ("groups", {"routers": 8, "ranks_per_router": 4}),
+        "dgx1": ("nodes", {"GPUs": 8}),
+        "dgx2": ("nodes", {"GPUs": 16}),
+        "dgx_a100": ("nodes", {"GPUs": 8}),
         "dgx_h100": ("nodes", {"GPUs": 8}),
+        "mi250": ("nodes", {"GCDs": 16}),
+        "ndv2": ("nodes", {"GPUs": 8}),
         "ethernet_cloud": ("nodes", {"ranks_per_node": 8}),
     }.get(name, ("ranks", {}))
     each = prod(value if type(value := given.get(key, usual)) is int else usual for key, usual in inside.items())

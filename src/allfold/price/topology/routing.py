@@ -1,4 +1,4 @@
-"""How routes are found, many at once: through switches by arithmetic, on a torus dimension by dimension, or by a table."""
+"""How routes are found, many at once: through switches by arithmetic, on a grid dimension by dimension, or by a table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import UsageError
 from .topology import Ranks, Routes, Topology
 
 ABSENT = -1
@@ -74,23 +75,31 @@ def all_alike(topology: Topology) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Torus:
-    """One dimension after the other, the shorter way round each; at a tie, upwards.
+class Grid:
+    """A torus or a mesh: one dimension after the other; on a torus the shorter way round each, at a tie upwards.
 
-    The cable of a node in dimension d, upwards or downwards, is link `cables + (node · dimensions + d) · 2 + downwards`.
+    The cable of a node in dimension d, upwards or downwards, is number (node · dimensions + d) · 2 + downwards of all
+    that a torus has. A mesh lacks some of them: `place` is then the number of each among those that are there.
     """
 
     shape: tuple[int, ...]
     ports: tuple[int, int]
     cables: int
+    """The first link number of the cables."""
+    place: NDArray[np.int32] | None = None
+    """None for a torus."""
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
         pairs, dimensions = len(source), len(self.shape)
         start, end = (np.stack(np.unravel_index(side, self.shape)) for side in (source, destination))
         shape = np.asarray(self.shape)[:, None]
-        forward = (end - start) % shape
-        down = forward > shape - forward
-        hops = np.where(down, shape - forward, forward)
+        if self.place is None:
+            forward = (end - start) % shape
+            down = forward > shape - forward
+            hops = np.where(down, shape - forward, forward)
+        else:
+            down = end < start
+            hops = abs(end - start)
         moves = hops.sum(axis=0) > 0
         offsets = np.zeros(pairs + 1, np.int64)
         np.cumsum(hops.sum(axis=0) + 2 * moves, out=offsets[1:])
@@ -105,7 +114,8 @@ class Torus:
             coordinates = here[:, pair]
             coordinates[d] = (coordinates[d] + np.where(down[d, pair], -hop, hop)) % self.shape[d]
             node = np.ravel_multi_index(tuple(coordinates), self.shape)
-            links[at[pair] + hop] = self.cables + (node * dimensions + d) * 2 + down[d, pair]
+            number = (node * dimensions + d) * 2 + down[d, pair]
+            links[at[pair] + hop] = self.cables + (number if self.place is None else self.place[number])
             at = at + hops[d]
             here[d] = end[d]
         return Routes(offsets, links)
@@ -173,6 +183,7 @@ class Graph:
     """The fewest hops; ranks are the first nodes. `step[node, rank]` is the edge from `node` towards `rank`."""
 
     step: NDArray[np.int32]
+    edge_start: NDArray[np.int32]
     edge_end: NDArray[np.int32]
     edge_link: NDArray[np.int32]
     ports: tuple[int, int]
@@ -186,3 +197,31 @@ class Graph:
             node = np.where(travels, self.edge_end[edge], node)
         columns.append(np.where(source == destination, ABSENT, self.ports[1] + destination))
         return compress(columns)
+
+
+class NoPath(UsageError):
+    """There is no path from one rank to another."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(f"rank {end} cannot be reached from rank {start}")
+        self.start, self.end = start, end
+
+
+def fewest_hops(nodes: int, ranks: int, edges: Sequence[tuple[int, int, int]]) -> Graph:
+    """The router of a graph with edges (from node, to node, link or ABSENT); among equally short ways, the one whose
+    edges are listed first."""
+    step = np.full((nodes, ranks), -1, np.int32)
+    reached = np.zeros((nodes, ranks), bool)
+    reached[np.arange(ranks), np.arange(ranks)] = True
+    while True:  # breadth first, towards all ranks at once: a node with an edge to a reached node is reached
+        before = reached.copy()
+        for number, (start, end, _) in enumerate(edges):
+            new = before[end] & ~reached[start]
+            step[start, new] = number
+            reached[start] |= new
+        if (before == reached).all():
+            break
+    if not reached[:ranks].all():
+        raise NoPath(*(int(number) for number in np.argwhere(~reached[:ranks])[0]))
+    table = np.asarray([*edges, (0, 0, 0)], np.int32)  # one more, so that there is something to index
+    return Graph(step, table[:, 0], table[:, 1], table[:, 2], (0, ranks))

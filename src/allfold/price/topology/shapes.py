@@ -7,7 +7,7 @@ from math import inf, prod
 import numpy as np
 
 from ...errors import UsageError
-from .routing import Dragonfly, Switched, Torus
+from .routing import Dragonfly, Grid, Switched
 from .topology import Block, Cut, Links, Topology, check_link
 
 MOST = 2**24  # ranks, or links of one kind
@@ -129,21 +129,28 @@ def grid(
     overhead: float,
     reduction: float,
     source: str,
+    closed: bool = True,
 ) -> Topology:
-    """A torus of any number of dimensions. Every rank is a host of its own."""
+    """A torus of any number of dimensions, or a mesh if its rows are not `closed`. Every rank is a host of its own."""
     if not shape:
         raise UsageError(f"topology {name}: an empty shape; expected one number a dimension, as in 8x8x4")
     for side in shape:
-        check_whole(name, "shape" if name == "torus" else "ranks", side)
+        check_whole(name, "ranks" if name == "ring" else "shape", side)
     ranks, longest = prod(shape), max(shape)
     check_whole(name, "the number of ranks", ranks)
-    template = "node {} dimension {} cable {}" if len(shape) > 1 else "node {} ring {} cable {}"
-    cables = Block(template, "cable", latency, cable, (ranks, len(shape), 2), ("node", "dimension", "down"))
     rank = np.arange(ranks, dtype=np.int32)
-    # Cut the longest dimension in the middle: each of its rings is cut twice.
-    along = np.unravel_index(rank, shape)[shape.index(longest)]
-    half = (along >= (longest + 1) // 2).astype(np.int32)
-    across = 2 * ranks // longest
+    along = np.stack(np.unravel_index(rank, shape), axis=1)
+    kept, place = None, None
+    if not closed:  # the first node of a row has no cable downwards, and the last one none upwards
+        there = np.stack([along < np.asarray(shape) - 1, along > 0], axis=2).ravel()
+        kept = np.flatnonzero(there).astype(np.int32)
+        place = (np.cumsum(there) - 1).astype(np.int32)
+    template = "node {} dimension {} cable {}" if name != "ring" else "node {} ring {} cable {}"
+    cables = Block(template, "cable", latency, cable, (ranks, len(shape), 2), ("node", "dimension", "down"), kept=kept)
+    # Cut the longest dimension in the middle: each of its rings is cut twice, each row of a mesh once.
+    half = (along[:, shape.index(longest)] >= (longest + 1) // 2).astype(np.int32)
+    across = (2 if closed else 1) * ranks // longest
+    most = sum(side > 1 if closed else min(side - 1, 2) / 2 for side in shape) * 2  # cables of a node
     return Topology(
         name=name,
         ranks=ranks,
@@ -152,9 +159,9 @@ def grid(
         overhead=overhead,
         reduction=reduction,
         source=source,
-        router=Torus(shape, (0, ranks), 2 * ranks),
+        router=Grid(shape, (0, ranks), 2 * ranks, place),
         cuts=(
-            Cut("cables of a node", rank, cable * 2 * sum(side > 1 for side in shape)),
+            *([Cut("cables of a node", rank, cable * most)] if most else []),
             *([Cut("cables between the halves", half, cable * across)] if longest > 1 else []),
         ),
     )
@@ -167,9 +174,9 @@ def ports(ranks: int, latency: float, bandwidth: float) -> list[Block]:
     ]
 
 
-def check_whole(name: str, what: str, value: object) -> None:
-    if type(value) is not int or not 1 <= value <= MOST:
-        raise UsageError(f"topology {name}: {what} is {value!r:.40}; expected a whole number from 1 to {MOST}")
+def check_whole(name: str, what: str, value: object, most: int = MOST) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise UsageError(f"topology {name}: {what} is {value!r:.40}; expected a whole number from 1 to {most}")
 
 
 def groups_of_routers(

@@ -31,9 +31,11 @@ PLACES: tuple[tuple[str, ...], ...] = (
     ("host", "card", "way"),  # a network card, out or in
     ("host", "card", "leaf", "way"),  # and the leaf that it connects to
     ("leaf", "uplink", "way"),  # to and from the spines, up or down
-    ("node", "dimension", "down"),  # a cable of a torus; 1 is downwards
+    ("node", "dimension", "down"),  # a cable of a torus or a mesh; 1 is downwards
     ("group", "router", "to"),  # between two routers of a group of a dragonfly
     ("group", "cable"),  # to another group
+    ("from", "to"),  # a cable from one rank to another
+    ("rank", "switch", "way"),  # a cable between a rank and a switch of its host
 )
 """The keys of a link's place, by kind of link. The page uses them to draw topologies."""
 
@@ -67,12 +69,16 @@ class Block:
     """The part of the place that all of them share."""
     leaf: Ranks | None = field(default=None, compare=False)
     """For network cards: the leaf that each connects to."""
+    kept: Ranks | None = field(default=None, compare=False)
+    """If links of the array are missing: the places in it of those that are there, in order."""
 
     @property
     def count(self) -> int:
-        return prod(self.shape)
+        return prod(self.shape) if self.kept is None else len(self.kept)
 
     def link(self, index: int) -> Link:
+        if self.kept is not None:
+            index = int(self.kept[index])
         numbers = [int(number) for number in np.unravel_index(index, self.shape)]
         place: Place = {**dict(zip(self.axes, numbers, strict=False)), **self.common}
         if self.leaf is not None:

@@ -11,19 +11,19 @@ from typing import Any
 
 from rich.text import Text
 
-from ..bench.sizes import parse_size
-from ..errors import ScheduleError, UsageError
-from ..files import write_whole
-from ..programs.compile import compile
-from ..programs.messages import MessagePrograms, check_messages, lower
-from ..schedule import Schedule
-from ..verify import verify
-from ..view.entry import schedule_up_to_error
-from ..view.page import TOPOLOGY, page_of
-from ..view.text import draw, draw_moves, title
-from .choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
+from ...bench.sizes import parse_size
+from ...errors import ScheduleError, UsageError
+from ...files import write_whole
+from ...programs.compile import compile
+from ...programs.messages import MessagePrograms, check_messages, lower
+from ...schedule import Schedule
+from ...verify import verify
+from ...view.entry import schedule_up_to_error
+from ...view.page import TOPOLOGY, page_of
+from ...view.text import draw, draw_moves, title
+from ..choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
+from ..terminal import add_color, add_json, width, write_json, write_lines
 from .film import play
-from .terminal import add_color, add_json, width, write_json, write_lines
 
 SUMMARY = """\
 Show an algorithm step by step: the moves of every step, then who holds what after it. The move +3:0→1 adds chunk 3 of rank 0
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     choices = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
     shown = [_make(choice, ranks_of(choice, arguments.ranks), arguments) for choice in choices]
     if arguments.svg is not None:
-        from ..view.svg import figure
+        from ...view.svg import figure
 
         text = figure([one.schedule for one in shown], arguments.columns, [one.error for one in shown])
         write_whole(arguments.svg, text)
@@ -175,12 +175,12 @@ def _programs(schedule: Schedule, messages: bool) -> Iterator[Text]:
 
 
 def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
-    from ..view.html import page_as_html
+    from ...view.html import page_as_html
 
     first, size = shown[0], parse_size(arguments.size)
     recording = None
     if arguments.measure:
-        from ..studio.measure import record
+        from ...studio.measure import record
 
         recording = record(first.schedule, size, first.function or first.choice.name)
     document = page_of(

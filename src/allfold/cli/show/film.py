@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
-from ..schedule import Schedule
-from ..view.text import draw
-from .terminal import write_lines
+from ...schedule import Schedule
+from ...view.text import draw
+from ..terminal import write_lines
 
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 

@@ -1,0 +1,117 @@
+// What `allfold.find` needs in a hurry: cuts, trees and rounds of networks.
+#include "bindings/find/find.hpp"
+
+#include "bindings/bindings.hpp"
+#include "find/cut.hpp"
+#include "find/pack.hpp"
+#include "find/rounds.hpp"
+
+namespace allfold {
+
+namespace {
+
+find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<int32_t>& head,
+                     const Input<int64_t>& capacity) {
+    find::Graph graph{vertices, copied(tail), copied(head), copied(capacity)};
+    auto outside = [&](int32_t vertex) { return vertex < 0 || vertex >= vertices; };
+    bool wrong = vertices < 1 || graph.tail.size() != graph.head.size() || graph.tail.size() != graph.capacity.size();
+    for (size_t edge = 0; !wrong && edge < graph.tail.size(); ++edge)
+        wrong = outside(graph.tail[edge]) || outside(graph.head[edge]) || graph.capacity[edge] < 0;
+    if (wrong) throw EngineError(Fault::usage, "a graph needs edges between its vertices, with capacities from 0 up");
+    return graph;
+}
+
+nb::object tightest_cut(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
+                        Input<int64_t> weight, Input<int32_t> sinks, double seconds) {
+    find::Graph graph = graph_of(vertices, tail, head, capacity);
+    std::vector<int64_t> weights = copied(weight);
+    std::vector<int32_t> ends = copied(sinks);
+    if (weights.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a weight for every vertex");
+    check_indices(ends, vertices, "a sink that is not a vertex");
+    auto cut =
+        interruptible(seconds, [&](const find::Stop& stop) { return find::tightest_cut(graph, weights, ends, stop); });
+    if (!cut) return nb::none();
+    return nb::make_tuple(cut->weight, cut->capacity, as_array(std::move(cut->inside), 1, vertices));
+}
+
+nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
+                      Input<int64_t> weight, Input<int32_t> sinks, int64_t wanted, double seconds) {
+    find::Graph graph = graph_of(vertices, tail, head, capacity);
+    std::vector<int64_t> weights = copied(weight);
+    std::vector<int32_t> ends = copied(sinks);
+    if (weights.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a weight for every vertex");
+    check_indices(ends, vertices, "a sink that is not a vertex");
+    auto cuts = interruptible(
+        seconds, [&](const find::Stop& stop) { return find::cuts_below(graph, weights, ends, wanted, stop); });
+    if (!cuts) return nb::none();
+    std::vector<uint8_t> inside;
+    for (const auto& cut : *cuts) inside.insert(inside.end(), cut.begin(), cut.end());
+    return as_array(std::move(inside), cuts->size(), vertices);
+}
+
+nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
+                    Input<int64_t> wanted, double seconds) {
+    find::Graph graph = graph_of(vertices, tail, head, capacity);
+    std::vector<int64_t> roots = copied(wanted);
+    if (roots.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a number for every vertex");
+    auto can = interruptible(seconds, [&](const find::Stop& stop) { return find::can_pack(graph, roots, stop); });
+    return can ? nb::cast(*can) : nb::none();
+}
+
+// Trees as rows: roots, how many of each, and the parents of all vertices; None if time ran out, no rows if none exist.
+nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
+                      Input<int64_t> wanted, Input<int32_t> order, bool careful, double seconds) {
+    find::Graph graph = graph_of(vertices, tail, head, capacity);
+    std::vector<int64_t> roots = copied(wanted);
+    std::vector<int32_t> turns = copied(order);
+    if (roots.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a number for every vertex");
+    check_indices(turns, vertices, "a root that is not a vertex");
+    auto trees = interruptible(
+        seconds, [&](const find::Stop& stop) { return find::pack_trees(graph, roots, turns, careful, stop); });
+    if (!trees) return nb::none();
+    std::vector<int32_t> root, parent;
+    std::vector<int64_t> times;
+    parent.reserve(trees->size() * vertices);
+    for (const find::Tree& tree : *trees) {
+        root.push_back(tree.root);
+        times.push_back(tree.times);
+        parent.insert(parent.end(), tree.parent.begin(), tree.parent.end());
+    }
+    size_t many = trees->size();
+    return nb::make_tuple(as_array(std::move(root), 1, many), as_array(std::move(times), 1, many),
+                          as_array(std::move(parent), many, vertices));
+}
+
+nb::object rounds_of(int32_t vertices, Input<int32_t> tree, Input<int32_t> due, Input<int32_t> parent,
+                     Input<int64_t> offsets, Input<int32_t> links, Input<int64_t> capacity, double seconds) {
+    find::Pieces pieces{vertices,        copied(tree),  copied(due),     copied(parent),
+                        copied(offsets), copied(links), copied(capacity)};
+    if (vertices < 1 || pieces.parent.size() % vertices || pieces.offsets.size() != pieces.parent.size() + 1)
+        throw EngineError(Fault::usage, "rounds: a parent and a route for every vertex of every tree");
+    check_indices(pieces.tree, static_cast<int64_t>(pieces.parent.size() / vertices), "a piece of no tree");
+    check_indices(pieces.due, 1 << 24, "a piece that is due before the start, or too late");
+    if (pieces.due.size() != pieces.tree.size()) throw EngineError(Fault::usage, "a due round for every piece");
+    check_indices(pieces.links, static_cast<int64_t>(pieces.capacity.size()), "a link that is not there");
+    for (size_t cell = 0; cell < pieces.parent.size(); ++cell)
+        if (pieces.parent[cell] < -1 || pieces.parent[cell] >= vertices ||
+            pieces.offsets[cell] > pieces.offsets[cell + 1] || pieces.offsets[cell] < 0)
+            throw EngineError(Fault::usage, "rounds: a parent or a route that is not there");
+    if (static_cast<size_t>(pieces.offsets.back()) > pieces.links.size())
+        throw EngineError(Fault::usage, "rounds: a route that is not there");
+    size_t many = pieces.tree.size();
+    auto rounds = interruptible(seconds, [&](const find::Stop& stop) { return find::rounds_of(pieces, stop); });
+    if (!rounds) return nb::none();
+    return as_array(std::move(*rounds), many, vertices);
+}
+
+}  // namespace
+
+void bind_find(nb::module_& module) {
+    module.def("tightest_cut", &tightest_cut);
+    module.def("cuts_below", &cuts_below);
+    module.def("can_pack", &can_pack);
+    module.def("pack_trees", &pack_trees);
+    module.def("rounds_of", &rounds_of);
+}
+
+}  // namespace allfold

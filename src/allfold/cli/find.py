@@ -1,0 +1,190 @@
+"""`allfold find`: the best schedule for a network, and how close it is to what nothing can beat."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from ..bench.sizes import format_size, parse_size
+from ..collectives import find_collective
+from ..errors import UsageError
+from ..files import write_whole
+from ..find.find import METHODS, find
+from ..find.found import Found
+from ..price.cost.plan import Planner, duration
+from ..price.topology.parse import find_topology
+from ..price.topology.topology import Topology
+from ..price.topology.without import without
+from ..wording import counted
+from .choose import one_rank_count
+from .terminal import add_color, add_json, write_json, write_lines, write_table
+
+SUMMARY = """\
+Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
+compared with the time that nothing can beat, with the ranks and links that it comes from. The topology is a name or a JSON
+file, as for allfold plan. Ctrl-C ends the search with the best so far. docs/find.md explains the methods."""
+
+_EPILOG = """\
+methods:
+  throughput  spanning trees that keep the narrowest place busy all the time; for large buffers
+  steps       the fewest steps, and what more of them buy, exactly; for small networks
+  greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
+  built_in    the best of the algorithms that allfold list lists
+  auto        those that suit the collective and the network, one after the other, until the least is nearly met
+
+example:
+  $ allfold find --collective all_gather --topology dgx1 --size 1GiB
+  all_gather of 1G between 8 ranks on dgx1
+    found    greedy_dgx1: 48 chunks, 7 steps, 224 messages
+    time     6.31 ms, 170.2 GB/s: 1.007 times the least
+    least    6.26 ms: ranks 1–7 can send no more than 150 GB/s to the rest: 4 links (rank 1 to rank 0, rank 4 to …
+    beside   direct, the best built-in algorithm here, 16.1 ms: 2.573 times the least
+    search   greedy, …
+
+  $ allfold find --collective all_gather --topology dgx1 --without "rank 1 to rank 0" --html page.html
+  $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
+  $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
+
+exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
+
+_MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.add_argument("--collective", default="all_reduce", metavar="C", help="what to find (default: all_reduce)")
+    parser.add_argument(
+        "--topology", required=True, metavar="NAME[:k=v,…]|FILE.json", help="the network, as for allfold plan"
+    )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="LINK",
+        help="without this link, which failed; may be repeated",
+    )
+    parser.add_argument(
+        "--ranks", metavar="N", help="the first N ranks take part, others only relay (default: all of the topology)"
+    )
+    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
+    parser.add_argument("--size", default="1GiB", metavar="S", help="bytes of the buffer, as in 64K (default: 1GiB)")
+    parser.add_argument(
+        "--method", default="auto", metavar="M", help=f"auto, {', '.join(METHODS)} (default: auto; see below)"
+    )
+    parser.add_argument("--chunks", type=int, metavar="K", help="K chunks (or trees) per rank, not the best number")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="T", help="give the best found after T seconds (default: 60)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
+    parser.add_argument(
+        "--save", metavar="FILE.json", help="write the schedule; commands take it wherever they take an algorithm"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the interactive page of the schedule")
+    add_json(parser)
+    add_color(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.save is not None and not arguments.save.endswith(".json"):
+        raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
+    collective = find_collective(arguments.collective).name
+    ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
+    topology = without(find_topology(arguments.topology, ranks), arguments.without)
+    size = parse_size(arguments.size)
+    with _progress() as say:
+        found = find(
+            collective,
+            topology,
+            size,
+            ranks,
+            arguments.method,
+            arguments.root,
+            arguments.chunks,
+            arguments.seconds,
+            arguments.seed,
+            say,
+        )
+    if arguments.save is not None:
+        write_whole(arguments.save, json.dumps(found.schedule.to_json(), ensure_ascii=False))
+    if arguments.html is not None:
+        from ..view.html import page_as_html
+        from ..view.page import page_of
+
+        write_whole(arguments.html, page_as_html(page_of(found.schedule, topology, size, view="bytes")))
+    if arguments.json:
+        write_json(found.to_json())
+        return 0
+    hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
+    title = f"{collective} of {format_size(size)} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
+    write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
+    _write_frontier(found, arguments.color)
+    return 0
+
+
+def _facts(found: Found, topology: Topology) -> Iterator[str]:
+    schedule, cost = found.schedule, found.cost
+    segments = f", {cost.segments:,} segments" if cost.segments > 1 else ""
+    yield (
+        f"  found    {schedule.algorithm}: {schedule.chunks:,} chunks, {counted(schedule.steps, 'step')}, "
+        f"{schedule.counts.messages:,} messages{segments}"
+    )
+    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
+    yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
+    yield f"  least    {duration(found.bound)}: {_why(found)}"
+    stock = _stock(found, topology)
+    if stock:
+        yield f"  beside   {stock}"
+    ended = "" if found.complete else "; it was ended early, and more time may find a better one"
+    yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
+
+
+def _why(found: Found) -> str:
+    least = found.cost.bounds
+    if found.bound > least.time * (1 + 1e-6):
+        return "however the ranks share the links, nothing is faster (by a linear program)"
+    if least.latency >= max(least.bandwidth, least.reduction):
+        return "word cannot reach all ranks sooner"
+    if least.reduction > least.bandwidth:
+        return "ranks cannot combine faster"
+    exact = found.cut is not None and found.cut.time(found.cost.size) >= least.bandwidth * (1 - 1e-9)
+    return str(found.cut) if exact else f"the bytes that must cross {least.cut}"
+
+
+def _stock(found: Found, topology: Topology) -> str | None:
+    """The best built-in algorithm at this size."""
+    if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time or found.method == "built_in":
+        return None
+    best = Planner(found.schedule.collective, topology, found.schedule.ranks).plan(found.cost.size).winner
+    times = f"{best.time / found.bound:.4g} times the least"
+    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {times}"
+
+
+def _write_frontier(found: Found, color: bool | None) -> None:
+    rows = found.notes.get("frontier")
+    if not rows:
+        return
+    words = {True: "exists", False: "does not exist", None: "not known"}
+    write_lines(["", "By synchronous steps, in rounds of one chunk per unit of bandwidth:"], color)
+    write_table(
+        ("chunks per rank", "steps", "rounds", "result"),
+        [[str(row["chunks"]), str(row["steps"]), str(row["rounds"]), words[row["exists"]]] for row in rows],
+        color,
+        left=0,
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """On a terminal: what is being tried, and for how long."""
+    columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("looking at the network", total=None)
+        yield lambda sentence: bar.update(task, description=sentence)

@@ -1,0 +1,6 @@
+"""Find it: the best schedule for a network, and what proves that nothing is much better."""
+
+from .find import METHODS, find
+from .found import Found, Task
+
+__all__ = ["METHODS", "Found", "Task", "find"]

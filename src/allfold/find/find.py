@@ -1,0 +1,187 @@
+"""The search: methods propose schedules, `cost` prices them, and the cheapest is proved and kept.
+
+A method is a function of a `Task` that yields schedules, as a rule better and better ones, until it has no more or the
+task's deadline has passed. It need not price them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+
+from ..collectives import Collective, find_collective, suggest
+from ..errors import UsageError
+from ..price.cost.bounds import lower_bounds
+from ..price.cost.cost import Cost, cost
+from ..price.cost.cuts import tightest_cut
+from ..price.cost.load import check_request
+from ..price.topology.network import network_of
+from ..price.topology.parse import find_topology
+from ..price.topology.topology import Topology
+from ..schedule import Schedule
+from ..verify import verify
+from .all_reduce_bound import least_all_reduce
+from .built_in import MOST_RANKS, built_in
+from .found import Found, Progress, Task
+from .greedy import fits as fits_greedy
+from .greedy import greedy
+from .steps import fits as fits_steps
+from .steps import steps
+from .throughput import SENSES, throughput
+
+Method = Callable[[Task], Iterator[Schedule]]
+
+METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+_FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
+
+
+def find(
+    collective: str,
+    topology: Topology | str,
+    size: int = 2**30,
+    ranks: int | None = None,
+    method: str = "auto",
+    root: int | None = None,
+    chunks: int | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Found:
+    """The cheapest schedule for a buffer of `size` bytes on a topology that is found within `seconds`, and its proof.
+
+    Ctrl-C ends the search early, with the best so far.
+    """
+    started = time.monotonic()
+    promise = find_collective(collective)
+    if isinstance(topology, str):
+        topology = find_topology(topology, ranks)
+    ranks = topology.ranks if ranks is None else ranks
+    topology.require(ranks)
+    check_request(size, None)
+    root = _root(promise, root, ranks)
+    task = Task(
+        promise.name,
+        topology,
+        network_of(topology, ranks),
+        ranks,
+        root,
+        int(size),
+        _at_least_one("chunks", chunks),
+        seed,
+        started + _seconds(seconds),
+        progress,
+        lower_bounds(promise.name, topology, ranks, size, root).time,
+    )
+    if promise.name == "all_reduce":
+        task.say("bounding by a linear program")
+        task = replace(task, bound=max(task.bound, least_all_reduce(task)))
+    search = _Search(task, method)
+    complete = True
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        if search.best is None:
+            raise
+        complete = False
+    if search.best is None:
+        why = "".join(f"; {name}: {reason}" for name, reason in task.notes.get("left_out", {}).items())
+        raise UsageError(
+            f"{method} found no schedule for {promise.name} between {ranks} ranks of {topology.name} in {seconds:g} s{why}"
+        )
+    schedule, priced, name = search.best
+    schedule = replace(schedule, algorithm=re.sub(r"\W+", "_", schedule.algorithm))
+    searched = time.monotonic()
+    complete = complete and task.left > 0
+    task.say("proving it")
+    verify(schedule)
+    return Found(
+        schedule,
+        priced,
+        max(task.bound, task.notes.get("flow_bound", 0.0)),
+        tightest_cut(promise.name, task.network, task.root),
+        name,
+        searched - started,
+        time.monotonic() - searched,
+        complete,
+        dict(task.notes),
+    )
+
+
+class _Search:
+    """The methods one after the other, and the cheapest schedule so far."""
+
+    def __init__(self, task: Task, method: str) -> None:
+        if method not in ("auto", *METHODS):
+            raise UsageError(f"unknown method {method!r}; {suggest(method, ['auto', *METHODS])}")
+        self.task, self.method = task, method
+        self.best: tuple[Schedule, Cost, str] | None = None
+
+    def run(self) -> None:
+        if self.method != "auto":
+            self._try(self.method, self.task)
+            return
+        chosen = self._fitting()
+        for place, name in enumerate(chosen):
+            if self.task.good or not self.task.left:
+                return
+            if name == "steps" and self.best is not None and not _waits(self.best[1]):
+                continue
+            # Of the time that is left, a method leaves half to those after it.
+            part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
+            part = min(part, _UNASKED) if name == "steps" else part
+            try:
+                self._try(name, replace(self.task, deadline=time.monotonic() + part))
+            except UsageError as error:  # another may do
+                self.task.notes.setdefault("left_out", {})[name] = str(error)
+
+    def _fitting(self) -> list[str]:
+        """The methods that suit the task: for many bytes first, then for few."""
+        task = self.task
+        fitting = {
+            "throughput": task.collective in SENSES,
+            "greedy": fits_greedy(task),
+            "built_in": task.ranks <= MOST_RANKS,
+            "steps": task.ranks <= _FEW and fits_steps(task),
+        }
+        return [name for name, fits in fitting.items() if fits]
+
+    def _try(self, name: str, task: Task) -> None:
+        for schedule in METHODS[name](task):
+            priced = cost(schedule, task.topology, task.size)
+            task.prices.append(priced.time)
+            if self.best is None or priced.time < self.best[1].time:
+                self.best = schedule, priced, name
+                task.say(f"{name}: {priced.time / task.bound if task.bound else 1:.3f} × the bound")
+            if not task.left or (self.method == "auto" and task.good):
+                return
+
+
+def _waits(best: Cost) -> bool:
+    """Whether much of the time is waiting, so that fewer steps may be faster."""
+    return best.parts["startup"] + best.parts["latency"] > 0.1 * best.time
+
+
+def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
+    if not promise.rooted:
+        if root is not None:
+            raise UsageError(f"{promise.name} has no root, but root={root} was given")
+        return None
+    chosen = 0 if root is None else root
+    if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < ranks:
+        raise UsageError(f"root is {root!r}; expected a rank from 0 to {ranks - 1}")
+    return chosen
+
+
+def _at_least_one(what: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**20):
+        raise UsageError(f"{what} is {value!r}; expected a whole number from 1 to {2**20}")
+    return value
+
+
+def _seconds(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= inf:
+        raise UsageError(f"seconds is {value!r}; expected a number above 0")
+    return float(value)

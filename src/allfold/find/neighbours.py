@@ -1,0 +1,133 @@
+"""Which ranks hand on to which, over which links, and how many chunks a link carries in one round.
+
+A schedule need only name moves between neighbours: pairs of ranks with no other rank on the route between them. On a
+torus those are the ranks at the two ends of a cable; under a switch, all ranks are neighbours and share the cables to
+it. A move crosses the links of the topology's route and shares them with the other moves of its step, so that what a
+method counts in rounds is what `cost` prices in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..price.topology.network import network_of
+from ..price.topology.routing import Graph, Grid
+from ..price.topology.topology import Topology
+
+Numbers = NDArray[np.int32]
+
+_FINEST = 8  # a round is at least 1/8 of what the slowest link takes for a chunk
+_NEAR = 0.01  # a link may carry this much less than a whole number of chunks per round
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Pair i leads from `source[i]` to `destination[i]`, over the links `links[offsets[i]:offsets[i + 1]]`."""
+
+    ranks: int
+    source: Numbers
+    destination: Numbers
+    offsets: NDArray[np.int64]
+    links: Numbers
+    """Those that limit anything, numbered anew: link i here is link `names[i]` of the topology."""
+    names: Numbers
+    capacity: Numbers
+    """Chunks that each link carries in one round."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether every pair has links of its own: no switch, and nothing shared."""
+        return bool((np.bincount(self.links, minlength=1) <= 1).all())
+
+    def reversed(self) -> Neighbours:
+        """Every pair the other way round: what can be spread there can be collected here."""
+        return replace(self, source=self.destination, destination=self.source)
+
+    def taken(self, pairs: NDArray[np.bool_]) -> Neighbours:
+        """Only some of the pairs."""
+        kept = np.flatnonzero(pairs)
+        lengths = np.diff(self.offsets)[kept]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[kept] - offsets[:-1], lengths)
+        return replace(
+            self,
+            source=self.source[kept],
+            destination=self.destination[kept],
+            offsets=offsets,
+            links=self.links[at],
+        )
+
+
+@lru_cache(maxsize=16)
+def neighbours_of(topology: Topology, ranks: int) -> Neighbours:
+    """The neighbours among the first `ranks` ranks. Other ranks take no part, but pass on what is routed over them."""
+    source, destination = _adjacent(topology, ranks)
+    routes = topology.routes(source, destination)
+    lengths = routes.lengths
+    pair = np.repeat(np.arange(len(source)), lengths)
+    limits = np.isfinite(topology.bandwidth[routes.links])
+    names, links = np.unique(routes.links[limits], return_inverse=True)
+    offsets = np.zeros(len(source) + 1, np.int64)
+    np.cumsum(np.bincount(pair[limits], minlength=len(source)), out=offsets[1:])
+    return Neighbours(
+        ranks,
+        source.astype(np.int32),
+        destination.astype(np.int32),
+        offsets,
+        links.astype(np.int32),
+        names.astype(np.int32),
+        chunks_per_round(topology.bandwidth[names]),
+    )
+
+
+def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
+    router = topology.router
+    everyone = np.arange(ranks, dtype=np.int32)
+    if isinstance(router, Grid) and ranks == topology.ranks:  # known without a look at all pairs
+        ends = []
+        for dimension, side in enumerate(router.shape):
+            stride = int(np.prod(router.shape[dimension + 1 :]))
+            along = everyone // stride % side
+            for step in (1, -1):
+                there = (along + step) % side
+                fits = there == along + step if router.place is not None else there != along
+                ends.append(np.stack([everyone, everyone + (there - along) * stride])[:, fits])
+        # On a ring of two, up and down lead to the same rank.
+        both = np.unique(np.concatenate(ends, axis=1), axis=1)
+        return both[0], both[1]
+    source, destination = np.repeat(everyone, ranks), np.tile(everyone, ranks)
+    other = source != destination
+    source, destination = source[other], destination[other]
+    if isinstance(router, Graph):
+        passes = np.zeros(len(source), bool)
+        node = source
+        while (travels := node != destination).any():
+            node = np.where(travels, router.edge_end[router.step[node, destination]], node)
+            passes |= (node < ranks) & (node != destination)
+        return source[~passes], destination[~passes]
+    network = network_of(topology, ranks)
+    at_rank = np.zeros(len(topology.links) + 1, np.int64)
+    at_rank[network.link] = network.head < ranks
+    routes = topology.routes(source, destination)
+    # One rank at the end of its links is the destination; a port that is no edge of the network ends nowhere.
+    passed = np.add.reduceat(at_rank[routes.links], routes.offsets[:-1]) if len(source) else np.zeros(0, np.int64)
+    return source[passed <= 1], destination[passed <= 1]
+
+
+def chunks_per_round(bandwidth: NDArray[np.float64]) -> Numbers:
+    """Whole numbers in the proportion of the bandwidths, as small as possible; never more than they allow, by 1 %."""
+    if not len(bandwidth):
+        return np.zeros(0, np.int32)
+    parts = bandwidth / bandwidth.min()
+    for finer in range(1, _FINEST + 1):
+        whole = np.floor(parts * finer * (1 + _NEAR))
+        if (whole >= parts * finer * (1 - _NEAR)).all():
+            break
+    else:
+        whole = np.floor(parts * (1 + _NEAR))
+    chunks: Numbers = np.minimum(whole, 2**20).astype(np.int32)
+    return chunks

@@ -1,0 +1,111 @@
+"""The method for large buffers: spanning trees that use every link of the tightest cut all the time (ForestColl).
+
+An all_gather spreads every rank's slice down trees, a reduce_scatter runs trees backwards, an all_reduce does one after
+the other. The rates between ranks meet the least time (`rates`), trees use the rates up (`trees`), and chunks cross the
+edges of their trees step by step (`emit`). Which number of trees, which order of roots and how many chunks are best is
+found by trying: first a few numbers, then other orders for the best of them, then smaller chunks for the best of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..schedule import Schedule
+from .emit import Stage, by_depth, in_rounds, schedule_of
+from .found import Task
+from .rates import Rates, rates_of
+from .trees import Forest, Number, forest_of, numbers_of, quick_forests
+
+SENSES = {
+    "all_gather": (False,),
+    "broadcast": (False,),
+    "reduce_scatter": (True,),
+    "reduce": (True,),
+    "all_reduce": (True, False),
+}
+"""For every collective: which ways its stages run; True collects."""
+_MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have more
+_LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
+_ORDERS = 5
+_PACES = (0.5, 0.0)
+_WORTH = 0.995  # what the next cut must at least be times as expensive as the last
+
+
+def throughput(task: Task) -> Iterator[Schedule]:
+    if task.collective not in SENSES:
+        known = ", ".join(SENSES)
+        raise UsageError(f"the method throughput is for {known}, not for {task.collective}")
+    name = f"throughput_{task.topology.name}"
+    if task.ranks == 1:
+        yield schedule_of(task, name, [])
+        return
+    searches = [_search(task, collects) for collects in SENSES[task.collective]]
+    for stages in zip(*searches, strict=False):
+        yield schedule_of(task, name, list(stages))
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """One way to make a stage, which can be varied."""
+
+    rates: Rates
+    number: Number
+    forest: Forest
+    parts: int
+    pace: float
+
+    def moves(self, parts: int) -> int:
+        return int(self.forest.times.sum()) * parts * (self.rates.ranks - 1)
+
+
+def _search(task: Task, collects: bool) -> Iterator[Stage]:
+    """Stages to try. After each, the price of the whole schedule is the last of the task's prices."""
+    best: tuple[float, _Way] | None = None
+
+    def better(way: _Way) -> None:
+        nonlocal best
+        if best is None or task.prices[-1] < best[0]:
+            best = task.prices[-1], way
+
+    for rates in rates_of(task, collects):
+        if task.ranks > _LARGE:
+            for quick in quick_forests(task, rates):
+                task.say(f"packed {quick.per_root} trees per root, {quick.loss - 1:.1%} above the rates")
+                yield by_depth(quick)
+            if task.ranks > _LARGEST:
+                continue
+        for number in numbers_of(task, rates):
+            task.say(f"packing trees, {number.per_root} per root")
+            forest = forest_of(task, rates, number)
+            if forest is None:
+                continue
+            yield by_depth(forest)
+            for pace in _PACES:
+                way = _Way(rates, number, forest, 4, pace)
+                if way.moves(4) <= _MOST_MOVES and (stage := in_rounds(task, forest, 4, pace)) is not None:
+                    yield stage
+                    better(way)
+    if best is None:
+        return
+    way = best[1]
+    task.say(f"packing {way.number.per_root} trees per root in other orders")
+    for seed in range(1, _ORDERS):
+        forest = forest_of(task, way.rates, way.number, task.seed * _ORDERS + seed)
+        if forest is not None and (stage := in_rounds(task, forest, way.parts, way.pace)) is not None:
+            yield stage
+            better(_Way(way.rates, way.number, forest, way.parts, way.pace))
+    best_price, way = best
+    for ladder in ((2, 1), (8, 16, 32, 64, 128, 256, 512)):
+        for parts in ladder:
+            if way.moves(parts) > _MOST_MOVES:
+                break
+            task.say(f"cutting what a tree carries into {parts}")
+            stage = in_rounds(task, way.forest, parts, way.pace)
+            if stage is None:
+                break
+            yield stage
+            if task.prices[-1] > best_price * _WORTH:
+                break
+            best_price = task.prices[-1]

@@ -1,0 +1,158 @@
+"""The tightest cut of a network: ranks that cannot send more to the rest than some links let through.
+
+Ranks inside a set of vertices hold bytes that ranks outside need, and only the edges that leave the set can bring them
+there. That takes at least the bytes over the bandwidth of those edges, and no schedule can be faster. The worst set is
+found exactly: a maximum flow falls short wherever a guess at the time is too low, its minimum cut is a worse set, and
+the time of that set is the next guess (Dinkelbach). The last cut is the proof: anybody can add up its links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _native
+from ...errors import UsageError
+from ...wording import counted, name_ranks, ranges
+from ..topology.network import Network, Vertices
+
+
+@dataclass(frozen=True, eq=False)
+class TightestCut:
+    """A set of vertices, the edges that leave it, and the least time that this means."""
+
+    network: Network
+    inside: NDArray[np.bool_]
+    """By vertex."""
+    edges: NDArray[np.int64]
+    """The edges that leave the set."""
+    share: float
+    """What must cross it, as a multiple of the bytes of the buffer."""
+    transposed: bool = False
+    """The edges enter the set: what is inside must receive."""
+    together: bool = False
+    """It is no set but all ranks together, and the edges are all that leave any of them."""
+
+    @property
+    def bandwidth(self) -> float:
+        return float(self.network.bandwidth[self.edges].sum())
+
+    @property
+    def ranks(self) -> list[int]:
+        return np.flatnonzero(self.inside[: self.network.ranks]).tolist()
+
+    @property
+    def links(self) -> list[str]:
+        return [self.network.name(int(edge)) for edge in self.edges]
+
+    def time(self, size: float) -> float:
+        """Seconds that nothing can beat with a buffer of `size` bytes."""
+        return self.share * size / self.bandwidth
+
+    def __str__(self) -> str:
+        ranks, names = self.ranks, self.links
+        who = f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
+        can = "can receive no more than {} from the rest" if self.transposed else "can send no more than {} to the rest"
+        if self.together:
+            who, can = f"all {len(ranks)} ranks together", "can send no more than {}"
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        return f"{who} {can.format(f'{self.bandwidth / 1e9:.4g} GB/s')}: {counted(len(names), 'link')} ({shown})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ranks": self.ranks,
+            "links": self.links,
+            "bandwidth": self.bandwidth,
+            "share": self.share,
+            "receives": self.transposed,
+            "sentence": str(self),
+        }
+
+
+MOST_RANKS = 2048  # beyond, the flows take minutes, and the named cuts of large topologies are good
+_FINEST = 2**30
+
+
+@lru_cache(maxsize=64)
+def tightest_cut(collective: str, network: Network, root: int | None = None) -> TightestCut | None:
+    """The cut that bounds a collective on a network; None where cuts say nothing, or the network is too large."""
+    ranks = network.ranks
+    if not 2 <= ranks <= MOST_RANKS or collective in ("barrier", "all_to_all"):
+        return None
+    everyone, each = np.arange(ranks), np.ones(ranks, np.int64)
+    first = (everyone == (root or 0)).astype(np.int64)
+    if collective in ("all_gather", "reduce_scatter"):
+        weight, sinks = each, everyone
+    elif collective in ("gather", "scatter"):
+        weight, sinks = each - first, everyone[first == 1]
+    else:
+        weight, sinks = first, everyone[first == 0]
+    spreads = collective in ("all_gather", "broadcast", "gather")
+    whole = collective in ("broadcast", "reduce", "all_reduce")
+    found = [
+        _worst(graph, weight, sinks, transposed, None if whole else ranks)
+        for graph, transposed in ((network, False), (network.transposed(), True))
+        if collective == "all_reduce" or transposed != spreads
+    ]
+    if collective == "all_reduce":
+        # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
+        out = np.flatnonzero(network.tail < ranks)
+        found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))
+    return max(found, key=lambda cut: cut.time(1.0))
+
+
+def _worst(
+    network: Network, weight: NDArray[np.int64], sinks: NDArray[np.int64], transposed: bool, parts: int | None
+) -> TightestCut:
+    """The worst cut of a graph, where every rank has `weight` of `parts` parts of the buffer, or the root has all of it."""
+    weights = np.zeros(network.vertices, np.int64)
+    weights[: network.ranks] = weight
+    capacity = whole_numbers(network.bandwidth)
+    inside = worst_set(network.vertices, network.tail, network.head, capacity, weights, sinks.astype(np.int32))
+    edges = np.flatnonzero(inside[network.tail] & ~inside[network.head])
+    if not len(edges):
+        there = np.flatnonzero(inside[: network.ranks]).tolist()
+        missing = np.flatnonzero(~inside[: network.ranks]).tolist()
+        way = "from" if transposed else "to"
+        raise UsageError(
+            f"topology {network.topology.name}: no path leads {way} {name_ranks(missing)} "
+            f"{'to' if transposed else 'from'} {name_ranks(there)}"
+        )
+    share = 1.0 if parts is None else float(weights[inside].sum()) / parts
+    return TightestCut(network, inside, edges, share, transposed)
+
+
+def whole_numbers(bandwidth: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Bandwidths as whole numbers without a common divisor: exact, unless they have nothing in common.
+
+    Rounding can only make another cut look worst; the bound is computed from the bandwidths of its links.
+    """
+    if not len(bandwidth):
+        return np.zeros(0, np.int64)
+    if (bandwidth < 2**62).all() and (bandwidth == np.round(bandwidth)).all():
+        exact: NDArray[np.int64] = bandwidth.astype(np.int64)
+        exact //= np.gcd.reduce(exact)
+        if exact.max() <= _FINEST:
+            return exact
+    rounded: NDArray[np.int64] = np.maximum(1, np.round(bandwidth / bandwidth.max() * _FINEST)).astype(np.int64)
+    return rounded
+
+
+def worst_set(
+    vertices: int,
+    tail: Vertices,
+    head: Vertices,
+    capacity: NDArray[np.int64],
+    weight: NDArray[np.int64],
+    sinks: Vertices,
+) -> NDArray[np.bool_]:
+    """Of all sets of vertices that lack a sink, the one with the most weight per capacity of the edges that leave it."""
+    found = _native.tightest_cut(vertices, tail, head, capacity, weight, sinks, inf)
+    assert found is not None  # no time limit
+    inside: NDArray[np.bool_] = found[2][0].astype(bool)
+    return inside

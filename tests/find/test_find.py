@@ -1,0 +1,130 @@
+"""The search as a whole: what it gives, what it refuses, and how it ends early."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import written
+
+import allfold as af
+from allfold.cli import main
+from allfold.errors import UsageError
+from allfold.find.find import METHODS
+from allfold.price import cost, find_topology
+from allfold.schedule import Schedule
+
+SQUARE = written(4, [edge for a in range(4) for edge in ((a, (a + 1) % 4, 1e9), ((a + 1) % 4, a, 1e9))])
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"])
+def test_what_is_found_is_priced_and_proved(collective: str) -> None:
+    found = af.find(collective, SQUARE, size=2**20)
+    assert found.time == cost(found.schedule, SQUARE, 2**20).time >= found.bound > 0
+    assert found.cut is not None and found.method in METHODS
+    assert af.verify(found.schedule).schedule.collective == collective
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["time"] == found.time and document["cut"]["links"] == found.cut.links
+
+
+def test_a_root_is_kept() -> None:
+    found = af.find("broadcast", SQUARE, size=2**20, root=2)
+    assert found.schedule.root == 2
+
+
+def test_one_rank_has_nothing_to_send() -> None:
+    found = af.find("all_gather", "laptop", ranks=1)
+    assert (found.schedule.moves, found.time, found.ratio) == (0, 0.0, 1.0)
+
+
+def test_it_is_never_slower_than_the_built_in_algorithms() -> None:
+    topology = find_topology("laptop")
+    found = af.find("all_reduce", topology, size=4096, seconds=4)
+    for name in af.algorithms("all_reduce"):
+        assert found.time <= cost(af.schedule("all_reduce", name, 8), topology, 4096).time * 1.011
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"collective": "gossip"}, "unknown collective 'gossip'"),
+        ({"topology": "dgx9"}, "unknown topology 'dgx9'"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+        ({"root": 1}, "has no root"),
+        ({"collective": "broadcast", "root": 9}, "expected a rank from 0 to 7"),
+        ({"seconds": 0}, "expected a number above 0"),
+        ({"chunks": 0}, "chunks is 0"),
+        ({"size": -1}, "size must be a number of bytes"),
+        ({"topology": "one_host:ranks=8", "ranks": 99}, "8 ranks, but 99 are asked for"),
+        ({"collective": "all_to_all", "method": "throughput"}, "not for all_to_all"),
+    ],
+)
+def test_bad_requests_get_a_sentence(words: dict[str, object], sentence: str) -> None:
+    request = {"collective": "all_gather", "topology": "dgx1", **words}
+    with pytest.raises(UsageError, match=sentence):
+        af.find(**request)  # type: ignore[arg-type]
+
+
+def test_ctrl_c_gives_the_best_so_far() -> None:
+    sentences: list[str] = []
+
+    def interrupt(sentence: str) -> None:
+        sentences.append(sentence)
+        if "×" in sentence:  # something was found
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert threading.current_thread() is threading.main_thread()
+    found = af.find("all_reduce", "mi250:nodes=1", progress=interrupt)
+    assert not found.complete and found.schedule.moves and sentences[-1] == "proving it"
+
+
+def test_a_found_schedule_runs(tmp_path: Path) -> None:
+    found = af.find("all_gather", "one_host:ranks=2", size=2**16)
+
+    def work(comm: object) -> list[float]:
+        result = np.zeros(6, np.float32)
+        comm.all_gather(np.full(3, comm.rank + 1, np.float32), result, algorithm=found.schedule)  # type: ignore[attr-defined]
+        return [float(number) for number in result]
+
+    assert af.spawn(work, ranks=2) == [[1, 1, 1, 2, 2, 2]] * 2
+    with pytest.raises(UsageError, match="for these ranks only"):
+        af.schedule("all_gather", found.schedule, 3)
+    with pytest.raises(UsageError, match="not for all_reduce"):
+        af.schedule("all_reduce", found.schedule, 2)
+
+
+def test_the_command_saves_what_others_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, page = str(tmp_path / "gather.json"), str(tmp_path / "page.html")
+    words = ["--collective", "all_gather", "--topology", "dgx1", "--size", "1M", "--seconds", "2"]
+    assert main(["find", *words, "--save", file, "--html", page]) == 0
+    out = capsys.readouterr().out
+    assert "times the least" in out and "ranks 1–7 can send no more than 150 GB/s to the rest" in out
+    saved = Schedule.from_json(Path(file).read_text())
+    assert "allfold" in Path(page).read_text()
+    for command in (
+        ["verify", file],
+        ["show", file, "--moves-only"],
+        ["plan", "--topology", "dgx1", "--algorithms", f"{file},ring"],
+        ["simulate", file, "--topology", "dgx1"],
+        ["compare", "--algorithms", f"{file},ring"],
+        ["export", file, "--to", "msccl-xml", "-o", str(tmp_path / "gather.xml")],
+    ):
+        assert main(command) == 0, command
+        assert saved.algorithm in capsys.readouterr().out or command[0] == "export"
+
+
+def test_the_command_without_a_link(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["find", "--collective", "all_gather", "--topology", "dgx1", "--json"]
+    times = []
+    for more in ([], ["--without", "rank 1 to rank 0"]):
+        assert main([*words, *more]) == 0
+        times.append(json.loads(capsys.readouterr().out)["bound"])
+    assert times[1] == pytest.approx(times[0] * 150 / 100)
+    assert main([*words, "--without", "rank 1 to rank 9"]) == 2
+    assert "rank 1 to rank 9" in capsys.readouterr().err
+    assert main(["find", "--topology", "dgx1", "--save", "schedule.txt"]) == 2
