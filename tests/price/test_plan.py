@@ -212,7 +212,7 @@ def test_what_cannot_be_planned_is_refused(ranks: int) -> None:
 def test_figures_that_round_up_to_a_thousand_are_no_powers_of_ten() -> None:
     from allfold.cli.doctor.flight import _seconds
     from allfold.cli.plan import _short
-    from allfold.cli.tune import _round
+    from allfold.cli.tune.report import _round
 
     assert [duration(0.0009996), duration(0.9996), duration(9.9996e-7)] == ["1.00 ms", "1.00 s", "1.00 µs"]
     assert [_short(999.4), _short(999.6), _short(1234.5)] == ["999", "1,000", "1,234"]
@@ -303,7 +303,7 @@ def test_wrong_usage_is_one_sentence(
     words: list[str], says: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("allfold.price.topology.this_machine._ask", lambda *command: "")
+    monkeypatch.setattr("allfold.price.topology.this_machine.ask", lambda *command: "")
     (tmp_path / "torn.json").write_text('{"format"')
     status, out, err = call(*words)
     assert status == 2 and out == ""
@@ -338,6 +338,7 @@ LARGE = Machine(
     memory=2**37,
     limit=8.0,
     gpus=(Gpu(0, "GPU", {1: "NV4"}), Gpu(1, "GPU", {0: "NV4"})),
+    mps=False,
     cards=(Card("mlx5_0", "infiniband", 50e9),),
     absent=("nothing else was found",),
 )

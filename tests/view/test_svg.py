@@ -16,7 +16,7 @@ from allfold.cli.plan.map import map_as_svg
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price.cost.sweep import sweep
 from allfold.price.simulate.simulate import simulate
-from allfold.price.topology.machines import dgx_h100
+from allfold.price.topology.gpu_servers import dgx_h100
 from allfold.symbolic import State
 from allfold.view.svg import WIDTH, figure
 from allfold.view.svg_text import width_of
