@@ -154,7 +154,7 @@ def test_the_output_in_the_documents_is_real(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for language, block in blocks:
-        if language == "json" and '"allfold-topology"' in block:
+        if language == "json" and "allfold-topology" in block:  # by its name
             Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
         name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
         if name:

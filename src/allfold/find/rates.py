@@ -133,7 +133,9 @@ class _Program:
         self.effort = hops * (1 + 1e-3 * np.log(self.crossing)) / hops.sum()
         needs = np.flatnonzero(_needs(weight)).astype(np.int32)
         # What one rank lacks, its like lack too: of ranks that have pairs of the same kinds, one is looked at.
-        self.sinks = needs[_unlike(ranks, source, destination, kind, needs)] if by_class else needs
+        # (With a root, ranks also differ in where they are as seen from it.)
+        alike = by_class and bool(weight.all())
+        self.sinks = needs[_unlike(ranks, source, destination, kind, needs)] if alike else needs
         self.cuts: dict[bytes, tuple[Floats, float]] = {}
         everyone, host = np.arange(ranks), topology.host[:ranks]
         for rank in self.sinks:

@@ -122,7 +122,8 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
         if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
-            found.append(_least(rates, many))
+            least = _least(rates, many)
+            found += [] if least is None else [least]
         if not task.left:
             break
     if not found:  # nothing is whole: the smallest number, with every rate rounded up
@@ -134,8 +135,8 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
     return [found[0], *exact, *fewer[:1]]
 
 
-def _least(rates: Rates, many: int) -> Number:
-    """The least factor for the rates so that, rounded down, they still carry `many` trees per root."""
+def _least(rates: Rates, many: int) -> Number | None:
+    """The least factor for the rates so that, rounded down, they still carry `many` trees per root; None above 4."""
 
     def capacity(factor: float) -> NDArray[np.int64]:
         return np.floor(rates.rate * many * factor + _ROUNDING).astype(np.int64)
@@ -146,7 +147,9 @@ def _least(rates: Rates, many: int) -> Number:
 
     low, high = 1.0, 1.0
     while not enough(high):
-        low, high = high, high * 1.1 if high < 2 else high * 2
+        low, high = high, high * 1.1
+        if high > 4:
+            return None
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
