@@ -19,7 +19,7 @@ from allfold import _native
 from allfold.find.greedy import fits, greedy
 from allfold.find.neighbours import chunks_per_round, neighbours_of
 from allfold.find.spreading import COLLECTIVES
-from allfold.price import Topology, cost, find_topology, torus
+from allfold.price import Topology, cost, find_topology, torus, without
 from allfold.price.topology.network import network_of
 from allfold.schedule import Schedule
 
@@ -117,6 +117,10 @@ def test_neighbours_are_the_ends_of_cables() -> None:
         cables = set(zip(network.tail.tolist(), network.head.tolist(), strict=True))
         assert set(zip(among.source.tolist(), among.destination.tolist(), strict=True)) == cables
         assert among.direct
+    for text, name in (("dgx1", "rank 0 to rank 1"), ("torus:shape=3x4", "node 5 dimension 1 cable 0")):
+        whole = find_topology(text)
+        left = neighbours_of(without(whole, [name]), whole.ranks)
+        assert len(left.source) == len(neighbours_of(whole, whole.ranks).source) - 1 and left.direct
     switch = neighbours_of(find_topology("dgx_a100:nodes=1"), 8)
     assert len(switch.source) == 56 and not switch.direct
 

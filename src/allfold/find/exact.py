@@ -241,14 +241,22 @@ def _within_capacity(rows: _Rows, among: Neighbours, steps: int, pair: Ints, ste
 def beside(work: Callable[[], Any]) -> Any:
     """The result of work that does not look for Ctrl-C: it is done in another thread while this one does.
 
-    After Ctrl-C that thread goes on to its time limit, because nothing can stop it, but nobody waits for it before the
-    process ends.
+    After Ctrl-C that thread goes on to its time limit, because nothing can stop it; only the end of the process waits
+    for it.
     """
     result: list[Any] = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            result.append(work())
+        finally:
+            done.set()
+
+    threading.Thread(target=run).start()
+    # Not by `join`: interrupted, it takes the thread for stopped (Python 3.11), and the process would end under it.
+    while not done.wait(0.1):
+        pass
     if not result:
         raise RuntimeError("the solver ended without an answer")
     return result[0]

@@ -25,6 +25,8 @@ from .spreading import COLLECTIVES, Rounds, phases, schedule_of
 _MOST_MOVES = 2**25
 _CHUNKS = (1, 2, 4, 8, 3, 6, 16, 12, 32)
 """Chunks per slice to try, the most useful first."""
+_CHUNKS_OF_A_ROOT = (4, 16, 64, 256, 1)
+"""Chunks to try where all start at one rank: the more there are, the sooner everybody has something to pass on."""
 _SEEDS = 4
 _PER_RANK = 24
 """Neighbours that a rank takes from, where everybody is a neighbour."""
@@ -33,7 +35,8 @@ _PER_RANK = 24
 def fits(task: Task) -> bool:
     if task.collective == "all_to_all":
         return task.ranks <= MOST_RANKS
-    return task.collective in COLLECTIVES and task.ranks * task.ranks <= _MOST_MOVES
+    origins = task.ranks if task.root is None else 1
+    return task.collective in COLLECTIVES and origins * task.ranks <= _MOST_MOVES
 
 
 def greedy(task: Task) -> Iterator[Schedule]:
@@ -44,15 +47,17 @@ def greedy(task: Task) -> Iterator[Schedule]:
         known = ", ".join([*COLLECTIVES, "all_to_all"])
         raise UsageError(f"the greedy method finds {known}, not {task.collective}")
     if not fits(task):
-        raise UsageError(f"{task.ranks} ranks are too many for the greedy method: {task.ranks**2:,} moves or more")
+        raise UsageError(f"{task.ranks} ranks are too many for the greedy method: more than {_MOST_MOVES:,} moves")
     if task.ranks == 1:
         yield schedule_of(task, "greedy", 1, [])
         return
     among = neighbours_of(task.topology, task.ranks)
+    usual = _CHUNKS if task.root is None else _CHUNKS_OF_A_ROOT
+    origins = task.ranks if task.root is None else 1
     best: dict[int, int] = {}
     for seed in range(task.seed, task.seed + _SEEDS):
-        for chunks in _CHUNKS if task.chunks is None else (task.chunks,):
-            if task.ranks * task.ranks * chunks > _MOST_MOVES:
+        for chunks in usual if task.chunks is None else (task.chunks,):
+            if origins * task.ranks * chunks > _MOST_MOVES:
                 continue
             found = [_one(phase.among(among), phase.holders(task, chunks), task, seed) for phase in phases(task)]
             whole = [rounds for rounds in found if rounds is not None]
