@@ -125,9 +125,11 @@ class _Search:
             return
         chosen = self._fitting()
         for place, name in enumerate(chosen):
-            if self.task.good or not self.task.left:
+            if not self.task.left:
                 return
-            if name == "steps" and self.best is not None and not _waits(self.best[1]):
+            # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
+            worth = {"steps": 0.1, "greedy": 0.002 if self.task.good else 0.0}.get(name, 1.0 if self.task.good else 0.0)
+            if self.best is not None and _waits(self.best[1]) < worth:
                 continue
             # Of the time that is left, a method leaves half to those after it.
             part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
@@ -159,9 +161,9 @@ class _Search:
                 return
 
 
-def _waits(best: Cost) -> bool:
-    """Whether much of the time is waiting, so that fewer steps may be faster."""
-    return best.parts["startup"] + best.parts["latency"] > 0.1 * best.time
+def _waits(best: Cost) -> float:
+    """Which part of the time is waiting, so that fewer steps may be faster."""
+    return (best.parts["startup"] + best.parts["latency"]) / best.time if best.time else 0.0
 
 
 def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
