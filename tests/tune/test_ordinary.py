@@ -23,7 +23,7 @@ from allfold.engines.shared_memory.tuning import VARIABLE
 from allfold.proved import programs_of
 from allfold.tune.file import read_runs, write_runs
 from allfold.tune.model import cut
-from allfold.tune.ordinary import Moved, _different, choose_ways, compare, describe, gains
+from allfold.tune.ordinary import Moved, _different, choose_ways, compare, describe, gains, measure_ways
 
 USUAL = Way(ALWAYS, False)
 SIZES = [16 * 1024 * 4**power for power in range(6)]  # 16 KiB to 16 MiB
@@ -208,13 +208,21 @@ def test_a_program_cannot_have_segments_beyond_its_work_area() -> None:
 # The command ----------------------------------------------------------------------------------------------------------
 
 
+def test_every_way_that_differs_is_measured() -> None:
+    chosen = {"all_gather": [(ALWAYS, "direct", True)], "barrier": [(ALWAYS, "direct", False)]}
+    found = measure_ways(2, [4096, 65536], chosen, True, 0.4, lambda *_: None)
+    assert {(one.collective, one.algorithm, one.size) for one in found} == {("all_gather", "direct", 65536)}
+    assert all(one.ratio > 0 and one.noise >= 0 for one in found)
+
+
 def test_tune_measures_ways_and_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "f.json"
     words = ["tune", "-n", "2", "--sizes", "4K,64K", "--collectives", "all_gather,barrier", "--seconds", "2"]
     assert main([*words, "--output", str(path)]) == 0
     capsys.readouterr()
     run = read_runs(path)[2]
-    assert {(one.collective, one.size) for one in run.moved} == {("all_gather", 65536)}
+    # Which algorithm is fastest here, and so whether it can be moved in several ways, differs from run to run.
+    assert {(one.collective, one.size) for one in run.moved} <= {("all_gather", 65536)}
     assert all(one.ratio > 0 and one.noise >= 0 for one in run.moved) and "barrier" not in run.ways
     # A file that says something, whatever this machine has found.
     tuned = replace(run, ways={"all_gather": [Way(2**17, False), Way(ALWAYS, True)]})
