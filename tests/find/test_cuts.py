@@ -10,13 +10,15 @@ import pytest
 from graphs import topologies, worst_of_all, written
 from hypothesis import given, settings
 
+import allfold as af
 from allfold.errors import UsageError
 from allfold.find.all_reduce_bound import least_all_reduce
 from allfold.find.found import Task
-from allfold.price import dgx_h100, find_topology, one_host, torus
+from allfold.price import Topology, cost, dgx_h100, find_topology, one_host, torus
 from allfold.price.cost.bounds import lower_bounds
 from allfold.price.cost.cuts import tightest_cut, whole_numbers, worst_set, worst_set_by_scipy
 from allfold.price.topology.network import network_of
+from allfold.registry import algorithms
 
 
 def edges_of(text: str, ranks: int | None = None) -> set[tuple[int, int, str]]:
@@ -165,3 +167,28 @@ def test_plan_and_cost_know_the_exact_cut() -> None:
 def test_nothing_leads_there() -> None:
     with pytest.raises(UsageError, match="cannot be reached"):
         written(3, [(0, 1, 1e9), (1, 0, 1e9), (2, 0, 1e9)])
+
+
+@pytest.mark.parametrize("shared", [[0, 0, 0], [0, 0, 1]])
+@pytest.mark.parametrize("bandwidth", [1e9, "inf"])
+@pytest.mark.parametrize("collective", ["broadcast", "all_gather", "scatter", "all_reduce"])
+def test_links_without_a_limit_bound_nothing(collective: str, bandwidth: float | str, shared: list[int]) -> None:
+    """A ring of three ranks whose links are shared, with ports without a limit: in the graph the ranks fall together."""
+    topology = Topology.from_json(
+        {
+            "format": "allfold-topology",
+            "version": 1,
+            "name": "bus",
+            "ranks": 3,
+            "port": {"latency": 0, "bandwidth": "inf"},
+            "links": [{"name": name, "bandwidth": bandwidth} for name in ("a", "b")],
+            "graph": {
+                "edges": [{"from": one, "to": (one + 1) % 3, "link": "ab"[link]} for one, link in enumerate(shared)]
+            },
+        }
+    )
+    root = 0 if collective in ("broadcast", "scatter") else None
+    least = lower_bounds(collective, topology, 3, 1000, root).time
+    for name in algorithms(collective):
+        built = af.schedule(collective, name, 3, root)
+        assert least <= cost(built, topology, 1000).time * (1 + 1e-9), name

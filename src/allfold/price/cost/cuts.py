@@ -103,7 +103,9 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
         # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))
-    return max(found, key=lambda cut: cut.time(1.0))
+    # A link without a limit limits nothing: where the worst set has one, the graph says nothing.
+    found = [cut for cut in found if np.isfinite(network.topology.bandwidth[network.link[cut.edges]]).all()]
+    return max(found, key=lambda cut: cut.time(1.0), default=None)
 
 
 def _worst(

@@ -88,9 +88,9 @@ def network_of(topology: Topology, ranks: int | None = None) -> Network:
     switches = ends[numbers[ends] < 0]
     names, place = np.unique(switches, return_index=True)
     numbers[names[np.argsort(place)]] = ranks + np.arange(len(names))
-    bandwidth = topology.bandwidth[used]
+    bandwidth, every = topology.bandwidth[used], topology.bandwidth
     limited = np.isfinite(bandwidth)
-    bandwidth = np.where(limited, bandwidth, bandwidth[limited].sum() if limited.any() else 1.0)
+    bandwidth = np.where(limited, bandwidth, every[np.isfinite(every)].sum() or 1.0)
     return Network(
         topology,
         ranks,
