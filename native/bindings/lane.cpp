@@ -45,8 +45,10 @@ class Mark {
 class PyLane : public std::enable_shared_from_this<PyLane> {
   public:
     // `refused` raises the error of a function of the driver; `captured` that of a stream that is being captured.
-    PyLane(const Addresses& functions, uint64_t context, uint64_t stream, nb::object refused, nb::object captured)
-        : refused_(std::move(refused)), captured_(std::move(captured)), lane_(table(functions), context, stream) {}
+    PyLane(const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word, nb::object refused,
+           nb::object captured)
+        : refused_(std::move(refused)), captured_(std::move(captured)), lane_(table(functions), context, stream, word) {
+    }
 
     std::unique_ptr<Mark> launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
         return marked([&] { return lane_.launch(batch, base, before, holds); });
@@ -89,7 +91,7 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
     }
     template <class Work>
     std::unique_ptr<Mark> marked(Work work) {
-        Lane::Event event = nullptr;
+        Lane::Event event{};
         guarded([&] { event = work(); });
         return std::make_unique<Mark>(shared_from_this(), event);
     }
@@ -119,6 +121,8 @@ std::unique_ptr<Batch> make_batch(const Rows& rows, nb::bytes arguments, uint32_
     const auto* bytes = static_cast<const uint8_t*>(arguments.data());
     batch->arguments.assign(bytes, bytes + arguments.size());
     batch->threads = threads;
+    batch->waits = std::any_of(batch->rows.begin(), batch->rows.end(),
+                               [](const Batch::Row& row) { return row.kind == Batch::wait; });
     return batch;
 }
 
@@ -147,12 +151,13 @@ void bind_lane(nb::module_& module) {
     nb::class_<Batch>(module, "Batch").def(nb::new_(&make_batch));
     nb::class_<Mark>(module, "Mark").def("is_over", &Mark::is_over).def("hold", &Mark::hold);
     nb::class_<PyLane>(module, "Lane")
-        .def(nb::new_(
-            [](const Addresses& functions, uint64_t context, uint64_t stream, nb::object refused, nb::object captured) {
-                return std::make_shared<PyLane>(functions, context, stream, std::move(refused), std::move(captured));
-            }))
+        .def(nb::new_([](const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word,
+                         nb::object refused, nb::object captured) {
+            return std::make_shared<PyLane>(functions, context, stream, word, std::move(refused), std::move(captured));
+        }))
         .def("launch", &PyLane::launch, nb::arg("batch"), nb::arg("base"), nb::arg("before").none(), nb::arg("holds"))
         .def("follow", &PyLane::follow)
+        .def("set_turns", [](PyLane& self, bool turns) { self.lane().set_turns(turns); })
         .def_prop_ro("stream", [](PyLane& self) { return self.lane().stream(); })
         .def("mark", &PyLane::mark);
     nb::class_<PyLedger>(module, "Ledger")

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -48,14 +49,19 @@ struct Batch {
     std::vector<Row> rows;
     std::vector<uint8_t> arguments;  // of all kernels, one after the other
     uint32_t threads;                // per block of a kernel
+    bool waits;                      // for peers, in the stream
 };
 
 class Lane {
   public:
-    using Event = void*;
+    struct Event {
+        void* event;      // over when the stream has come to it
+        uint32_t serial;  // what the word holds then, at least; 0: nobody writes it
+    };
     using Functions = std::array<uint64_t, static_cast<size_t>(DriverFunction::count)>;
 
-    Lane(const Functions& functions, uint64_t context, uint64_t stream);
+    // `word` is four bytes of the GPU's memory that hold 0.
+    Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t word);
 
     // Puts a batch into the stream, behind what the stream `before` holds, and returns an event that is over when the
     // batch is. With `holds`, what `before` gets from now on waits for it. `base` is added to all values of the batch,
@@ -66,6 +72,8 @@ class Lane {
     void hold(uint64_t later, Event event);
     bool is_over(Event event);
     void give_back(Event event);
+    // Whether processes have the GPU one after the other. Then streams wait for a batch that waits by the word.
+    void set_turns(bool turns) { turns_ = turns; }
     uint64_t stream() const { return reinterpret_cast<uint64_t>(stream_); }
 
   private:
@@ -76,19 +84,23 @@ class Lane {
     template <class... Arguments>
     void call(DriverFunction function, Arguments... arguments) const;
 
-    Event take();
+    void* take();
+    void await(void* later, Event event) const;
     void order(uint64_t before);
     void put(const Batch& batch, uint32_t base);
     size_t put_values(const Batch& batch, size_t from, uint32_t base);
     void copy_in(uint64_t target, uint64_t source, size_t bytes) const;
-    Event record();
+    Event record(bool by_word);
 
     const Functions functions_;
     void* const context_;
     void* const stream_;
+    const uint64_t word_;
+    std::atomic<bool> turns_ = false;
+    uint32_t serial_ = 0;       // of the last event; wraps around
     std::mutex launching_;      // batches of two threads are not mixed
     std::mutex mutex_;          // events may be given back by any thread
-    std::vector<Event> spare_;  // events that nobody waits for
+    std::vector<void*> spare_;  // events that nobody waits for
 };
 
 }  // namespace allfold

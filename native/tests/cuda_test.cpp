@@ -87,7 +87,8 @@ void a_rank_that_has_not_come_is_known() {
 
 // A driver ------------------------------------------------------------------------------------------------------------
 
-int refusing = -1, captured = 0, events = 0, contexts = 0, operations = 0, copies = 0, kernels = 0, host_calls = 0;
+int refusing = -1, captured = 0, events = 0, contexts = 0, operations = 0, copies = 0, kernels = 0, host_calls = 0,
+    awaited = 0;
 bool is_over = true;
 
 int status_of(DriverFunction function) { return refusing == static_cast<int>(function) ? 7 : 0; }
@@ -112,7 +113,7 @@ int create_event(void** event, unsigned) {
 int destroy_event(void*) { return 0; }
 int record_event(void*, void*) { return status_of(DriverFunction::record_event); }
 int query_event(void*) { return refusing == static_cast<int>(DriverFunction::query_event) ? 7 : is_over ? 0 : 600; }
-int await_event(void*, void*, unsigned) { return status_of(DriverFunction::await_event); }
+int await_event(void*, void*, unsigned) { return ++awaited, status_of(DriverFunction::await_event); }
 int is_capturing(void*, int* answer) {
     *answer = captured;
     return status_of(DriverFunction::is_capturing);
@@ -151,7 +152,7 @@ Batch every_kind() {
 }
 
 void a_batch_goes_into_the_stream() {
-    Lane lane(driver(), 1, 2);
+    Lane lane(driver(), 1, 2, 3);
     Lane::Event event = lane.launch(every_kind(), 0, 5, true);
     EXPECT(operations == 2 && copies == 3 && kernels == 1 && host_calls == 1 && contexts == 0);  // an odd copy is two
     EXPECT(lane.is_over(event));
@@ -163,8 +164,29 @@ void a_batch_goes_into_the_stream() {
     EXPECT(events <= 2);  // they are used again
 }
 
+// Where processes take turns, streams wait for what waits for peers by the word: one more write here, one more wait
+// there.
+void where_processes_take_turns_streams_wait_for_a_word() {
+    Lane lane(driver(), 1, 2, 3);
+    for (bool turns : {false, true})
+        for (bool waits : {false, true}) {
+            lane.set_turns(turns);
+            Batch batch = every_kind();
+            batch.waits = waits;
+            operations = awaited = 0;
+            Lane::Event event = lane.launch(batch, 0, 5, true);
+            const bool by_word = turns && waits;
+            EXPECT((event.serial != 0) == by_word && operations == (by_word ? 4 : 2) && awaited == (by_word ? 1 : 2));
+            lane.hold(6, event);
+            EXPECT(operations == (by_word ? 5 : 2) && awaited == (by_word ? 1 : 3));
+            lane.give_back(event);
+        }
+    lane.set_turns(true);
+    EXPECT(lane.mark().serial == 2);
+}
+
 void what_the_driver_refuses_is_said_and_nothing_is_lost() {
-    Lane lane(driver(), 1, 2);
+    Lane lane(driver(), 1, 2, 3);
     lane.give_back(lane.launch(every_kind(), 0, 5, true));
     const int before = events;
     for (refusing = 0; refusing < static_cast<int>(DriverFunction::count); ++refusing) {
@@ -183,7 +205,7 @@ void what_the_driver_refuses_is_said_and_nothing_is_lost() {
     refusing = static_cast<int>(DriverFunction::query_event);
     bool refused = false;
     try {
-        lane.is_over(nullptr);
+        lane.is_over({});
     } catch (const DriverError&) {
         refused = true;
     }
@@ -209,6 +231,7 @@ int main() {
     calls_that_differ_are_found_by_all();
     a_rank_that_has_not_come_is_known();
     a_batch_goes_into_the_stream();
+    where_processes_take_turns_streams_wait_for_a_word();
     what_the_driver_refuses_is_said_and_nothing_is_lost();
     std::puts("cuda: good");
 }

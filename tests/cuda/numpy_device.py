@@ -59,6 +59,7 @@ class NumpyDevice:
             _c_function(self._pop, number),
         ]
         assert len(self._functions) == len(FUNCTIONS)
+        self._word = ctypes.c_uint32(0)  # of the lane
 
     def context_of(self, pointer: int) -> int:
         return CONTEXT
@@ -98,7 +99,8 @@ class NumpyDevice:
         if self._lane is None:
             addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in self._functions]
             functions = np.array(addresses, np.uint64)
-            self._lane = _native.Lane(functions, context, self.new_stream(), _refused, refuse_capture)
+            word = ctypes.addressof(self._word)
+            self._lane = _native.Lane(functions, context, self.new_stream(), word, _refused, refuse_capture)
         return self._lane
 
     def _wait_and_write(self, stream: int, count: int, operations: Any, _: int) -> None:

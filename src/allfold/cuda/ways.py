@@ -61,6 +61,7 @@ class Ways:
                 log.info("calls on the GPU are staged through main memory: %s", error)
             else:
                 self.takes_turns = _takes_turns(self.runner, device, context)
+                self.lane.set_turns(self.takes_turns)
 
     def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
         """A call for the stream."""

@@ -8,6 +8,9 @@ is known by then.
 
 from __future__ import annotations
 
+import queue
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .process_group import Member
 
 _FOR_EVER = timedelta(0)
+_SOON_SECONDS = 50e-6
 _AT_ONCE = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
@@ -280,9 +284,54 @@ class Enqueued(Awaited):
 
     def get_future(self) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._device])
-        with self._gpu.on_stream(self._device):
-            future.set_result(self._results)
+        if self._gpu.ways_on(self._device).takes_turns:
+            _when_over.put((self, future))
+        else:
+            with self._gpu.on_stream(self._device):
+                future.set_result(self._results)
         return future
 
+    def complete(self, future: torch.futures.Future[Any]) -> None:
+        """Complete it, when the call is over."""
+        try:
+            while not self.is_completed():
+                time.sleep(_SOON_SECONDS)
+            error = self.exception()
+        except Exception as raised:
+            error = raised
+        # Not on the stream for calls: there, the future would come after calls that were made meanwhile.
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):  # type: ignore[no-untyped-call]
+            if error is None:
+                future.set_result(self._results)
+            else:
+                future.set_exception(error)
+
+
+class _WhenOver:
+    """Completes futures where processes take turns on the GPU; a thread does it, in the order of the calls.
+
+    A stream waits for a future by an event, and while it does, its process keeps its turn on the GPU (lane.cpp). DDP
+    waits for futures, and a step would take five times as long. So there a future is completed when its call is over,
+    and it is the host that waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Enqueued, torch.futures.Future[Any]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, pair: tuple[Enqueued, torch.futures.Future[Any]]) -> None:
+        self._waiting.put(pair)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="allfold GPU futures")
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            work, future = self._waiting.get()
+            work.complete(future)
+            del work, future
+
+
+_when_over = _WhenOver()
 
 WORKS = (Enqueued,)
