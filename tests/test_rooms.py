@@ -12,9 +12,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "allfold"
 
 # From the lowest floor up. A room imports from those before it, and from itself. docs/architecture.md says why.
 ROOMS = [
-    "version",
     "errors",
+    "pure",
     "_native",
+    "version",
     "wording",
     "documents",
     "chrome_trace",
@@ -91,7 +92,7 @@ def imports(module: str, file: Path) -> Iterator[str]:
         base = [*package[: len(package) - node.level + 1]] if node.level else []
         target = ".".join([*base, *([node.module] if node.module else [])])
         if target.split(".")[0] == "allfold":
-            names = {name for name, _ in modules()} | {"allfold._native"}
+            names = {name for name, _ in modules()}
             for name in node.names:
                 yield f"{target}.{name.name}" if f"{target}.{name.name}" in names else target
 

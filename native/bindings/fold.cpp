@@ -51,6 +51,15 @@ nb::tuple view(nb::handle object, bool writable, nb::handle dtype) {
 }  // namespace
 
 void bind_fold(nb::module_& module) {
+    nb::list kernels;
+    for (const Isa isa : {Isa::avx512, Isa::avx2, Isa::fp16, Isa::baseline})
+        if (available(isa)) kernels.append(name_of(isa));
+    module.attr("KERNELS") = nb::tuple(kernels);  // that this processor runs, those that are used first
+#if defined(__clang__)
+    module.attr("COMPILER") = "Clang " __clang_version__;
+#else
+    module.attr("COMPILER") = "GCC " __VERSION__;
+#endif
     module.def("fold", &fold_arrays);
     module.def("view", &view, nb::arg("array"), nb::arg("writable"), nb::arg("dtype").none());
 }

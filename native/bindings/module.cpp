@@ -15,7 +15,7 @@ void raise(const EngineError& error) {
 
 }  // namespace allfold
 
-NB_MODULE(_native, module) {
+NB_MODULE(_engine, module) {
     using namespace allfold;
     module.doc() = "The native engine of allfold.";
     // The exceptions are Python's own classes, so that there is one hierarchy.

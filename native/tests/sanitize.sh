@@ -16,7 +16,9 @@ cmake --build "$folder"
 rm -rf "$folder/site"
 mkdir -p "$folder/site/allfold"
 ln -s "$PWD"/src/allfold/* "$folder/site/allfold/"
-ln -sf "$folder"/_native*.so "$folder/site/allfold/"
+rm "$folder/site/allfold/_native"
+mkdir "$folder/site/allfold/_native"
+ln -s "$PWD"/src/allfold/_native/*.py "$folder"/_engine*.so "$folder/site/allfold/_native/"
 packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 
 library() { g++ -print-file-name="$1"; }

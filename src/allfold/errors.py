@@ -11,6 +11,10 @@ class UsageError(AllfoldError, ValueError):
     """What the caller passed cannot be used; the message says what was expected and what was passed."""
 
 
+class EngineMissing(UsageError):
+    """What was asked for runs between processes, and this allfold has no engine; the message says what works."""
+
+
 class ScheduleError(AllfoldError):
     """A schedule is wrong. `rank`, `chunk`, `step` and `site` say where, as far as it is known."""
 

@@ -27,7 +27,8 @@ def _forked() -> None:
     _proving = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
 
 
 def programs_of(

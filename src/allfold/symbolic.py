@@ -16,14 +16,13 @@ from . import _native
 from .collectives import NOTHING
 from .division import longer_by
 from .errors import ScheduleError
+from .pure.hashes import combined
 from .schedule import Schedule, describe
 from .wording import name_ranks
 
 Cells = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory is limited
 _MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
-_MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-_ROUNDED = np.uint64(0xD6E8FEB86659FD93)
 _MIXTURE, _REDUCTION = 1, 2  # what `fold_symbols` finds wrong; 3: a contribution comes twice
 
 
@@ -331,14 +330,3 @@ def sizes_of(heads: Cells, total: int) -> Cells:
 
 def _bits(words: NDArray[np.uint64]) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
-
-
-def rounded(expression: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The hash after the end of a fold of several operands: types that are computed in a wider type round there."""
-    return combined(expression, np.full(len(expression), _ROUNDED))
-
-
-def combined(left: NDArray[np.uint64], right: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    """A hash of a pair that tells (a, b) from (b, a), and ((a, b), c) from (a, (b, c))."""
-    value = (left ^ left >> np.uint64(29)) * _MIX_LEFT + (right ^ right >> np.uint64(32)) * _MIX_RIGHT + np.uint64(1)
-    return value ^ value >> np.uint64(31)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import allfold as af
@@ -184,7 +185,11 @@ def test_the_first_lines_of_the_readme_print_what_it_says() -> None:
 
 
 def test_version(call: Call) -> None:
-    assert call("--version")[:2] == (0, f"allfold {af.__version__}\n")
+    status, out, _ = call("--version")
+    first, *others = out.splitlines()
+    assert status == 0 and first == f"allfold {af.__version__}"
+    assert [line.split()[0] for line in others] == ["python", "numpy", "system", "engine"]
+    assert np.__version__ in out and "kernels" in others[-1] and "baseline" in others[-1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from allfold.find.all_reduce_bound import least_all_reduce
 from allfold.find.found import Task
 from allfold.price import Topology, cost, dgx_h100, find_topology, one_host, torus
 from allfold.price.cost.bounds import lower_bounds
-from allfold.price.cost.cuts import tightest_cut, whole_numbers, worst_set, worst_set_by_scipy
+from allfold.price.cost.cuts import tightest_cut, whole_numbers
 from allfold.price.topology.network import network_of
 from allfold.registry import algorithms
 
@@ -117,20 +117,6 @@ def test_the_linear_program_bounds_all_reduce(topology) -> None:  # type: ignore
     assert least >= cuts[0].time(2**20) * (1 - 1e-5)  # type: ignore[union-attr]
     if direct:
         assert least <= sum(cut.time(2**20) for cut in cuts[1:]) * (1 + 1e-9)  # type: ignore[union-attr]
-
-
-@settings(max_examples=30, deadline=None)
-@given(topologies(8))
-def test_without_the_extension_it_is_the_same(topology) -> None:  # type: ignore[no-untyped-def]
-    network = network_of(topology)
-    capacity, ranks = whole_numbers(network.bandwidth), np.arange(topology.ranks, dtype=np.int32)
-    weight = (np.arange(network.vertices) < topology.ranks).astype(np.int64)
-    graph = network.vertices, network.tail, network.head, capacity, weight, ranks
-    times = []
-    for inside in (worst_set(*graph), worst_set_by_scipy(*graph)):
-        leaving = capacity[inside[network.tail] & ~inside[network.head]].sum()
-        times.append(Fraction(int(weight[inside].sum()), int(leaving)))
-    assert times[0] == times[1]
 
 
 def test_links_that_go_one_way_bound_all_reduce() -> None:

@@ -13,13 +13,14 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
 
 from ..collectives import suggest
 from ..errors import AllfoldError, UsageError
 
-_COMMANDS = {
+COMMANDS = {
     "list": "which algorithms there are, with their steps and bytes",
     "show": "an algorithm step by step: its moves, and who holds what after each",
     "verify": "prove algorithms, ours or yours, for given numbers of ranks",
@@ -34,6 +35,7 @@ _COMMANDS = {
     "tune": "measure which algorithm is fastest here at which size; calls that name none then use it",
     "bench": "how fast collectives are here, compared with gloo, Open MPI, MPICH and memcpy",
     "doctor": "what the ranks of a live run are doing, and who waits for whom",
+    "completion": "completes commands and options in bash, zsh and fish",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
 
@@ -43,6 +45,7 @@ _DESCRIPTION = (
 _EPILOG = """\
 `allfold COMMAND --help` explains a command with an example.
 exit status: 0 good, 1 the thing checked is wrong, 2 wrong usage.
+environment: NO_COLOR=1 turns styles off; PAGER=less shows help, list, show, compare and topo in less.
 
 example:
   $ allfold show ring --ranks 4 --moves-only
@@ -59,6 +62,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from ..version import facts
+
+        first, *others = facts().items()
+        sys.stdout.write(" ".join(first) + "\n")
+        sys.stdout.writelines(f"{name:<7} {value}\n" for name, value in others)
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
@@ -66,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         try:
-            status = _dispatch(words)
+            status = 0  # of a pager that ends early
+            with _pager(words):
+                status = _dispatch(words)
         except AllfoldError as error:
             sys.stdout.flush()
             _complain(words, str(error))
@@ -75,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         _drop_output()
-        return 128 + signal.SIGPIPE
+        return _BROKEN_PIPE
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
@@ -86,6 +101,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
+def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
+    """For help, and for commands that print at once what may be longer than a screen."""
+    asks_help = not words or {"-h", "--help"} & set(words[:2])
+    if os.environ.get("PAGER") and (asks_help or (words[0] in _LONG_OUTPUT and "--animate" not in words)):
+        from .terminal import through_pager  # it loads rich
+
+        return through_pager()
+    return nullcontext()
+
+
+_LONG_OUTPUT = ("list", "show", "compare", "topo")
+_BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not name
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -100,7 +127,7 @@ def _prepare_streams() -> None:
 
 
 def _complain(words: Sequence[str], message: str) -> None:
-    sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in _COMMANDS else ''}: {message}\n")
+    sys.stderr.write(f"allfold{f' {words[0]}' if words and words[0] in COMMANDS else ''}: {message}\n")
 
 
 def _drop_output() -> None:
@@ -109,8 +136,23 @@ def _drop_output() -> None:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    from ..version import __version__
+    chosen = words[0] if words else None
+    parser = parser_of((chosen,) if chosen in COMMANDS else ())
+    if chosen is None:
+        parser.print_help()
+        return 0
+    if not chosen.startswith("-") and chosen not in COMMANDS:
+        raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, COMMANDS)}")
+    try:
+        arguments = parser.parse_args(words)
+    except SystemExit as end:  # after --help and --version
+        return end.code if isinstance(end.code, int) else 0
+    status = arguments.run(arguments) if hasattr(arguments, "run") else 0
+    return int(status)
 
+
+def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
+    """The parser of all commands, with the options of those that are to be loaded; loading one may take long."""
     parser = _Parser(
         prog="allfold",
         description=_DESCRIPTION,
@@ -118,26 +160,14 @@ def _dispatch(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"allfold {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="versions, and what the engine was built with")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-    chosen = words[0] if words else None
-    for name, summary in _COMMANDS.items():
-        # Only the requested command is imported; the others may take long to load.
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
-        if name == chosen:
+        if name in loaded:
             module = importlib.import_module(f".{name}", __name__)
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             command.description = getattr(module, "SUMMARY", summary)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    if chosen is None:
-        parser.print_help()
-        return 0
-    if not chosen.startswith("-") and chosen not in _COMMANDS:
-        raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, _COMMANDS)}")
-    try:
-        arguments = parser.parse_args(words)
-    except SystemExit as end:  # after --help and --version
-        return end.code if isinstance(end.code, int) else 0
-    status = arguments.run(arguments) if hasattr(arguments, "run") else 0
-    return int(status)
+    return parser

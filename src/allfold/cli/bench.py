@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import _native
 from ..bench.case import case_of_size
 from ..bench.crew import AnyCrew, CrewFailed
 from ..bench.environment import describe_environment, environment_lines
@@ -128,6 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _native.require_engine("allfold bench")
     place = launched_place()
     launched = place is not None and place.size > 1
     if arguments.ranks is None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
+import shlex
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -82,11 +87,56 @@ def times(value: Fraction) -> str:
     return str(int(value)) if value.denominator == 1 else f"{float(value):.4g}"
 
 
+def wants_color(color: bool | None) -> bool:
+    """What --color says, or else whether this is a terminal whose user has nothing against it (no-color.org)."""
+    if color is not None:
+        return color
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _ToPager(io.TextIOWrapper):
+    """It ends up on the terminal, so it is written as for one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def through_pager() -> Iterator[None]:
+    """On a terminal, hand what is written to the program that PAGER names, if it names one."""
+    command = shlex.split(os.environ.get("PAGER", "")) if sys.stdout.isatty() else []
+    found = shutil.which(command[0]) if command else None
+    if found is None or command == ["cat"]:
+        yield
+        return
+    # As git does: less then ends by itself if all fits on the screen, shows styles, and leaves the text there.
+    environment = {"LESS": "FRX", **os.environ}
+    pager = subprocess.Popen([found, *command[1:]], stdin=subprocess.PIPE, env=environment)
+    assert pager.stdin is not None
+    direct, sys.stdout = sys.stdout, _ToPager(pager.stdin, encoding="utf-8", errors="replace")
+    try:
+        with contextlib.suppress(BrokenPipeError):  # its user has seen enough
+            yield
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.close()
+        sys.stdout = direct
+        while True:
+            try:
+                pager.wait()
+                break
+            except KeyboardInterrupt:  # meant for the pager, which decides what it does
+                continue
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # rich would end the program
+
+
 def _console(color: bool | None) -> Console:
-    terminal = sys.stdout.isatty()
-    if color is None:
-        color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Console(
+    terminal, color = sys.stdout.isatty(), wants_color(color)
+    return _Console(
         file=sys.stdout,
         force_terminal=color,
         color_system="standard" if color else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+from .. import _native
 from ..collectives import suggest
 from ..errors import UsageError
 from ..fabrics.fabric import Board
@@ -26,6 +27,7 @@ def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None
 
     `room`: how much of this process's address space the engine may take.
     """
+    _native.require_engine("a communicator")
     from .shared_memory.engine import meet
 
     return meet(rank, size, key, timeout, room)
@@ -33,6 +35,7 @@ def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None
 
 def meet_across(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of a rank whose run may span several hosts, with all ranks that meet on the same board."""
+    _native.require_engine("a communicator")
     from .islands.meeting import meet
 
     return meet(board, timeout, room)

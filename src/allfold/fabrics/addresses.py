@@ -8,7 +8,6 @@ its addresses that everybody reached. `ALLFOLD_INTERFACE` (or gloo's `GLOO_SOCKE
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import socket
@@ -49,6 +48,8 @@ def own_addresses(environ: Mapping[str, str] = os.environ) -> list[Address]:
 
 
 def _version_4() -> list[Address]:
+    import fcntl  # only here: there is none on Windows
+
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         for _, name in socket.if_nameindex():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pickle
@@ -49,6 +48,7 @@ def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
 def _joined(place: Place, timeout: float) -> Communicator:
     from allfold.communicator.communicator import connect, connect_across
 
+    _native.require_engine("a communicator")
     if not place.spread:
         return connect(place.rank, place.size, place.key, timeout)
     from allfold.fabrics.table import board_from_environment
@@ -134,6 +134,7 @@ def run_everywhere(
     hosts: int | Sequence[int] | None = None,
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
+    _native.require_engine("spawn")
     _check_ranks(ranks)
     check_timeout("spawn", timeout)
     if not callable(work):
@@ -173,6 +174,7 @@ def launch(
     after the timeout, and 128 + the number of a signal to the launcher itself. With `survive` a rank that fails does
     not end the others, and the run succeeds if one of them does.
     """
+    _native.require_engine("a run of several ranks")
     _check_ranks(ranks)
     places = _pretended(ranks, hosts)
     if not command:
@@ -335,6 +337,8 @@ def _mentions_torch(work: Callable[..., Any], pickled: bytes) -> bool:
 
 def _private_file(content: bytes) -> int:
     """A file that has no name and can no longer be changed: what ranks unpickle comes only from here."""
+    import fcntl  # only here: there is none on Windows
+
     descriptor = os.memfd_create("allfold-work", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         left = memoryview(content)

@@ -22,8 +22,9 @@ import numpy as np
 from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
+from ..pure.hashes import combined, rounded
 from ..schedule import Schedule
-from ..symbolic import State, combined, rounded
+from ..symbolic import State
 from .versions import INPUT, OUTPUT, WORK
 
 ARRIVED = 3  # the space of messages that were received into memory of their own

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 MOST_CODE = 200_000  # characters
@@ -47,6 +48,11 @@ class EditError(Exception):
 
 def prove_edited(request: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The entry of the schedule that the code makes: proved, or with what is wrong with it."""
+    if find_spec("resource") is None:
+        raise EditError(
+            "edited code is run in a process with limits of time and memory, and this system (Windows) has none: "
+            "save it to a file, and prove it with `allfold verify FILE.py:FUNCTION`"
+        )
     command = [sys.executable, "-I", "-c", "from allfold.studio.worker import main; main()"]
     # OpenBLAS would reserve address space for every core.
     environment = {"PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import inspect
 import json
 import linecache
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -63,16 +63,20 @@ def _error(message: str, line: int | None = None) -> dict[str, Any]:
 
 
 def _die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _limit(seconds: float, memory: int) -> None:
+    import resource  # only here: there is none on Windows
+
     used = resource.getrusage(resource.RUSAGE_SELF)
     whole = int(used.ru_utime + used.ru_stime + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    with contextlib.suppress(ValueError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it has no reason to write files
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # or to start processes; root is exempt from this limit

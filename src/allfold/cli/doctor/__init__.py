@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--to and --output belong together: what to make, and where to write it")
     if arguments.read is not None:
         return _read(arguments)
+    _native.require_engine("looking at a live run")
     if (arguments.process is None) != arguments.all:
         raise UsageError("expected the number of a process, or --all")
     processes = None if arguments.all else _family(arguments.process)

@@ -23,7 +23,7 @@ from ...price.topology.topology import Topology
 from ...registry import algorithms, find_algorithm
 from ...schedule import Schedule
 from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
-from ..terminal import add_color, add_json, width, write_json, write_lines, write_table
+from ..terminal import add_color, add_json, wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
 from .map import map_as_svg, map_as_text
 from .measured import write_measured
@@ -214,7 +214,7 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
         write_json(found.to_json())
     else:
         write_lines(
-            map_as_text(found, arguments.color is True or (arguments.color is None and sys.stdout.isatty())),
+            map_as_text(found, wants_color(arguments.color)),
             arguments.color,
         )
     return 0

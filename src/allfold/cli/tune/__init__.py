@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from ... import _native
 from ...bench.sizes import parse_sizes
 from ...collectives import COLLECTIVES, find_collective
 from ...engines.shared_memory.tuning import TuningError
@@ -91,6 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _between_hosts(arguments)
     if arguments.show:
         return _show(arguments)
+    if not arguments.refit:
+        _native.require_engine("measuring")
     names, sizes = _collectives(arguments.collectives), _sizes(arguments.sizes)
     arguments.ranks = 2 if arguments.ranks is None else arguments.ranks
     if not 2 <= arguments.ranks <= _MOST_RANKS:

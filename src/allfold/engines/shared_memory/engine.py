@@ -70,7 +70,8 @@ def _end_all() -> None:
                 engine.rank,
                 engine.label,
             )
-    _native.await_threads(_SECONDS_TO_COME_OUT)
+    if _native.MISSING is None:
+        _native.await_threads(_SECONDS_TO_COME_OUT)
 
 
 def meet(

@@ -17,7 +17,7 @@ MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
 """In the order of the extension's numbers."""
 
 
-on_replacement.append(_native.forget_programs)
+on_replacement.append(lambda: _native.forget_programs())  # looked up when needed: there may be no engine
 
 
 def facts(

@@ -9,14 +9,14 @@ the time of that set is the next guess (Dinkelbach). The last cut is the proof: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
-from math import gcd, inf
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import _native
 from ...errors import UsageError
 from ...wording import counted, name_ranks, ranges
 from ..topology.network import Network, Vertices
@@ -154,53 +154,7 @@ def worst_set(
     sinks: Vertices,
 ) -> NDArray[np.bool_]:
     """Of all sets of vertices that lack a sink, the one with the most weight per capacity of the edges that leave it."""
-    try:
-        from ... import _native
-    except ImportError:
-        return worst_set_by_scipy(vertices, tail, head, capacity, weight, sinks)
     found = _native.tightest_cut(vertices, tail, head, capacity, weight, sinks, inf)
     assert found is not None  # no time limit
     inside: NDArray[np.bool_] = found[2][0].astype(bool)
     return inside
-
-
-def worst_set_by_scipy(
-    vertices: int,
-    tail: Vertices,
-    head: Vertices,
-    capacity: NDArray[np.int64],
-    weight: NDArray[np.int64],
-    sinks: Vertices,
-) -> NDArray[np.bool_]:
-    """The same as `worst_set`, slower, for small graphs: where the extension is missing, and to check it."""
-    try:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-    except ImportError:
-        raise UsageError("the tightest cut needs the extension, or scipy: pip install 'allfold[find]'") from None
-    source, fed = vertices, np.flatnonzero(weight)
-    ends = np.concatenate([tail, np.full(len(fed), source)]), np.concatenate([head, fed])
-
-    def measured(inside: NDArray[np.bool_]) -> tuple[int, int]:
-        return int(weight[inside].sum()), int(capacity[inside[tail] & ~inside[head]].sum())
-
-    everyone = np.arange(vertices)
-    worst: NDArray[np.bool_] = max((everyone != sink for sink in sinks), key=lambda inside: Fraction(*measured(inside)))
-    for sink in sinks:
-        while True:
-            held, leaves = measured(worst)
-            if not leaves:
-                return worst
-            divisor = gcd(held, leaves)
-            amounts = np.concatenate([held // divisor * capacity, leaves // divisor * weight[fed]])
-            if amounts.max(initial=0) >= 2**31:
-                raise UsageError(f"capacities of {capacity.max()} are too large for scipy's flows; build the extension")
-            graph = csr_array((amounts.astype(np.int32), ends), shape=(vertices + 1, vertices + 1))
-            answer = maximum_flow(graph, source, int(sink))
-            if answer.flow_value >= leaves // divisor * int(weight.sum()):
-                break
-            left = graph - answer.flow
-            left.data = np.maximum(left.data, 0)
-            left.eliminate_zeros()
-            worst = np.isin(everyone, breadth_first_order(left, source, return_predecessors=False))
-    return worst

@@ -4,9 +4,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .communicator.handle import Handle
+from ..communicator.handle import Handle
 
 _Ints = NDArray[np.int64]
+
+MISSING: str | None
+
+def require_engine(what: str) -> None: ...
 
 ANY_TAG: int
 MOST_RANKS: int
@@ -20,6 +24,8 @@ FETCHED_BYTES: int
 CACHED_BYTES: int
 MOST_HANDED: int
 COPIES_IN_ROWS: bool
+KERNELS: tuple[str, ...]
+COMPILER: str
 
 def segment_bytes(work_slots: int, one_area: bool, /) -> int: ...
 

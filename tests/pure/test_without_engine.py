@@ -1,0 +1,163 @@
+"""allfold where there is no engine, and no Linux: what works there works, and what does not says so in one sentence."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from allfold.cli import COMMANDS
+
+WITHOUT = [sys.executable, str(Path(__file__).with_name("without_engine.py"))]
+WORKS: list[tuple[str, ...]] = [
+    ("list",),
+    ("show", "ring", "--ranks", "4"),
+    ("show", "ring", "--ranks", "4", "--html", "ring.html"),
+    ("show", "ring", "--ranks", "4", "--svg", "ring.svg"),
+    ("verify", "mine.py:mine", "--collective", "all_reduce", "--ranks", "1-5"),
+    ("verify", "--all", "--collective", "all_gather", "--ranks", "2,3,8"),
+    ("compare", "--collective", "all_reduce", "--ranks", "8"),
+    ("plan", "--topology", "dgx_h100", "--ranks", "8"),
+    ("plan", "--hosts", "2,3"),
+    ("simulate", "ring", "--ranks", "8"),
+    ("find", "--topology", "dgx1", "--collective", "all_gather", "--save", "found.json"),
+    ("show", "found.json"),
+    ("topo",),
+    ("export", "ring", "--ranks", "4", "--to", "msccl-xml"),
+    ("export", "ring", "--ranks", "4", "--to", "mscclpp-json"),
+    ("export", "ring", "--ranks", "4", "--to", "chakra", "--output", "traces"),
+    ("export", "ring", "--ranks", "4", "--to", "perfetto", "--output", "trace.json"),
+    ("demo",),
+    ("demo", "--json"),
+    ("studio", "--help"),
+    ("completion", "bash"),
+]
+NEEDS_THE_ENGINE: list[tuple[str, ...]] = [
+    ("run", "-n", "2", "mine.py"),
+    ("bench", "-n", "2"),
+    ("tune", "-n", "2"),
+    ("doctor", "--all"),
+    ("doctor", "4711"),
+]
+MINE = """
+from allfold import algorithm, copy, reduce
+
+@algorithm("all_reduce", "mine")
+def mine(ranks):
+    "Everything to rank 0, and back."
+    for rank in range(1, ranks):
+        yield [reduce(chunk=0, source=rank, destination=0)]
+    for rank in range(1, ranks):
+        yield [copy(chunk=0, source=0, destination=rank)]
+"""
+RUN_ALL = """
+import contextlib, io, json, sys
+from allfold.cli import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    answers.append((status, out.getvalue(), err.getvalue()))
+print(json.dumps(answers))
+"""
+IMPORT_ALL = """
+import importlib, pkgutil, allfold
+names = [module.name for module in pkgutil.walk_packages(allfold.__path__, "allfold.", onerror=lambda name: None)]
+for name in names:
+    # torch and MPI are the builds for Linux here; they are only imported when they are asked for.
+    if not name.startswith(("allfold.torch", "allfold.fabrics.", "allfold._native._engine", "allfold.__main__")):
+        importlib.import_module(name)
+print(len(names))
+"""
+IN_PYTHON = """
+import numpy as np, allfold as af
+from allfold.errors import EngineMissing
+from allfold.communicator.communicator import connect
+plan = af.schedule("all_reduce", "ring", ranks=4)
+assert af.verify(plan).same_bits
+assert [one.tolist() for one in af.replay(plan, [np.arange(4.0)] * 4)] == [[0, 4, 8, 12]] * 4
+for ask in (lambda: af.spawn(print, 2), lambda: af.init(), lambda: af.start(print, 2), lambda: connect(0, 1, "k")):
+    try:
+        ask()
+    except EngineMissing as error:
+        assert isinstance(error, af.UsageError) and "Linux" in str(error) and "macOS" in str(error), error
+    else:
+        raise SystemExit("it did not say that there is no engine")
+print("fine")
+"""
+
+
+def without(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*WITHOUT, *words], capture_output=True, text=True, cwd=folder, timeout=240)
+
+
+def test_every_module_can_be_imported(tmp_path: Path) -> None:
+    done = without("-c", IMPORT_ALL, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 150
+
+
+def test_every_command(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    asked = [*WORKS, *NEEDS_THE_ENGINE]
+    assert {words[0] for words in asked} == set(COMMANDS), "every command is tried"
+    done = without("-c", RUN_ALL, json.dumps(asked), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for words, (status, out, err) in zip(asked, json.loads(done.stdout), strict=True):
+        if words in WORKS:
+            assert status == 0 and not err.startswith("allfold"), (words, status, err)
+            assert out or {"--html", "--svg", "--output", "--save"} & set(words), words
+        else:
+            assert status == 2 and not out, (words, status, out)
+            assert err.startswith(f"allfold {words[0]}: ") and err.count("\n") == 1, err
+            assert "engine" in err and "Linux" in err and "this is macOS" in err and "verify" in err, err
+    assert "<svg" in (tmp_path / "ring.svg").read_text() and "<html" in (tmp_path / "ring.html").read_text()
+
+
+def test_in_python(tmp_path: Path) -> None:
+    done = without("-c", IN_PYTHON, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_the_studio_serves(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*WITHOUT, "-m", "allfold", "studio", "--no-browser"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().rpartition(" ")[2].strip()
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            page = answer.read().decode()
+        assert answer.status == 200 and "<html" in page
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_an_engine_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    """A broken file is not taken for a missing one."""
+    code = (
+        "import sys, importlib.abc\n"
+        "class Broken(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'allfold._native._engine': raise ImportError('GLIBC_2.99 not found')\n"
+        "sys.meta_path.insert(0, Broken())\n"
+        "import allfold as af\n"
+        "assert af.verify(af.schedule('all_reduce', 'ring', ranks=3))\n"
+        "af.spawn(print, 2)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert "EngineMissing" in done.stderr and "cannot be loaded here: GLIBC_2.99 not found" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--version",), ("plan", "--measured", "--collective", "all_reduce")])
+def test_as_a_program(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = without("-m", "allfold", *words, folder=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if words == ("--version",) else 2)
