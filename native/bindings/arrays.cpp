@@ -106,13 +106,16 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     static PyTypeObject* last = nullptr;
     static decltype(Exchange::borrow) found = nullptr;
     if (type == last) return found;
-    Py_INCREF(type);
-    Py_XDECREF(last);
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    Py_XDECREF(reinterpret_cast<PyObject*>(last));
     last = type;
     found = nullptr;
-    PyObject* capsule = PyDict_GetItemString(type->tp_dict, "__dlpack_c_exchange_api__");
-    if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
-        auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    // What the type itself has, in the functions of Python's stable ABI.
+    nb::object own = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dict__")), capsule;
+    if (own.is_valid()) capsule = nb::steal(PyMapping_GetItemString(own.ptr(), "__dlpack_c_exchange_api__"));
+    PyErr_Clear();
+    if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+        auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
         while (table && table->major > 1) table = table->older;
         if (table && table->major == 1) found = table->borrow;
     }
@@ -145,7 +148,7 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
             throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
-                                  Py_TYPE(object.ptr())->tp_name)
+                                  nb::inst_name(object).c_str())
                                      .c_str());
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());

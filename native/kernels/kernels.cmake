@@ -22,7 +22,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
     PROPERTIES COMPILE_OPTIONS
                "${ALLFOLD_KERNEL_FLAGS};-mavx2;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set(ALLFOLD_FP16_FLAGS "-march=armv8.2-a+fp16" CACHE STRING "flags for half precision (zig words them differently)")
   list(APPEND ALLFOLD_KERNEL_SOURCES ${CMAKE_CURRENT_LIST_DIR}/fp16.cpp)
   set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/fp16.cpp PROPERTIES COMPILE_OPTIONS
-                              "${ALLFOLD_KERNEL_FLAGS};-march=armv8.2-a+fp16")
+                              "${ALLFOLD_KERNEL_FLAGS};${ALLFOLD_FP16_FLAGS}")
 endif()

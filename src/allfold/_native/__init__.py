@@ -19,7 +19,8 @@ except ImportError as _error:
         MISSING = f"it is installed and cannot be loaded here: {_error}"
     elif _here == "Linux":
         MISSING = (
-            "this allfold was installed without it (`pip install allfold` brings it, or builds it with a C++ compiler)"
+            "this allfold was installed without it (where there is a C++ compiler, `pip install --force-reinstall "
+            "--no-cache-dir allfold` builds it)"
         )
     else:
         MISSING = f"this is {_here}"
