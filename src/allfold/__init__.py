@@ -20,14 +20,18 @@ if TYPE_CHECKING:
         SharedMemoryError,
         UsageError,
     )
-    from .find.find import find
     from .find.found import Found
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
-    from .registry import algorithm, algorithms, schedule
+    from .registry import algorithm, algorithms
     from .schedule import Move, Schedule, copy, reduce
     from .verify import Proof, verify
     from .version import __version__
+
+if TYPE_CHECKING:
+    # After what is imported from modules of these names: type checkers take the last meaning of a name.
+    from .find.find import find
+    from .registry import schedule
 
 __all__ = [
     "ANY_TAG",
