@@ -82,6 +82,7 @@ def with_engine(pure: Path, python: Python, architecture: str) -> Path:
     facts.write_text(text.replace("Tag: py3-none-any", f"Tag: {python.tag}-linux_{architecture}"))
     packed = BUILD / "packed"
     shutil.rmtree(packed, ignore_errors=True)
+    packed.mkdir()
     call([sys.executable, "-m", "wheel", "pack", "--dest-dir", packed, folder])
     return next(packed.iterdir())
 
