@@ -138,8 +138,11 @@ def engine(python: Python, architecture: str) -> Path:
 
 
 def compiler(folder: Path, architecture: str) -> dict[str, Path]:
-    """CMake wants programs, and zig's tools are words after its name."""
-    target = f"-target {architecture}-linux-gnu.{GLIBC}"
+    """CMake wants programs, and zig's tools are words after its name.
+
+    Always optimized, also where CMake only asks who the compiler is: zig compiles libc++ anew for every level.
+    """
+    target = f"-target {architecture}-linux-gnu.{GLIBC} -O2"
     tools = {}
     for name, words in {"c++": f"c++ {target}", "ar": "ar", "ranlib": "ranlib"}.items():
         tools[name] = folder / f"zig-{name}"
