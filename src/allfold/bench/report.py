@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..wording import format_size
 from .case import Case
 from .measure import Subject, Timing
-from .sizes import format_size
 
 WIDTH = 120
 FLOOR = "memcpy"

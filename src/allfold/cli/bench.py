@@ -19,7 +19,6 @@ from ..bench.launched import Ranks, check_peer
 from ..bench.measure import Rules, Subject, measure
 from ..bench.peers import HOW_TO_GET, Wanted, parse_peers, start_ours, start_peer
 from ..bench.report import FLOOR, LEGEND, Point, Table, Variant
-from ..bench.sizes import format_size, parse_size, size_row
 from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
@@ -27,7 +26,7 @@ from ..files import write_whole
 from ..launch.environment import launched_place
 from ..ops import check_supported, find_op
 from ..registry import algorithms, find_algorithm
-from ..wording import name_ranks
+from ..wording import format_size, name_ranks, parse_size, size_row
 
 SUMMARY = """\
 Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are

@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 
-from ..bench.sizes import format_size, parse_size
 from ..collectives import suggest
 from ..errors import UsageError
 from ..export import FORMATS, perfetto
@@ -19,6 +18,7 @@ from ..price import find_topology
 from ..price.simulate.simulate import simulate
 from ..schedule import Schedule
 from ..verify import verify
+from ..wording import format_size, parse_size
 from .choose import add_with, choose, ranks_of
 
 SUMMARY = """\

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..bench.sizes import format_size, parse_size
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
@@ -22,7 +21,7 @@ from ..price.cost.plan import Planner, duration
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
-from ..wording import counted
+from ..wording import counted, format_size, parse_size
 from .choose import one_rank_count
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 

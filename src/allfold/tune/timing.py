@@ -13,8 +13,8 @@ import numpy as np
 from ..bench.case import Case, case_of_size, lengths
 from ..bench.measure import Rules, Subject, Timing, measure
 from ..bench.peers import start_ours
-from ..bench.sizes import format_size
 from ..registry import algorithms
+from ..wording import format_size
 from .caches import Floats
 from .model import Item
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-from ...bench.sizes import format_size, parse_size, parse_sizes
 from ...collectives import find_collective
 from ...errors import UsageError
 from ...files import write_whole
@@ -22,6 +21,7 @@ from ...price.topology.this_machine import read_machine, topology_of_this_machin
 from ...price.topology.topology import Topology
 from ...registry import algorithms, find_algorithm
 from ...schedule import Schedule
+from ...wording import format_size, parse_size, parse_sizes
 from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import add_color, add_json, width, write_json, write_lines, write_table
 from .hosts import write_hosts

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.text import Text
 
-from ...bench.sizes import parse_size
 from ...errors import ScheduleError, UsageError
 from ...files import write_whole
 from ...programs.compile import compile
@@ -21,6 +20,7 @@ from ...verify import verify
 from ...view.entry import schedule_up_to_error
 from ...view.page import TOPOLOGY, page_of
 from ...view.text import draw, draw_moves, title
+from ...wording import parse_size
 from ..choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
 from ..terminal import add_color, add_json, width, write_json, write_lines
 from .film import play
