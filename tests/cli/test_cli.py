@@ -145,36 +145,6 @@ def test_the_example_of_the_help_is_real(command: str, call: Call, monkeypatch: 
         assert_printed(quoted, call(*words.split())[1], words)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/language.md", "docs/find.md"])
-def test_the_output_in_the_documents_is_real(
-    page: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    for language, block in blocks:
-        if language == "json" and "allfold-topology" in block:  # by its name
-            Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
-        name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
-        if name:
-            Path(f"{name[1]}.py").write_text(block, encoding="utf-8")
-        if language != "console" or not block.startswith("$ allfold "):
-            continue
-        words, *quoted = block.removeprefix("$ allfold ").splitlines()
-        _, out, err = call(*words.split())
-        assert_printed(quoted, out + err, f"{page}: allfold {words}")
-        if "allfold verify: " in block:  # then the page corrects the file, under a path that was not loaded yet
-            right = (
-                Path("my_ring.py")
-                .read_text(encoding="utf-8")
-                .replace("range(ranks):  # once", "range(ranks - 1):  # once")
-            )
-            (tmp_path / "right").mkdir()
-            monkeypatch.chdir(tmp_path / "right")
-            Path("my_ring.py").write_text(right, encoding="utf-8")
-
-
 def test_the_first_lines_of_the_readme_print_what_it_says() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]

@@ -364,16 +364,6 @@ def test_a_large_machine_is_drawn() -> None:
 # docs/model.md -------------------------------------------------------------------------------------------------------
 
 
-def test_the_output_in_the_model_s_page_is_real(call: Call) -> None:
-    blocks = re.findall(r"```console\n\$ allfold (.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 4
-    for block in blocks:
-        words, *quoted = block.splitlines()
-        status, out, _ = call(*words.split())
-        assert status == 0
-        assert_printed(quoted, out, f"docs/model.md: allfold {words}")
-
-
 def test_the_table_of_three_rank_counts_is_computed() -> None:
     rows = re.findall(r"^\| (1 [KMG]iB) \| ([\d,]+) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 9
