@@ -212,7 +212,7 @@ class Schedule:
         return isinstance(other, Schedule) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash((self.algorithm, self.digest))  # quick; lines are for `__eq__`
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
