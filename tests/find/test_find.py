@@ -15,8 +15,8 @@ from graphs import written
 import allfold as af
 from allfold.cli import main
 from allfold.errors import UsageError
-from allfold.find.find import METHODS
-from allfold.price import cost, find_topology
+from allfold.find.find import METHODS, most_proved
+from allfold.price import Topology, cost, find_topology
 from allfold.schedule import Schedule
 
 SQUARE = written(4, [edge for a in range(4) for edge in ((a, (a + 1) % 4, 1e9), ((a + 1) % 4, a, 1e9))])
@@ -59,6 +59,7 @@ def test_it_is_never_slower_than_the_built_in_algorithms() -> None:
         ({"collective": "broadcast", "root": 9}, "expected a rank from 0 to 7"),
         ({"seconds": 0}, "expected a number above 0"),
         ({"chunks": 0}, "chunks is 0"),
+        ({"chunks": 100_000, "seconds": 2}, "make at least 5,600,000 moves, and no more than 24,000 are proved"),
         ({"size": -1}, "size must be a number of bytes"),
         ({"topology": "one_host:ranks=8", "ranks": 99}, "8 ranks, but 99 are asked for"),
         ({"collective": "all_to_all", "method": "throughput"}, "not for all_to_all"),
@@ -68,6 +69,21 @@ def test_bad_requests_get_a_sentence(words: dict[str, object], sentence: str) ->
     request = {"collective": "all_gather", "topology": "dgx1", **words}
     with pytest.raises(UsageError, match=sentence):
         af.find(**request)  # type: ignore[arg-type]
+
+
+def measured(ranks: int, seed: int) -> Topology:
+    """Every pair has its own bandwidth, and none has anything in common with another."""
+    speeds = np.random.default_rng(seed).uniform(5e9, 15e9, ranks * ranks).tolist()
+    pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    return written(ranks, [(a, b, speeds[a * ranks + b]) for a, b in pairs])
+
+
+@pytest.mark.parametrize("collective", ["reduce", "all_gather", "all_reduce"])
+def test_no_more_moves_than_can_be_proved_in_time(collective: str) -> None:
+    root = 4 if collective == "reduce" else None
+    found = af.find(collective, measured(5, 1), root=root, method="throughput", seconds=4)
+    assert found.schedule.moves <= most_proved(5, 4) == 28_000
+    assert found.ratio < (1.3 if collective != "all_reduce" else 2)
 
 
 def test_ctrl_c_gives_the_best_so_far() -> None:

@@ -56,7 +56,7 @@ def all_to_all(task: Task) -> Iterator[Schedule]:
         task.notes["flow_bound"] = rounds * task.size / task.ranks / unit
     whole = Fraction(rounds).limit_denominator(_FINEST).denominator  # chunks with which the flow may be met exactly
     for chunks in sorted({*_CHUNKS, whole}) if task.chunks is None else (task.chunks,):
-        if not task.left or far.sum() * chunks > _MOST_HOPS:
+        if not task.left or far.sum() * chunks > min(_MOST_HOPS, task.most_moves):
             return
         yield from _arranged(task, among, _along_flows(among, flows, far, chunks), chunks)
 

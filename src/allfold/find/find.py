@@ -22,7 +22,7 @@ from ..price.topology.network import network_of
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
-from ..verify import verify
+from ..verify import ACROSS_HOSTS, verify
 from .all_reduce_bound import least_all_reduce
 from .built_in import MOST_RANKS, built_in
 from .found import Found, Progress, Task
@@ -35,6 +35,8 @@ from .throughput import SENSES, throughput
 Method = Callable[[Task], Iterator[Schedule]]
 
 METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+_PROVED = {True: 20_000, False: 150_000}
+"""Moves that are proved per second: with the programs across hosts, and without."""
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
@@ -62,6 +64,9 @@ def find(
     topology.require(ranks)
     check_request(size, None)
     root = _root(promise, root, ranks)
+    seconds = _seconds(seconds)
+    most_moves = most_proved(ranks, seconds)
+    _check_chunks(promise, ranks, chunks, most_moves, seconds)
     task = Task(
         promise.name,
         topology,
@@ -69,11 +74,12 @@ def find(
         ranks,
         root,
         int(size),
-        _at_least_one("chunks", chunks),
+        chunks,
         seed,
-        started + _seconds(seconds),
+        started + seconds,
         progress,
-        lower_bounds(promise.name, topology, ranks, size, root).time,
+        most_moves,
+        bound=lower_bounds(promise.name, topology, ranks, size, root).time,
     )
     if promise.name == "all_reduce":
         task.say("bounding by a linear program")
@@ -139,6 +145,10 @@ class _Search:
             except UsageError as error:  # another may do
                 self.task.notes.setdefault("left_out", {})[name] = str(error)
 
+    def _rank(self, schedule: Schedule, priced: Cost) -> tuple[int, float]:
+        """The lower, the better: the cheapest of those that can be proved in time; failing that, the shortest."""
+        return max(0, schedule.moves - self.task.most_moves), priced.time
+
     def _fitting(self) -> list[str]:
         """The methods that suit the task: for many bytes first, then for few."""
         task = self.task
@@ -154,7 +164,7 @@ class _Search:
         for schedule in METHODS[name](task):
             priced = cost(schedule, task.topology, task.size)
             task.prices.append(priced.time)
-            if self.best is None or priced.time < self.best[1].time:
+            if self.best is None or self._rank(schedule, priced) < self._rank(*self.best[:2]):
                 self.best = schedule, priced, name
                 task.say(f"{name}: {priced.time / task.bound if task.bound else 1:.3f} × the bound")
             if not task.left or (self.method == "auto" and task.good):
@@ -177,10 +187,24 @@ def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
     return chosen
 
 
-def _at_least_one(what: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**20):
-        raise UsageError(f"{what} is {value!r}; expected a whole number from 1 to {2**20}")
-    return value
+def most_proved(ranks: int, seconds: float) -> int:
+    """How many moves a schedule may have so that its proof takes about a tenth of the time of the search."""
+    per_second = _PROVED[ranks <= ACROSS_HOSTS]
+    return int(min(2**40, per_second * (1 + seconds / 10)))
+
+
+def _check_chunks(promise: Collective, ranks: int, chunks: int | None, most_moves: int, seconds: float) -> None:
+    if chunks is None:
+        return
+    if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= 2**20:
+        raise UsageError(f"chunks is {chunks!r}; expected a whole number from 1 to {2**20}")
+    moves = int(promise.bounds(ranks).bytes * promise.slices(ranks)) * chunks
+    if chunks > 1 and moves > most_moves:
+        per_what = "per rank" if promise.slices(ranks) > 1 else "in all"
+        raise UsageError(
+            f"{chunks} chunks {per_what} make at least {moves:,} moves, and no more than {most_moves:,} are proved in "
+            f"time if the search takes {seconds:g} s; give fewer chunks, or more seconds"
+        )
 
 
 def _seconds(value: float) -> float:

@@ -35,6 +35,8 @@ class Task:
     deadline: float = float("inf")
     """By `time.monotonic`. A method ends by itself soon after it."""
     progress: Progress | None = None
+    most_moves: int = 2**40
+    """More take too long to prove. What has more is only taken where there is nothing else."""
     bound: float = 0.0
     """Seconds that nothing can beat."""
     prices: list[float] = field(default_factory=list)
