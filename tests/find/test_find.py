@@ -32,6 +32,23 @@ def test_what_is_found_is_priced_and_proved(collective: str) -> None:
     assert document["time"] == found.time and document["cut"]["links"] == found.cut.links
 
 
+def test_the_reason_of_the_bound_is_told_truly(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    # Three pairs in a triangle of slow cables. By any cut, 1 buffer leaves over 2 GB/s; but 3 groups need 4 messages
+    # between them, over 6 GB/s in all, and only the linear program knows.
+    near = [(a, b, 50e9) for pair in ((0, 1), (2, 3), (4, 5)) for a, b in (pair, pair[::-1])]
+    far = [(a, b, 1e9) for a, b in ((1, 2), (2, 1), (3, 4), (4, 3), (5, 0), (0, 5))]
+    topology = written(6, [*near, *far])
+    found = af.find("all_reduce", topology, size=6 * 10**9, seconds=5)
+    assert found.bound == pytest.approx(4.0, rel=1e-5)
+    assert found.cut is None and found.to_json()["cut"] is None and "by a linear program" in found.why
+    (tmp_path / "pairs.json").write_text(json.dumps(topology.to_json()))
+    assert main(["find", "--topology", str(tmp_path / "pairs.json"), "--size", "6000000000", "--seconds", "5"]) == 0
+    assert "least    4.00 s: however the ranks share the links" in capsys.readouterr().out
+    # For few bytes it is the latency.
+    small = af.find("all_gather", "dgx_h100:nodes=2", size=16, seconds=2)
+    assert small.cut is None and small.why == "word cannot reach all ranks sooner" and small.bound > 0
+
+
 def test_a_root_is_kept() -> None:
     found = af.find("broadcast", SQUARE, size=2**20, root=2)
     assert found.schedule.root == 2

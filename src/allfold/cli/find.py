@@ -137,24 +137,12 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     )
     rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
     yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
-    yield f"  least    {duration(found.bound)}: {_why(found)}"
+    yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
     if stock:
         yield f"  beside   {stock}"
     ended = "" if found.complete else "; it was ended early, and more time may find a better one"
     yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
-
-
-def _why(found: Found) -> str:
-    least = found.cost.bounds
-    if found.bound > least.time * (1 + 1e-6):
-        return "however the ranks share the links, nothing is faster (by a linear program)"
-    if least.latency >= max(least.bandwidth, least.reduction):
-        return "word cannot reach all ranks sooner"
-    if least.reduction > least.bandwidth:
-        return "ranks cannot combine faster"
-    exact = found.cut is not None and found.cut.time(found.cost.size) >= least.bandwidth * (1 - 1e-9)
-    return str(found.cut) if exact else f"the bytes that must cross {least.cut}"
 
 
 def _stock(found: Found, topology: Topology) -> str | None:

@@ -92,7 +92,9 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     np.cumsum(lengths, out=offsets[1:])
     used = np.unique(routes.links)
     many = forest.times * parts
-    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used]
+    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used].astype(
+        float
+    )
     capacity = np.zeros(len(topology.links), np.int64)
     capacity[used] = _per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
     # Of a tree's pieces, each is due when its share of the whole time is over; all rounds together are the time that

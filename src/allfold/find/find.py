@@ -14,20 +14,19 @@ from math import inf
 
 from ..collectives import Collective, find_collective, suggest
 from ..errors import UsageError
-from ..price.cost.bounds import lower_bounds
 from ..price.cost.cost import Cost, cost
-from ..price.cost.cuts import tightest_cut
 from ..price.cost.load import check_request
 from ..price.topology.network import network_of
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
-from .all_reduce_bound import least_all_reduce
 from .built_in import MOST_RANKS, built_in
+from .flows import flows_of
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
+from .least import least_of
 from .steps import fits as fits_steps
 from .steps import steps
 from .throughput import SENSES, throughput
@@ -79,11 +78,11 @@ def find(
         started + seconds,
         progress,
         most_moves,
-        bound=lower_bounds(promise.name, topology, ranks, size, root).time,
     )
-    if promise.name == "all_reduce":
-        task.say("bounding by a linear program")
-        task = replace(task, bound=max(task.bound, least_all_reduce(task)))
+    if promise.name == "all_to_all":
+        task = replace(task, flows=flows_of(task))
+    least = least_of(task)
+    task = replace(task, bound=least.time)
     search = _Search(task, method)
     complete = True
     try:
@@ -106,8 +105,9 @@ def find(
     return Found(
         schedule,
         priced,
-        max(task.bound, task.notes.get("flow_bound", 0.0)),
-        tightest_cut(promise.name, task.network, task.root),
+        least.time,
+        least.cut,
+        least.why,
         name,
         searched - started,
         time.monotonic() - searched,
@@ -198,9 +198,10 @@ def _check_chunks(promise: Collective, ranks: int, chunks: int | None, most_move
         return
     if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= 2**20:
         raise UsageError(f"chunks is {chunks!r}; expected a whole number from 1 to {2**20}")
-    moves = int(promise.bounds(ranks).bytes * promise.slices(ranks)) * chunks
+    slices = promise.slices(ranks) if promise.rooted else ranks
+    moves = int(promise.bounds(ranks).bytes * slices) * chunks
     if chunks > 1 and moves > most_moves:
-        per_what = "per rank" if promise.slices(ranks) > 1 else "in all"
+        per_what = "per rank" if slices > 1 else "in all"
         raise UsageError(
             f"{chunks} chunks {per_what} make at least {moves:,} moves, and no more than {most_moves:,} are proved in "
             f"time if the search takes {seconds:g} s; give fewer chunks, or more seconds"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..errors import UsageError
-from ..price.cost.cuts import tightest_cut, whole_numbers, worst_set
+from ..price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
 from ..price.topology.topology import Topology
 from .found import Task
 
@@ -78,7 +78,7 @@ def _direct(task: Task, weight: NDArray[np.int64], collects: bool) -> Rates:
     network = task.network.transposed() if collects else task.network
     capacity = whole_numbers(network.bandwidth)
     everyone = np.arange(task.ranks, dtype=np.int32)
-    inside = worst_set(task.ranks, network.tail, network.head, capacity, weight, everyone[_needs(weight)])
+    inside = worst_set(Demand(task.ranks, network.tail, network.head, capacity, weight, everyone[_needs(weight)]))
     leaves = inside[network.tail] & ~inside[network.head]
     worst = float(weight[inside].sum()) / float(network.bandwidth[leaves].sum())
     return Rates(task.ranks, network.tail, network.head, network.bandwidth * worst, weight, collects, worst)
