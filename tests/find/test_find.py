@@ -16,6 +16,7 @@ import allfold as af
 from allfold.cli import main
 from allfold.errors import UsageError
 from allfold.find.find import METHODS, most_proved
+from allfold.find.found import Task
 from allfold.price import Topology, cost, find_topology
 from allfold.schedule import Schedule
 
@@ -114,6 +115,57 @@ def test_ctrl_c_gives_the_best_so_far() -> None:
     assert threading.current_thread() is threading.main_thread()
     found = af.find("all_reduce", "mi250:nodes=1", progress=interrupt)
     assert not found.complete and found.schedule.moves and sentences[-1] == "proving it"
+
+
+@pytest.mark.parametrize(
+    ("at", "sentence"),
+    [("linear program", "before anything was found"), ("proving it", "before what was found was proved")],
+)
+def test_ctrl_c_before_there_is_anything(at: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(task: Task, doing: str) -> None:
+        task.progress(doing)  # type: ignore[misc]
+        if at in doing:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Task, "say", interrupt)
+        assert main(["find", "--topology", "dgx1", "--method", "built_in"]) == 130
+    written = capsys.readouterr()
+    assert (written.out, written.err) == ("", f"allfold find: ended by Ctrl-C {sentence}\n")
+
+
+def test_time_that_is_over_at_once_still_finds_something() -> None:
+    assert af.find("all_reduce", "dgx1", seconds=1e-9).method == "built_in"
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentence"),
+    [
+        ({"bandwidth": 1e308}, "link '0→1': bandwidth is 1e\\+308; expected a number"),
+        ({"bandwidth": float("inf")}, "link '0→1': bandwidth is inf; expected a number, or \"inf\" for no limit"),
+        ({"bandwidth": float("nan")}, "link '0→1' has a bandwidth of nan B/s; expected more than 0"),
+        ({"bandwidth": 0}, "link '0→1' has a bandwidth of 0.0 B/s; expected more than 0"),
+        ({"bandwidth": -1}, "link '0→1' has a bandwidth of -1.0 B/s; expected more than 0"),
+        ({"bandwidth": 1e30}, "link '0→1' has a bandwidth of 1e\\+30 B/s; expected at most 1e\\+18"),
+        ({"bandwidth": 1e9, "latency": 1e12}, "link '0→1' has a latency of 1000000000000.0 s; expected at most"),
+        ({"bandwidth": 1e9, "latency": "inf"}, "link '0→1' has a latency of inf s; expected at most"),
+    ],
+)
+def test_impossible_links_are_named(figures: dict[str, object], sentence: str, tmp_path: Path) -> None:
+    document = written(2, [(0, 1, 1e9), (1, 0, 1e9)]).to_json()
+    document["links"] = [{"name": "0→1", **figures}, {"name": "1→0", "bandwidth": 1e9}]
+    document["graph"]["edges"] = [{"from": a, "to": 1 - a, "link": f"{a}→{1 - a}"} for a in (0, 1)]
+    (tmp_path / "two.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=sentence):
+        af.find("all_reduce", str(tmp_path / "two.json"))
+
+
+@pytest.mark.parametrize("speeds", [(1e18, 1e-6), ("inf", 1e9), ("inf", "inf")])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+def test_links_far_apart_or_without_a_limit(collective: str, speeds: tuple[float, float]) -> None:
+    pairs = [(a, b, speeds[(a, b) != (0, 1)]) for a in range(3) for b in range(3) if a != b]
+    found = af.find(collective, written(3, pairs), size=2**20, seconds=2)
+    assert 1 - 1e-9 <= found.ratio < 10
 
 
 def test_a_found_schedule_runs(tmp_path: Path) -> None:

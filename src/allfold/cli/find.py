@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from ..bench.sizes import format_size, parse_size
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
-from ..find.find import METHODS, find
+from ..find.find import METHODS, PROVING, find
 from ..find.found import Found
 from ..price.cost.plan import Planner, duration
 from ..price.topology.parse import find_topology
@@ -29,7 +30,7 @@ from .terminal import add_color, add_json, write_json, write_lines, write_table
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
 compared with the time that nothing can beat, with the ranks and links that it comes from. The topology is a name or a JSON
-file, as for allfold plan. Ctrl-C ends the search with the best so far. docs/find.md explains the methods."""
+file, as for allfold plan. Ctrl-C ends the search with the best so far, if there is one. docs/find.md explains the methods."""
 
 _EPILOG = """\
 methods:
@@ -52,7 +53,8 @@ example:
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
-exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
+exit status: 0 found, also if Ctrl-C ended the search early; 2 wrong usage, or nothing was found in the time; 130 after
+Ctrl-C before anything was found and proved."""
 
 _MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it
 
@@ -98,19 +100,25 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     topology = without(find_topology(arguments.topology, ranks), arguments.without)
     size = parse_size(arguments.size)
-    with _progress() as say:
-        found = find(
-            collective,
-            topology,
-            size,
-            ranks,
-            arguments.method,
-            arguments.root,
-            arguments.chunks,
-            arguments.seconds,
-            arguments.seed,
-            say,
-        )
+    doing: list[str] = []
+    try:
+        with _progress(doing) as say:
+            found = find(
+                collective,
+                topology,
+                size,
+                ranks,
+                arguments.method,
+                arguments.root,
+                arguments.chunks,
+                arguments.seconds,
+                arguments.seed,
+                say,
+            )
+    except KeyboardInterrupt:
+        what = "what was found was proved" if doing[-1:] == [PROVING] else "anything was found"
+        sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
+        return 128 + signal.SIGINT
     if arguments.save is not None:
         write_whole(arguments.save, json.dumps(found.schedule.to_json(), ensure_ascii=False))
     if arguments.html is not None:
@@ -169,10 +177,15 @@ def _write_frontier(found: Found, color: bool | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """On a terminal: what is being tried, and for how long."""
+def _progress(doing: list[str]) -> Iterator[Callable[[str], None]]:
+    """On a terminal: what is being tried, and for how long. `doing` is all that was said, the last thing last."""
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+    def say(sentence: str) -> None:
+        doing.append(sentence)
+        bar.update(task, description=sentence)
+
     with bar:
         task = bar.add_task("looking at the network", total=None)
-        yield lambda sentence: bar.update(task, description=sentence)
+        yield say

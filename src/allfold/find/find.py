@@ -34,8 +34,11 @@ from .throughput import SENSES, throughput
 Method = Callable[[Task], Iterator[Schedule]]
 
 METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+PROVING = "proving it"
+"""What is said when the search is over."""
 _PROVED = {True: 20_000, False: 150_000}
 """Moves that are proved per second: with the programs across hosts, and without."""
+_STEP = 1e-3  # seconds that every step adds
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
@@ -100,7 +103,7 @@ def find(
     schedule = replace(schedule, algorithm=re.sub(r"\W+", "_", schedule.algorithm))
     searched = time.monotonic()
     complete = complete and task.left > 0
-    task.say("proving it")
+    task.say(PROVING)
     verify(schedule)
     return Found(
         schedule,
@@ -131,7 +134,7 @@ class _Search:
             return
         chosen = self._fitting()
         for place, name in enumerate(chosen):
-            if not self.task.left:
+            if not self.task.left and self.best is not None:  # if there is nothing yet, something quick may still do
                 return
             # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
             worth = {"steps": 0.1, "greedy": 0.002 if self.task.good else 0.0}.get(name, 1.0 if self.task.good else 0.0)
@@ -147,7 +150,7 @@ class _Search:
 
     def _rank(self, schedule: Schedule, priced: Cost) -> tuple[int, float]:
         """The lower, the better: the cheapest of those that can be proved in time; failing that, the shortest."""
-        return max(0, schedule.moves - self.task.most_moves), priced.time
+        return max(0, proving_effort(schedule) - self.task.most_moves), priced.time
 
     def _fitting(self) -> list[str]:
         """The methods that suit the task: for many bytes first, then for few."""
@@ -189,8 +192,12 @@ def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
 
 def most_proved(ranks: int, seconds: float) -> int:
     """How many moves a schedule may have so that its proof takes about a tenth of the time of the search."""
-    per_second = _PROVED[ranks <= ACROSS_HOSTS]
-    return int(min(2**40, per_second * (1 + seconds / 10)))
+    return int(min(2**40, _PROVED[ranks <= ACROSS_HOSTS] * (1 + seconds / 10)))
+
+
+def proving_effort(schedule: Schedule) -> int:
+    """How many moves are proved in the time that this schedule takes: its own, and more for every step."""
+    return schedule.moves + int(_PROVED[schedule.ranks <= ACROSS_HOSTS] * _STEP) * schedule.steps
 
 
 def _check_chunks(promise: Collective, ranks: int, chunks: int | None, most_moves: int, seconds: float) -> None:
