@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
+from .forest.rates import MOST_PAIRS
 from .found import Task
-from .rates import MOST_PAIRS
 
 _SCALE = 2**24
 _CLOSE = 1e-6

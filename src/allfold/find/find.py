@@ -23,13 +23,13 @@ from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
 from .built_in import MOST_RANKS, built_in
 from .flows import flows_of
+from .forest.throughput import SENSES, throughput
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
 from .least import least_of
 from .steps import fits as fits_steps
 from .steps import steps
-from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from .found import Task
+from ... import _native
+from ..found import Task
 from .rates import Rates
 
 MOST_TREES = 64  # per root that are tried

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ..errors import UsageError
-from ..schedule import Schedule
+from ...errors import UsageError
+from ...schedule import Schedule
+from ..found import Task
 from .emit import Stage, by_depth, in_rounds, lengths_of, schedule_of
-from .found import Task
 from .rates import Rates, rates_of
 from .trees import Forest, Number, forest_of, numbers_of, quick_forests
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from ..errors import UsageError
-from ..price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
-from ..price.topology.topology import Topology
-from .found import Task
+from ... import _native
+from ...errors import UsageError
+from ...price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
+from ...price.topology.topology import Topology
+from ..found import Task
 
 Index = NDArray[np.int32]
 Floats = NDArray[np.float64]

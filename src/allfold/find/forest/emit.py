@@ -15,11 +15,11 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from ..price.cost.cuts import whole_numbers
-from ..price.topology.topology import Topology
-from ..schedule import Move, Schedule, build, copy, reduce
-from .found import Task
+from ... import _native
+from ...price.cost.cuts import whole_numbers
+from ...price.topology.topology import Topology
+from ...schedule import Move, Schedule, build, copy, reduce
+from ..found import Task
 from .trees import Forest
 
 Index = NDArray[np.int64]
