@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -120,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
         return 128 + signal.SIGINT
     if arguments.save is not None:
-        write_whole(arguments.save, json.dumps(found.schedule.to_json(), ensure_ascii=False))
+        found.schedule.save(arguments.save)
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
