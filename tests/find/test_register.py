@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import allfold as af
+from allfold.cli import main
+from allfold.collectives import COLLECTIVES
 from allfold.errors import UsageError
 from allfold.find.found import Found
 from allfold.price import find_topology
@@ -45,7 +48,6 @@ def test_calls_plan_and_verify_know_it_by_its_name(found: Found) -> None:
         return [float(number) for number in result]
 
     assert af.spawn(work, ranks=2) == [[1, 1, 1, 2, 2, 2]] * 2
-    assert af.spawn(work, ranks=2, hosts=2) == [[1, 1, 1, 2, 2, 2]] * 2
 
 
 def test_it_serves_no_other_number_of_ranks(found: Found) -> None:
@@ -99,3 +101,85 @@ def test_what_is_built_in_is_not_what_was_registered(found: Found) -> None:
     af.register(found.schedule, "mine")
     again = af.find("all_gather", "one_host:ranks=2", size=2**16, method="built_in")
     assert again.schedule.algorithm != "mine"
+
+
+def everything(comm: object, schedules: dict[str, af.Schedule]) -> list[str]:
+    """Calls every collective by its schedule, and names those that gave something wrong."""
+    ranks, rank = comm.size, comm.rank  # type: ignore[attr-defined]
+    wrong = []
+    for collective, found in schedules.items():
+        call, root = getattr(comm, collective), found.root
+        whole = np.arange(5 * ranks, dtype=np.float32)
+        mine = whole[5 * rank : 5 * rank + 5]
+        total = ranks * (ranks + 1) / 2
+        rooted = {} if root is None else {"root": root}
+        if collective in ("all_reduce", "reduce"):
+            buffer = whole * (rank + 1)
+            call(buffer, algorithm=found, **rooted)
+            right = (rank != root and root is not None) or (buffer == whole * total).all()
+        elif collective == "broadcast":
+            buffer = whole if rank == root else np.zeros_like(whole)
+            call(buffer, algorithm=found, **rooted)
+            right = (buffer == whole).all()
+        elif collective == "scatter":
+            part = np.zeros(5, np.float32)
+            call(part, whole if rank == root else None, algorithm=found, **rooted)
+            right = (part == mine).all()
+        elif collective == "reduce_scatter":
+            part = np.zeros(5, np.float32)
+            call(whole * (rank + 1), part, algorithm=found)
+            right = (part == mine * total).all()
+        elif collective == "all_to_all":
+            result = np.zeros_like(whole)
+            call(np.repeat(np.arange(ranks) + 10.0 * rank, 5).astype(np.float32), result, algorithm=found)
+            right = (result == np.repeat(rank + 10.0 * np.arange(ranks), 5)).all()
+        else:
+            result = np.zeros_like(whole)
+            call(mine, result if root in (None, rank) else None, algorithm=found, **rooted)
+            right = root not in (None, rank) or (result == whole).all()
+        wrong += [] if right else [collective]
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks", "hosts"), [("one_host:ranks=3", 3, None), ("hosts:hosts=2,ranks_per_host=2", 4, 2)]
+)
+def test_what_is_found_runs_here_and_between_pretended_hosts(topology: str, ranks: int, hosts: int | None) -> None:
+    schedules = {}
+    for collective, promise in COLLECTIVES.items():
+        if promise.carries_data:
+            root = ranks - 1 if promise.rooted else None
+            schedules[collective] = af.find(collective, topology, size=2**20, root=root, seconds=0.3).schedule
+    assert af.spawn(everything, ranks, args=(schedules,), hosts=hosts) == [[]] * ranks
+
+
+def test_bench_measures_a_file_beside_others(found: Found, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "gather.json")
+    af.schedule("all_gather", "ring", 2).save(file)  # its name is taken by another of the same table
+    found.schedule.save(tmp_path / "found.json")
+    words = ["--peers", "none", "-b", "64", "-e", "64", "-i", "2", "--json", "-"]
+    assert main(["bench", "--algo", f"{file},ring,{tmp_path / 'found.json'},auto", *words]) == 0
+    (table,) = json.loads(capsys.readouterr().out)["tables"]
+    (point,) = table["points"]
+    assert (point["collective"], point["ranks"]) == ("all_gather", 2)
+    names = [one["algorithm"] for one in point["ours"]]
+    assert names == [file, "ring", found.schedule.algorithm, "auto"]
+    assert all(one["wrong"] == 0 for one in point["ours"])
+    for more, sentence in (
+        (["-n", "3"], "is for --collective all_gather -n 2, and for nothing else"),
+        (["--collective", "all_reduce"], "is for --collective all_gather -n 2, and for nothing else"),
+    ):
+        assert main(["bench", "--algo", file, *more]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main(["bench", "--algo", str(tmp_path / "none.json")]) == 2
+    assert "none.json cannot be read" in capsys.readouterr().err
+
+
+def test_hosts_that_were_not_measured_get_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALLFOLD_TUNING", str(tmp_path / "tuning.json"))
+    assert main(["find", "--hosts", "2,2"]) == 2
+    assert "allfold run -n 4 --hosts 2,2 -m allfold tune" in capsys.readouterr().err
+    assert main(["find", "--hosts", "2,2", "--topology", "dgx1"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
