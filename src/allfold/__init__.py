@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .find.found import Found
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
-    from .registry import algorithm, algorithms, schedule
-    from .schedule import Move, Schedule, copy, reduce
+    from .registry import algorithm, algorithms, register, schedule
+    from .schedule import Move, Schedule, copy, load, reduce
     from .verify import Proof, verify
     from .version import __version__
 
@@ -53,8 +53,10 @@ __all__ = [
     "copy",
     "find",
     "init",
+    "load",
     "op",
     "reduce",
+    "register",
     "replay",
     "schedule",
     "spawn",
@@ -82,8 +84,8 @@ _HOMES = {
     "find.found": ("Found",),
     "launch.spawn": ("init", "spawn", "start"),
     "ops": ("Op", "op"),
-    "registry": ("algorithm", "algorithms", "schedule"),
-    "schedule": ("Move", "Schedule", "copy", "reduce"),
+    "registry": ("algorithm", "algorithms", "register", "schedule"),
+    "schedule": ("Move", "Schedule", "copy", "load", "reduce"),
     "verify": ("Proof", "verify"),
     "version": ("__version__",),
 }

@@ -12,6 +12,8 @@ schedule and of nothing else, and keeps rank order wherever the schedule allows 
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from hashlib import blake2b
 from itertools import chain, count, islice
 from math import prod
 from os.path import basename
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,6 +33,7 @@ from numpy.typing import NDArray
 from .collectives import Collective, find_collective
 from .documents import DocumentError, head_of, parse, whole_at
 from .errors import AllfoldError, ScheduleError, UsageError
+from .files import write_whole
 
 Column = NDArray[np.int32]
 
@@ -212,7 +216,7 @@ class Schedule:
         return isinstance(other, Schedule) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash((self.algorithm, self.digest))  # quick; lines are for `__eq__`
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
@@ -314,6 +318,20 @@ class Schedule:
             return _from_json(data)
         except (DocumentError, ScheduleError) as error:
             raise UsageError(f"this is not a schedule: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, for `load` and for every command that takes an algorithm."""
+        write_whole(path, json.dumps(self.to_json(), ensure_ascii=False))
+
+
+def load(path: str | os.PathLike[str]) -> Schedule:
+    """The schedule in a JSON file, as `Schedule.save`, `allfold find --save` and `allfold show --json` write it."""
+    try:
+        return Schedule.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def build(

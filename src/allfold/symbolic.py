@@ -7,7 +7,9 @@ the reference engine, the compiler and the pictures all ask this module, so they
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,7 @@ from .wording import name_ranks
 Cells = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory is limited
 _MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
-_MIX_LEFT, _MIX_RIGHT = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-_ROUNDED = np.uint64(0xD6E8FEB86659FD93)
+_MIX_LEFT, _MIX_RIGHT, _ROUNDED = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93
 _MIXTURE, _REDUCTION = 1, 2  # what `fold_symbols` finds wrong; 3: a contribution comes twice
 
 
@@ -333,12 +334,22 @@ def _bits(words: NDArray[np.uint64]) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
 
 
-def rounded(expression: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The hash after the end of a fold of several operands: types that are computed in a wider type round there."""
-    return combined(expression, np.full(len(expression), _ROUNDED))
-
-
 def combined(left: NDArray[np.uint64], right: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
     """A hash of a pair that tells (a, b) from (b, a), and ((a, b), c) from (a, (b, c))."""
-    value = (left ^ left >> np.uint64(29)) * _MIX_LEFT + (right ^ right >> np.uint64(32)) * _MIX_RIGHT + np.uint64(1)
-    return value ^ value >> np.uint64(31)
+    word = np.uint64
+    value = (left ^ left >> word(29)) * word(_MIX_LEFT) + (right ^ right >> word(32)) * word(_MIX_RIGHT) + word(1)
+    return value ^ value >> word(31)
+
+
+def folded(parts: Iterable[int]) -> int:
+    """The hash of a fold of several operands, one after the other: of the last pair, and of the rounding at its end.
+
+    Types that are computed in a wider type round there.
+    """
+    return reduce(_pair, (*parts, _ROUNDED))
+
+
+def _pair(left: int, right: int) -> int:
+    """`combined`, of single numbers."""
+    value = (left ^ left >> 29) * _MIX_LEFT + (right ^ right >> 32) * _MIX_RIGHT + 1 & 2**64 - 1
+    return value ^ value >> 31

@@ -16,7 +16,7 @@ from allfold.find.all_reduce_bound import least_all_reduce
 from allfold.find.found import Task
 from allfold.price import Topology, cost, dgx_h100, find_topology, one_host, torus
 from allfold.price.cost.bounds import lower_bounds
-from allfold.price.cost.cuts import tightest_cut, whole_numbers, worst_set, worst_set_by_scipy
+from allfold.price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set, worst_set_by_scipy
 from allfold.price.topology.network import network_of
 from allfold.registry import algorithms
 
@@ -125,9 +125,9 @@ def test_without_the_extension_it_is_the_same(topology) -> None:  # type: ignore
     network = network_of(topology)
     capacity, ranks = whole_numbers(network.bandwidth), np.arange(topology.ranks, dtype=np.int32)
     weight = (np.arange(network.vertices) < topology.ranks).astype(np.int64)
-    graph = network.vertices, network.tail, network.head, capacity, weight, ranks
+    demand = Demand(network.vertices, network.tail, network.head, capacity, weight, ranks)
     times = []
-    for inside in (worst_set(*graph), worst_set_by_scipy(*graph)):
+    for inside in (worst_set(demand), worst_set_by_scipy(demand)):
         leaving = capacity[inside[network.tail] & ~inside[network.head]].sum()
         times.append(Fraction(int(weight[inside].sum()), int(leaving)))
     assert times[0] == times[1]

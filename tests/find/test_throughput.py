@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import allfold as af
+from allfold.find.forest.rates import rates_of
+from allfold.find.forest.throughput import SENSES
+from allfold.find.forest.trees import forest_of, numbers_of
 from allfold.find.found import Task
-from allfold.find.rates import rates_of
-from allfold.find.throughput import SENSES
-from allfold.find.trees import forest_of, numbers_of
 from allfold.price import Topology, cost, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.network import network_of

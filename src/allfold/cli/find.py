@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,20 +15,20 @@ from rich.text import Text
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
-from ..find.find import METHODS, find
+from ..find.find import METHODS, PROVING, find
 from ..find.found import Found
 from ..price.cost.plan import Planner, duration
-from ..price.topology.parse import find_topology
+from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
 from ..wording import counted, format_size, parse_size
-from .choose import one_rank_count
+from .choose import one_rank_count, parse_hosts
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
 compared with the time that nothing can beat, with the ranks and links that it comes from. The topology is a name or a JSON
-file, as for allfold plan. Ctrl-C ends the search with the best so far. docs/find.md explains the methods."""
+file, as for allfold plan. Ctrl-C ends the search with the best so far, if there is one. docs/find.md explains the methods."""
 
 _EPILOG = """\
 methods:
@@ -51,7 +51,11 @@ example:
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
-exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
+  $ allfold find --collective all_gather --ranks 4 --size 1M --save here.json       # on the cores of this machine
+  $ allfold bench --algo here.json,auto,ring --peers none                           # measured beside others
+
+exit status: 0 found, also if Ctrl-C ended the search early; 2 wrong usage, or nothing was found in the time; 130 after
+Ctrl-C before anything was found and proved."""
 
 _MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it
 
@@ -60,7 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("--collective", default="all_reduce", metavar="C", help="what to find (default: all_reduce)")
     parser.add_argument(
-        "--topology", required=True, metavar="NAME[:k=v,…]|FILE.json", help="the network, as for allfold plan"
+        "--topology",
+        metavar="NAME[:k=v,…]|FILE.json",
+        help="the network, as for allfold plan (default: the cores of this machine)",
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="A,B",
+        help="the network between hosts with so many ranks each, as allfold tune has measured it there",
     )
     parser.add_argument(
         "--without",
@@ -95,23 +106,29 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
     collective = find_collective(arguments.collective).name
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    topology = without(find_topology(arguments.topology, ranks), arguments.without)
+    topology = without(_topology(arguments, ranks), arguments.without)
     size = parse_size(arguments.size)
-    with _progress() as say:
-        found = find(
-            collective,
-            topology,
-            size,
-            ranks,
-            arguments.method,
-            arguments.root,
-            arguments.chunks,
-            arguments.seconds,
-            arguments.seed,
-            say,
-        )
+    doing: list[str] = []
+    try:
+        with _progress(doing) as say:
+            found = find(
+                collective,
+                topology,
+                size,
+                ranks,
+                arguments.method,
+                arguments.root,
+                arguments.chunks,
+                arguments.seconds,
+                arguments.seed,
+                say,
+            )
+    except KeyboardInterrupt:
+        what = "what was found was proved" if doing[-1:] == [PROVING] else "anything was found"
+        sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
+        return 128 + signal.SIGINT
     if arguments.save is not None:
-        write_whole(arguments.save, json.dumps(found.schedule.to_json(), ensure_ascii=False))
+        found.schedule.save(arguments.save)
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
@@ -127,6 +144,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _topology(arguments: argparse.Namespace, ranks: int | None) -> Topology:
+    if arguments.hosts is None:
+        return this_machine_unless(arguments.topology, ranks)
+    if arguments.topology is not None:
+        raise UsageError("--hosts and --topology both name a network; leave one of them out")
+    from ..tune.file import default_path, read_hosts
+
+    counts = parse_hosts(arguments.hosts)
+    if isinstance(counts, int):
+        raise UsageError(f"--hosts {arguments.hosts}: expected the number of ranks on each host (2,2)")
+    runs = {one.tuned.hosts: one for one in read_hosts(default_path())} if default_path().exists() else {}
+    if tuple(counts) not in runs:
+        raise UsageError(
+            f"--hosts {arguments.hosts}: nothing was measured between such hosts; start allfold tune there, as in "
+            f"allfold run -n {sum(counts)} --hosts {arguments.hosts} -m allfold tune"
+        )
+    found = runs[tuple(counts)].topology()
+    if found is None:
+        raise UsageError(
+            f"--hosts {arguments.hosts}: hosts with different numbers of ranks; write their network as JSON, and name it "
+            "by --topology"
+        )
+    return found
+
+
 def _facts(found: Found, topology: Topology) -> Iterator[str]:
     schedule, cost = found.schedule, found.cost
     segments = f", {cost.segments:,} segments" if cost.segments > 1 else ""
@@ -136,24 +178,12 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     )
     rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
     yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
-    yield f"  least    {duration(found.bound)}: {_why(found)}"
+    yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
     if stock:
         yield f"  beside   {stock}"
     ended = "" if found.complete else "; it was ended early, and more time may find a better one"
     yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
-
-
-def _why(found: Found) -> str:
-    least = found.cost.bounds
-    if found.bound > least.time * (1 + 1e-6):
-        return "however the ranks share the links, nothing is faster (by a linear program)"
-    if least.latency >= max(least.bandwidth, least.reduction):
-        return "word cannot reach all ranks sooner"
-    if least.reduction > least.bandwidth:
-        return "ranks cannot combine faster"
-    exact = found.cut is not None and found.cut.time(found.cost.size) >= least.bandwidth * (1 - 1e-9)
-    return str(found.cut) if exact else f"the bytes that must cross {least.cut}"
 
 
 def _stock(found: Found, topology: Topology) -> str | None:
@@ -180,10 +210,15 @@ def _write_frontier(found: Found, color: bool | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """On a terminal: what is being tried, and for how long."""
+def _progress(doing: list[str]) -> Iterator[Callable[[str], None]]:
+    """On a terminal: what is being tried, and for how long. `doing` is all that was said, the last thing last."""
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+    def say(sentence: str) -> None:
+        doing.append(sentence)
+        bar.update(task, description=sentence)
+
     with bar:
         task = bar.add_task("looking at the network", total=None)
-        yield lambda sentence: bar.update(task, description=sentence)
+        yield say

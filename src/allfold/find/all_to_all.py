@@ -1,10 +1,10 @@
 """All-to-all: a path for everything that a rank has for another, then the moves along all paths, step by step.
 
-On a small network the paths come from a linear program: flows from every rank to all others that keep the busiest link
-as little busy as possible. No schedule can beat that flow, so it is a bound as well. On larger ones every path is a
-shortest one, each step of it over the pair that is busy least so far. Moves are then arranged in two ways, of which the
-cheaper is kept: everything makes its t-th hop in step t, or round by round, with no link ever busy for longer than one
-round and whatever has the longest way before it first.
+On a small network the paths come from a linear program (`flows`): flows from every rank to all others that keep the
+busiest link as little busy as possible. On larger ones every path is a shortest one, each step of it over the pair that
+is busy least so far. Moves are then arranged in two ways, of which the cheaper is kept: everything makes its t-th hop in
+step t, or round by round, with no link ever busy for longer than one round and whatever has the longest way before it
+first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError
 from ..schedule import Move, Schedule, build, copy
-from .exact import beside, hops, require_scipy
+from .exact import hops
+from .flows import flows_of
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
 
 MOST_RANKS = 256
-_MOST_FLOWS = 40_000  # variables of the linear program
 _MOST_HOPS = 2**22
 _CHUNKS = (1, 2, 4)
 _FINEST = 6  # chunks for every other rank
@@ -39,97 +39,27 @@ def all_to_all(task: Task) -> Iterator[Schedule]:
     if task.ranks > MOST_RANKS:
         raise UsageError(f"all_to_all is found for at most {MOST_RANKS} ranks, not for {task.ranks}")
     if task.ranks == 1:
-        yield _schedule(task, 1, [])
+        yield build("all_to_all", _name(task), 1, None, [], 1)
         return
     among = neighbours_of(task.topology, task.ranks)
     far = hops(among)
     yield from _arranged(task, among, _shortest(among, far, task.chunks or 1), task.chunks or 1)
-    if task.ranks * len(among.source) > _MOST_FLOWS or not _has_scipy():
+    flows = task.flows or flows_of(task)
+    if flows is None:
         return
-    task.say("all_to_all: the flow that keeps the busiest link least busy")
-    found = least_busy_flows(among, task.left)
-    if found is None:
-        return
-    rounds, flows = found
-    if among.direct:  # then whatever moves, moves over these pairs
-        unit = float((task.topology.bandwidth[among.names] / among.capacity).max())
-        task.notes["flow_bound"] = rounds * task.size / task.ranks / unit
-    whole = Fraction(rounds).limit_denominator(_FINEST).denominator  # chunks with which the flow may be met exactly
+    whole = Fraction(flows.rounds).limit_denominator(_FINEST).denominator  # chunks with which it may be met exactly
     for chunks in sorted({*_CHUNKS, whole}) if task.chunks is None else (task.chunks,):
-        if not task.left or far.sum() * chunks > _MOST_HOPS:
+        if not task.left or far.sum() * chunks > min(_MOST_HOPS, task.most_moves):
             return
-        yield from _arranged(task, among, _along_flows(among, flows, far, chunks), chunks)
+        paths = _along_flows(flows.among, flows.by_pair, far, chunks)
+        yield from _arranged(task, flows.among, paths, chunks)
 
 
 def _arranged(task: Task, among: Neighbours, paths: Paths, chunks: int) -> Iterator[Schedule]:
-    yield _schedule(task, chunks, _hop_by_hop(among, paths))
+    yield _schedule(task, among, chunks, _hop_by_hop(among, paths))
     rounds = _round_by_round(among, paths, task)
     if rounds is not None:
-        yield _schedule(task, chunks, rounds)
-
-
-def _has_scipy() -> bool:
-    try:
-        require_scipy()
-    except UsageError:
-        return False  # the shortest paths need none
-    return True
-
-
-def least_busy_flows(among: Neighbours, seconds: float) -> tuple[float, NDArray[np.float64]] | None:
-    """The least rounds in which every rank can send one chunk to every other, and the flows: by rank and pair.
-
-    None if the solver ran out of time.
-    """
-    optimize = require_scipy()
-    from scipy.sparse import csr_array
-
-    ranks, pairs = among.ranks, len(among.source)
-    flow = np.arange(ranks * pairs)
-    start, pair = np.divmod(flow, pairs)
-    # At every rank but the one where a flow starts, one chunk stays.
-    balance = csr_array(
-        (
-            np.concatenate([np.ones(len(flow)), -np.ones(len(flow))]),
-            (
-                np.concatenate([start * ranks + among.destination[pair], start * ranks + among.source[pair]]),
-                np.concatenate([flow, flow]),
-            ),
-        ),
-        shape=(ranks * ranks, ranks * pairs + 1),
-    )
-    away = np.flatnonzero(np.arange(ranks * ranks) // ranks != np.arange(ranks * ranks) % ranks)
-    # What crosses a link takes no longer than all rounds together, the last variable.
-    lengths = np.diff(among.offsets)[pair]
-    at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    link = among.links[np.repeat(among.offsets[pair], lengths) + at]
-    many = len(among.capacity)
-    load = csr_array(
-        (
-            np.concatenate([np.ones(len(link)), -among.capacity.astype(np.float64)]),
-            (
-                np.concatenate([link, np.arange(many)]),
-                np.concatenate([np.repeat(flow, lengths), np.full(many, len(flow))]),
-            ),
-        ),
-        shape=(many, len(flow) + 1),
-    )
-    price = np.full(len(flow) + 1, 1e-7)  # of equally good flows, one without detours
-    price[-1] = 1.0
-    found = beside(
-        lambda: optimize.linprog(
-            price,
-            A_ub=load,
-            b_ub=np.zeros(many),
-            A_eq=balance[away],
-            b_eq=np.ones(len(away)),
-            method="highs",
-            options={"time_limit": max(0.01, seconds)},
-        )
-    )
-    if found.x is None:
-        return None
-    return float(found.x[-1]), found.x[:-1].reshape(ranks, pairs)
+        yield _schedule(task, among, chunks, rounds)
 
 
 def _along_flows(among: Neighbours, flows: Any, far: NDArray[np.int64], chunks: int) -> Paths:
@@ -238,11 +168,13 @@ def _round_by_round(among: Neighbours, paths: Paths, task: Task) -> list[Step] |
     return steps
 
 
-def _schedule(task: Task, chunks: int, steps: list[Step]) -> Schedule:
-    among = neighbours_of(task.topology, task.ranks)
-    name = f"greedy_{task.topology.name}".replace(" ", "_")
+def _schedule(task: Task, among: Neighbours, chunks: int, steps: list[Step]) -> Schedule:
     moves = _moves(among, task.ranks, chunks, steps)
-    return build("all_to_all", name, task.ranks, None, moves, task.ranks * chunks)
+    return build("all_to_all", _name(task), task.ranks, None, moves, task.ranks * chunks)
+
+
+def _name(task: Task) -> str:
+    return f"greedy_{task.topology.name}".replace(" ", "_")
 
 
 def _moves(among: Neighbours, ranks: int, chunks: int, steps: list[Step]) -> Iterator[list[Move]]:

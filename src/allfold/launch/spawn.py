@@ -312,7 +312,9 @@ def _pickled_algorithms() -> list[bytes]:
     algorithms = []
     for one in algorithms_of_script():
         with contextlib.suppress(Exception):
-            algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
+            made = one.made is not None
+            what = (one.made,) if made else (one.collective, one.name, one.chunks, one.function)
+            algorithms.append(cloudpickle.dumps(what))
     return algorithms
 
 

@@ -163,13 +163,16 @@ def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) 
 
         from allfold.errors import UsageError
         from allfold.launch.environment import place_from_environment
-        from allfold.registry import algorithm
+        from allfold.registry import algorithm, register
 
         place = place_from_environment()
         try:
             for pickled in pickled_algorithms:
-                collective, name, chunks, generator = pickle.loads(pickled)
-                algorithm(collective, name, chunks=chunks)(generator)
+                match pickle.loads(pickled):
+                    case (made,):
+                        register(made)
+                    case (collective, name, chunks, generator):
+                        algorithm(collective, name, chunks=chunks)(generator)
             enter, function, args = pickle.loads(pickled_work)
         except Exception as error:
             raise UsageError(

@@ -87,7 +87,7 @@ def _subjects(case: Case) -> list[Subject]:
     kinds = (False, True) if case.kind.carries_data else (False,)
     return [
         Subject(f"{name}{' shared' if shared else ''}", "allfold", {"algorithm": name, "shared": shared})
-        for name in algorithms(case.collective)
+        for name in algorithms(case.collective, case.ranks)
         for shared in kinds
     ]
 

@@ -105,7 +105,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.topology.require(self.ranks)
-        known = algorithms(self.collective)
+        known = algorithms(self.collective, self.ranks, self.root)
         chosen = known if self.names is None else self.names
         self.names = [find_algorithm(self.collective, name).name for name in dict.fromkeys(chosen)]
         if find_collective(self.collective).rooted and self.root is None:

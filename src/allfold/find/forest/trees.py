@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from .found import Task
+from ... import _native
+from ..found import Task
 from .rates import Rates
 
 MOST_TREES = 64  # per root that are tried
@@ -122,7 +122,7 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
         if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
-            least = _least(rates, many)
+            least = _least(task, rates, many)
             found += [] if least is None else [least]
         if not task.left:
             break
@@ -135,20 +135,23 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
     return [found[0], *exact, *fewer[:1]]
 
 
-def _least(rates: Rates, many: int) -> Number | None:
-    """The least factor for the rates so that, rounded down, they still carry `many` trees per root; None above 4."""
+def _least(task: Task, rates: Rates, many: int) -> Number | None:
+    """The least factor for the rates so that, rounded down, they still carry `many` trees per root.
+
+    None above 4, or if the time is over.
+    """
 
     def capacity(factor: float) -> NDArray[np.int64]:
         return np.floor(rates.rate * many * factor + _ROUNDING).astype(np.int64)
 
     def enough(factor: float) -> bool:
         graph = rates.source, rates.destination, capacity(factor)
-        return bool(_native.can_pack(rates.ranks, *graph, rates.weight * many, float("inf")))
+        return bool(_native.can_pack(rates.ranks, *graph, rates.weight * many, task.left))
 
     low, high = 1.0, 1.0
     while not enough(high):
         low, high = high, high * 1.1
-        if high > 4:
+        if high > 4 or not task.left:
             return None
     while high - low > 1e-3:
         middle = (low + high) / 2

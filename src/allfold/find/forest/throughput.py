@@ -9,12 +9,13 @@ found by trying: first a few numbers, then other orders for the best of them, th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
-from ..errors import UsageError
-from ..schedule import Schedule
-from .emit import Stage, by_depth, in_rounds, schedule_of
-from .found import Task
+from ...errors import UsageError
+from ...schedule import Schedule
+from ..found import Task
+from .emit import Stage, by_depth, in_rounds, lengths_of, schedule_of
 from .rates import Rates, rates_of
 from .trees import Forest, Number, forest_of, numbers_of, quick_forests
 
@@ -30,7 +31,7 @@ _MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have mo
 _LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
 _ORDERS = 5
 _PACES = (0.5, 0.0)
-_WORTH = 0.995  # what the next cut must at least be times as expensive as the last
+_WORTH, _PATIENCE = 0.995, 2  # smaller chunks must be so much cheaper, or the next ones
 
 
 def throughput(task: Task) -> Iterator[Schedule]:
@@ -55,14 +56,19 @@ class _Way:
     forest: Forest
     parts: int
     pace: float
+    length: int
 
     def moves(self, parts: int) -> int:
         return int(self.forest.times.sum()) * parts * (self.rates.ranks - 1)
+
+    def stage(self, task: Task) -> Stage | None:
+        return in_rounds(task, self.forest, self.parts, self.pace, self.length)
 
 
 def _search(task: Task, collects: bool) -> Iterator[Stage]:
     """Stages to try. After each, the price of the whole schedule is the last of the task's prices."""
     best: tuple[float, _Way] | None = None
+    lengths, most_moves = lengths_of(task.topology), min(_MOST_MOVES, task.most_moves)
 
     def better(way: _Way) -> None:
         nonlocal best
@@ -82,9 +88,9 @@ def _search(task: Task, collects: bool) -> Iterator[Stage]:
             if forest is None:
                 continue
             yield by_depth(forest)
-            for pace in _PACES:
-                way = _Way(rates, number, forest, 4, pace)
-                if way.moves(4) <= _MOST_MOVES and (stage := in_rounds(task, forest, 4, pace)) is not None:
+            for pace, length in product(_PACES, lengths):
+                way = _Way(rates, number, forest, 4, pace, length)
+                if way.moves(4) <= most_moves and (stage := way.stage(task)) is not None:
                     yield stage
                     better(way)
     if best is None:
@@ -93,19 +99,22 @@ def _search(task: Task, collects: bool) -> Iterator[Stage]:
     task.say(f"packing {way.number.per_root} trees per root in other orders")
     for seed in range(1, _ORDERS):
         forest = forest_of(task, way.rates, way.number, task.seed * _ORDERS + seed)
-        if forest is not None and (stage := in_rounds(task, forest, way.parts, way.pace)) is not None:
+        if forest is not None and (stage := (other := replace(way, forest=forest)).stage(task)) is not None:
             yield stage
-            better(_Way(way.rates, way.number, forest, way.parts, way.pace))
-    best_price, way = best
+            better(other)
     for ladder in ((2, 1), (8, 16, 32, 64, 128, 256, 512)):
+        in_vain = 0
         for parts in ladder:
-            if way.moves(parts) > _MOST_MOVES:
+            best_price, way = best
+            if way.moves(parts) > most_moves:
                 break
             task.say(f"cutting what a tree carries into {parts}")
-            stage = in_rounds(task, way.forest, parts, way.pace)
-            if stage is None:
+            for length in lengths:
+                other = replace(way, parts=parts, length=length)
+                if (stage := other.stage(task)) is None:
+                    return
+                yield stage
+                better(other)
+            in_vain = in_vain + 1 if best[0] > best_price * _WORTH else 0
+            if in_vain == _PATIENCE:
                 break
-            yield stage
-            if task.prices[-1] > best_price * _WORTH:
-                break
-            best_price = task.prices[-1]

@@ -15,10 +15,11 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from ..price.cost.cuts import whole_numbers
-from ..schedule import Move, Schedule, build, copy, reduce
-from .found import Task
+from ... import _native
+from ...price.cost.cuts import whole_numbers
+from ...price.topology.topology import Topology
+from ...schedule import Move, Schedule, build, copy, reduce
+from ..found import Task
 from .trees import Forest
 
 Index = NDArray[np.int64]
@@ -70,8 +71,10 @@ def by_depth(forest: Forest) -> Stage:
     return _stage(forest, tree, forest.depth[tree] - 1)
 
 
-def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | None:
+def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) -> Stage | None:
     """Rounds in which every link carries a whole number of chunks, `parts` per tree; None if time ran out.
+
+    The slowest link carries at least `length` chunks per round, which is one of `lengths_of`.
 
     The chunks of a tree are due one after the other: with a `pace` of 1, evenly over the whole time; with 0, all at
     once, so that long ways alone decide what goes first.
@@ -88,12 +91,14 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | No
     lengths[has] = routes.lengths
     np.cumsum(lengths, out=offsets[1:])
     used = np.unique(routes.links)
+    many = forest.times * parts
+    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used].astype(
+        float
+    )
     capacity = np.zeros(len(topology.links), np.int64)
-    capacity[used] = _per_round(topology.bandwidth[used])
+    capacity[used] = _per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
     # Of a tree's pieces, each is due when its share of the whole time is over; all rounds together are the time that
     # the busiest link needs.
-    many = forest.times * parts
-    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used]
     in_all = float((crossing / capacity[used]).max())
     first = np.repeat(np.cumsum(many) - many, many)
     due = ((np.arange(len(tree)) - first + 1) / np.repeat(many, many) * in_all * pace).astype(np.int32)
@@ -101,17 +106,40 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | No
     return None if rounds is None else _stage(forest, tree, rounds)
 
 
-_MOST_PER_ROUND = 16
+_MOST_PER_ROUND = 16  # chunks, over the slowest link
+_TRIED = 24  # lengths of rounds, from one to its double
 
 
-def _per_round(bandwidth: NDArray[np.float64]) -> Index:
-    """How many chunks links carry per round: in the ratio of their bandwidths; rounded, if there is none with few."""
-    limited = np.isfinite(bandwidth)
+def lengths_of(topology: Topology) -> tuple[int, ...]:
+    """How many chunks the slowest link may carry per round: one number if all bandwidths are in the ratio of small ones."""
+    bandwidth = topology.bandwidth[np.isfinite(topology.bandwidth)]
+    least = int(whole_numbers(bandwidth).min()) if len(bandwidth) else 1
+    return (least,) if least <= _MOST_PER_ROUND else (8, 4, 2, 1)
+
+
+def _per_round(bandwidth: NDArray[np.float64], crossing: NDArray[np.float64], depth: int, least: int) -> Index:
+    """How many chunks links carry per round, where so many cross each of them in all.
+
+    In the ratio of their bandwidths, if that of the slowest is then `least`. Otherwise rounded down: a long round loses
+    little by that, a short one loses little until the last rank has something to do, `depth` rounds after the first.
+    The best length up to twice the least is found by trying.
+    """
     chunks = np.full(len(bandwidth), 2**40)
-    if limited.any():
-        exact = whole_numbers(bandwidth[limited])
-        least = int(exact.min())
-        chunks[limited] = exact if least <= _MOST_PER_ROUND else exact * _MOST_PER_ROUND // least
+    limited = np.isfinite(bandwidth)
+    if not limited.any():
+        return chunks
+    exact = whole_numbers(bandwidth[limited])
+    if exact.min() <= _MOST_PER_ROUND:
+        chunks[limited] = exact
+        return chunks
+    speed = bandwidth[limited] / bandwidth[limited].min()
+
+    def takes(capacity: NDArray[np.float64]) -> float:
+        rounds = float((crossing[limited] / capacity).max()) + depth
+        return rounds * float((capacity / speed).max())
+
+    tried = [np.floor(speed * length * (1 + 1e-9)) for length in np.geomspace(least, 2 * least, _TRIED)]
+    chunks[limited] = min(tried, key=takes)
     return chunks
 
 
