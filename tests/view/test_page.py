@@ -95,7 +95,8 @@ def priced(schedule: Schedule, size: int = 4096) -> dict[str, object]:
 def test_an_entry_holds_the_schedule_and_its_price(collective: str, name: str) -> None:
     schedule = af.schedule(collective, name, 5)
     bare, full = entry(schedule), priced(schedule)
-    assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED
+    cut = set() if collective in ("barrier", "all_to_all") else {"cut"}  # those have none
+    assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED | cut
     assert Schedule.from_json(json.loads(json.dumps(bare["schedule"]))) == schedule
     width = schedule.chunks + schedule.scratch
     promise = schedule.promise
@@ -155,6 +156,23 @@ def test_the_sentence_counts_the_links_like_it(collective: str, name: str, ranks
 def test_where_no_bytes_go_no_link_is_the_busiest() -> None:
     sentence = priced(af.schedule("barrier", "dissemination", 5))["bottleneck"]["sentence"]
     assert "waiting" in sentence and "link" not in sentence
+
+
+def test_the_cut_is_the_one_that_bounds_it() -> None:
+    topology = find_topology("dgx1")
+    one = entry(af.schedule("all_gather", "ring", 8), topology, 2**30)
+    cut, links = one["cut"], {link["name"]: link for link in one["links"]}
+    assert cut["ranks"] == [1, 2, 3, 4, 5, 6, 7] and len(cut["links"]) == 4
+    assert sum(links[name]["bandwidth"] for name in cut["links"]) == cut["bandwidth"] == 150e9
+    assert cut["seconds"] == one["modelled"]["least"] == pytest.approx(7 / 8 * 2**30 / 150e9)
+    assert "ranks 1–7 can send no more than 150 GB/s to the rest: 4 links" in cut["sentence"]
+
+
+def test_what_a_search_wrote_down_has_no_source() -> None:
+    found = af.find("all_gather", "dgx1", 2**20, seconds=2)
+    page = page_of(found.schedule, "dgx1", 2**20, follow="cut")
+    assert page["state"]["follow"] == "cut" and page["entries"][0]["code"] is None
+    assert len(page["entries"]) > 1  # something to race against
 
 
 def test_the_source_goes_with_the_steps() -> None:
@@ -243,6 +261,7 @@ def test_the_document_has_what_the_page_expects() -> None:
         "view": "holds",
         "clock": "modelled",
         "rivals": ["naive", "driver"],
+        "follow": None,
     }
     assert page["entries"][0]["schedule"]["algorithm"] == "ring"
     assert {one["schedule"]["algorithm"] for one in page["entries"]} == set(af.algorithms("all_reduce"))
@@ -298,6 +317,11 @@ def test_the_table_is_counted() -> None:
     assert ring["busiest_port_bytes"] == 1.75 and ring["reduced_bytes"] == 0.875
     assert rows["naive", 3]["reduced_bytes"] == 2
     assert all(row["reduced_bytes"] == 0 for row in table("all_gather", [4]))
+
+
+def test_the_topologies_of_gpu_servers_are_on_offer() -> None:
+    names = {one["name"] for one in topologies(8)}
+    assert {"dgx1", "dgx2", "dgx_a100", "dgx_h100", "mi250", "ndv2", "mesh", "hypercube", "torus"} <= names
 
 
 def test_every_topology_on_offer_has_room() -> None:

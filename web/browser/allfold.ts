@@ -23,6 +23,13 @@ export function exported(name: string, ...given: string[]): string {
   return `file://${path}`;
 }
 
+/** The address of the page of a schedule that `allfold find ARGUMENTS` found, and the schedule's file. */
+export function found(name: string, ...given: string[]): { address: string; file: string } {
+  const [path, file] = [join(folder, `${name}.html`), join(folder, `${name}.json`)];
+  execFileSync(PROGRAM, ["find", ...given, "--seconds", "20", "--html", path, "--save", file], { stdio: "pipe" });
+  return { address: `file://${path}`, file };
+}
+
 export function written(name: string, text: string): string {
   const path = join(folder, name);
   writeFileSync(path, text);

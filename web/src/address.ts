@@ -15,6 +15,7 @@ export function toHash(one: PageState, second: ViewName | null = null): string {
   words.set("step", String(one.step));
   words.set("clock", one.clock);
   if (one.rivals.length) words.set("rivals", one.rivals.join(","));
+  if (one.follow !== null) words.set("follow", String(one.follow));
   if (second) words.set("beside", second);
   return `#${words}`;
 }
@@ -38,7 +39,12 @@ export function fromHash(hash: string, before: PageState): PageState {
     view: viewNamed(words.get("view")) ?? before.view,
     clock: CLOCKS.includes(clock) ? clock : before.clock,
     rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, 2) : before.rivals,
+    follow: words.has("follow") ? followFrom(words.get("follow")!) : words.has("collective") ? null : before.follow,
   };
+}
+
+function followFrom(word: string): PageState["follow"] {
+  return word === "cut" ? "cut" : /^[1-9]\d{0,6}$/.test(word) ? Number(word) : null;
 }
 
 export function besideFromHash(hash: string): ViewName | null {

@@ -16,6 +16,8 @@ export interface PageState {
   view: ViewName;
   clock: Clock;
   rivals: string[];
+  /** What is lit: the limiting cut, or the k-th tree, counted from 1. */
+  follow: "cut" | number | null;
 }
 
 /** [reduces, chunk, source, destination, into, site] */
@@ -109,6 +111,18 @@ export interface TopologyJson {
   parameters?: Record<string, unknown>;
 }
 
+/** Ranks that can send no more to the rest (or receive from it) than some links let through: Python's `TightestCut`. */
+export interface Cut {
+  ranks: number[];
+  links: string[];
+  bandwidth: number;
+  /** What must cross it, as a multiple of the buffer. */
+  share: number;
+  receives: boolean;
+  sentence: string;
+  seconds: number;
+}
+
 /** Bytes between pairs of ranks, and the links that they take, as indices into `links`. */
 export interface PairsJson {
   source: number[];
@@ -155,6 +169,7 @@ export interface Entry {
   timeline?: TimelineJson | null;
   links?: LinkJson[] | null;
   pairs?: PairsJson | null;
+  cut?: Cut | null;
   bottleneck?: { link: string; sentence: string } | null;
   recording?: { events: TraceEvent[] } | null;
 }

@@ -121,9 +121,12 @@ export function lights(focus: Focus, onClick?: () => void): Record<string, unkno
   };
 }
 
-/** The rules that dim everything unrelated to the focus: one style sheet for all views, nothing is redrawn. */
-export function dimming(focus: Focus | null): string {
-  if (!focus) return "";
+/** The rules that dim everything unrelated to the focus, or without one to the chunks that are followed: one style sheet for all views, nothing is redrawn. */
+export function dimming(focus: Focus | null, chunks: number[] | null = null): string {
+  if (!focus)
+    return chunks
+      ? `.picture[data-name="holds"] [data-c]${chunks.map((one) => `:not([data-c="${one}"])`).join("")}{opacity:.22}`
+      : "";
   const rules: string[] = [];
   if (focus.ranks?.length) rules.push(`[data-r]${focus.ranks.map((rank) => `:not([data-r~="${rank}"])`).join("")}`);
   if (focus.chunk !== undefined) rules.push(`[data-c]:not([data-c="${focus.chunk}"])`);

@@ -6,6 +6,7 @@ import { every, unique } from "./numbers";
 import { remembered } from "./remembered";
 import { Replay } from "./replay";
 import { go, state } from "./state";
+import { treesOf } from "./trees";
 import { messageOf } from "./words";
 
 let page: PageData;
@@ -37,6 +38,8 @@ export function keyOf(one: PageState, algorithm = one.algorithm): string {
 }
 
 export const replayOf = remembered((entry: Entry) => new Replay(entry));
+
+export const treesOfEntry = remembered((entry: Entry) => treesOf(replayOf(entry)));
 
 /** The links between two ranks, as indices into `links`; null if routes are not known. */
 export const routesOf = remembered((entry: Entry) => {
@@ -156,7 +159,9 @@ export function choose(change: Partial<PageState>): void {
   }
   const same = keyOf(wanted) === keyOf(state.value);
   const rivals = wanted.rivals.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
-  go({ ...wanted, rivals, step: change.step ?? (same ? wanted.step : 0) });
+  // A tree has its number within one schedule; another has others.
+  const follow = same || wanted.follow === "cut" ? wanted.follow : null;
+  go({ ...wanted, rivals, follow, step: change.step ?? (same ? wanted.step : 0) });
 }
 
 // The studio ----------------------------------------------------------------------------------------------------------

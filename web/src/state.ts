@@ -17,6 +17,7 @@ export const state = signal<PageState>({
   view: "holds",
   clock: "steps",
   rivals: [],
+  follow: null,
 });
 
 /** A second view next to the chosen one, on wide windows. */

@@ -13,6 +13,7 @@ const state: PageState = {
   view: "time",
   clock: "modelled",
   rivals: ["driver", "chain"],
+  follow: "cut",
 };
 const other: PageState = {
   ...state,

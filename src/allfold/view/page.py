@@ -43,9 +43,16 @@ _OFFERED = (
     "one_host",
     "laptop",
     "fat_tree:ranks_per_host=4,hosts_per_leaf=2,oversubscription=2",
+    "dgx1",
+    "dgx2",
+    "dgx_a100",
     "dgx_h100",
+    "mi250",
+    "ndv2",
     "ethernet_cloud:ranks_per_node=4",
     "torus",
+    "mesh",
+    "hypercube",
     "ring",
     "dragonfly:routers=4,ranks_per_router=2",
 )
@@ -61,10 +68,14 @@ def document(
     view: str = "holds",
     step: int | None = None,
     rivals: Iterable[str] | None = None,
+    follow: str | int | None = None,
     table_ranks: Sequence[int] = TABLE_RANKS,
     all_topologies: bool = False,
 ) -> dict[str, Any]:
-    """The whole document. The page opens with the first entry; the others can be chosen and raced."""
+    """The whole document. The page opens with the first entry; the others can be chosen and raced.
+
+    `follow` is what is lit in the pictures: "cut", the limiting cut, or k, the k-th tree.
+    """
     if not entries:
         raise UsageError("a page needs at least one entry")
     if view not in VIEWS:
@@ -91,6 +102,7 @@ def document(
             "view": view,
             "clock": "measured" if "recording" in first else "modelled" if "timeline" in first else "steps",
             "rivals": list(_rivals(entries) if rivals is None else rivals),
+            "follow": follow,
         },
         "catalogue": catalogue(),
         "entries": list(entries),
@@ -115,7 +127,7 @@ def page_of(
 ) -> dict[str, Any]:
     """The document of one schedule, with `others` beside it (default: the collective's other algorithms).
 
-    By default only as many are included as stay small; a large schedule comes alone. `function`, `parameters` and
+    By default only as many are included as stay small. `function`, `parameters` and
     `error` are as for `entry`, further options as for `document`.
     """
     if isinstance(topology, str):
@@ -143,14 +155,14 @@ def page_of(
 def _others(schedule: Schedule) -> list[Schedule]:
     found: list[Schedule] = []
     # None of these schedules has more moves than a few exchanges of all chunks between all pairs.
-    if schedule.moves > _MOST_MOVES or schedule.ranks > 64:
+    if schedule.ranks > 64:
         return found
     for name in sorted(algorithms(schedule.collective), key=lambda name: name not in _RIVALS):
         try:
             other = make(schedule.collective, name, schedule.ranks, schedule.root)
         except AllfoldError:
             continue  # a user's algorithm that does not support this number of ranks
-        if name != schedule.algorithm and schedule.moves + sum(one.moves for one in [*found, other]) <= _MOST_MOVES:
+        if name != schedule.algorithm and sum(one.moves for one in [*found, other]) <= _MOST_MOVES:
             found.append(other)
     return found
 

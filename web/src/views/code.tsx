@@ -5,7 +5,10 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { CodeFile, Entry } from "../document";
 import { Quiet, ShowWhere } from "../picture";
+import { every } from "../numbers";
 import { inLines } from "../python";
+import { remembered } from "../remembered";
+import { word, type Replay } from "../replay";
 import { edited, inStudio, proveEdited, Refusal, replayOf } from "../source";
 import { state } from "../state";
 import { messageOf } from "../words";
@@ -35,16 +38,19 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
           files.map((file) => <Listing key={file.file} file={file} lit={lit.lines(file.file)} />)
         )}
         {!files.length && (
-          <p class="note">
-            The source of this schedule is not here: it came from a file, or its code is gone. Its moves were made at{" "}
-            {made || "no known line"}.
-          </p>
+          <>
+            <Listing file={movesAsLines(replay)} lit={new Set(step ? [step] : [])} />
+            <p class="note">
+              No code is here: the schedule was found by a search, or came from a file. These are its moves, one step a
+              line: <code>3:0→1</code> copies chunk 3 of rank 0 to rank 1, <code>+3:0→1</code> adds it there.
+            </p>
+          </>
         )}
       </div>
       <div class="beside">
         <Holds entry={entry} step={step} compact />
         <p class="note">
-          {step === 0 ? "No step has been made yet." : made ? `Step ${step - 1} was made at ${made}.` : ""}
+          {step === 0 ? "No step has been made yet." : made && files.length ? `Step ${step} was made at ${made}.` : ""}
           {replay.steps > 0 && step === 0 && " Play, and the line that makes each step lights up."}
         </p>
         {!entry.proof.ok && (
@@ -58,6 +64,18 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
     </div>
   );
 }
+
+const SHOWN = 64; // moves of a step
+
+/** The schedule itself, where no code made it: line k is step k. */
+const movesAsLines = remembered((replay: Replay): CodeFile => {
+  const lines = every(replay.steps).map((step) => {
+    const moves = replay.moves(step);
+    const more = moves.length > SHOWN ? ` and ${moves.length - SHOWN} more` : "";
+    return moves.slice(0, SHOWN).map(word).join("  ") + more;
+  });
+  return { file: `the steps of ${replay.schedule.algorithm}`, first: 1, text: lines.join("\n") };
+});
 
 /** The lines of this step's moves; and the algorithm's own line, if they were made in functions it calls. */
 function litLines(entry: Entry, step: number): { sites: Set<string>; lines: (file: string) => Set<number> } {
