@@ -18,10 +18,12 @@ from allfold.cli import choose, main
 from allfold.cli.show.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
+from allfold.price.cost.plan import plan
 from allfold.price.simulate.simulate import simulate
 from allfold.view import html
-from allfold.view.page import VIEWS, document, entry, page_of, schedule_up_to_error, table, topologies
+from allfold.view.page import VIEWS, document, entry, page_of, schedule_up_to_error, topologies
 from allfold.view.text import draw
+from allfold.view.wins import table
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 ROOT = Path(__file__).parents[2]
@@ -306,17 +308,40 @@ def test_a_wrong_schedule_opens_where_it_is_wrong() -> None:
 
 
 def test_large_schedules_come_alone() -> None:
-    assert len(document([entry(af.schedule("all_reduce", "tree", 128))], table_ranks=[2])["entries"]) == 1
+    assert len(document([entry(af.schedule("all_reduce", "tree", 128))])["entries"]) == 1
     assert len(page_of(af.schedule("all_reduce", "tree", 128), None, table_ranks=[2])["entries"]) == 1
 
 
-def test_the_table_is_counted() -> None:
-    rows = {(row["algorithm"], row["ranks"]): row for row in table("all_reduce", [3, 8])}
-    ring = rows["ring", 8]
-    assert (ring["steps"], ring["messages"]) == (14, 112)
-    assert ring["busiest_port_bytes"] == 1.75 and ring["reduced_bytes"] == 0.875
-    assert rows["naive", 3]["reduced_bytes"] == 2
-    assert all(row["reduced_bytes"] == 0 for row in table("all_gather", [4]))
+def test_who_wins_is_what_plan_says() -> None:
+    (case,) = table("all_reduce", TOPOLOGY, [8])
+    assert (case["collective"], case["topology"], case["ranks"]) == ("all_reduce", TOPOLOGY, 8)
+    times = {one["name"]: one["times"] for one in case["algorithms"]}
+    for place, size in enumerate(case["sizes"]):
+        planned = plan("all_reduce", find_topology(TOPOLOGY, 8), 8, size)
+        assert case["winners"][place] == planned.winner.algorithm
+        for cost in planned.costs:
+            assert times[cost.algorithm][place] == pytest.approx(cost.time, rel=1e-8)
+
+
+def test_the_page_has_one_time_for_an_algorithm() -> None:
+    page = page_of(af.schedule("all_reduce", "ring", 8), TOPOLOGY, 2**20, table_ranks=[8])
+    (case,) = page["table"]
+    times = {one["name"]: one["times"][case["sizes"].index(2**20)] for one in case["algorithms"]}
+    for one in page["entries"]:
+        assert one["modelled"]["seconds"] == pytest.approx(times[one["schedule"]["algorithm"]], rel=1e-8)
+
+
+def test_what_was_found_is_compared_with_the_others() -> None:
+    found = af.find("all_gather", "dgx1", 2**26, seconds=2)
+    cases = page_of(found.schedule, find_topology("dgx1"), 2**26)["table"]
+    assert [case["ranks"] for case in cases] == [2, 4, 8]  # as many as it has room for
+    row = next(one for one in cases[-1]["algorithms"] if one["name"] == found.schedule.algorithm)
+    assert row["times"][cases[-1]["sizes"].index(2**26)] == pytest.approx(found.time, rel=1e-8)
+
+
+def test_without_a_topology_only_what_if_is_known() -> None:
+    (case,) = table("all_gather", None, [4])
+    assert case["winners"] == [] and all(one["times"] == [] and one["flat"]["steps"] for one in case["algorithms"])
 
 
 def test_the_topologies_of_gpu_servers_are_on_offer() -> None:

@@ -110,10 +110,13 @@ def test_a_thousand_ranks_are_computed(studio: Studio) -> None:
     assert status == 200 and found["proof"]["ok"] and len(found["schedule"]["steps"]) == 10
 
 
-def test_the_table_is_counted(studio: Studio) -> None:
-    status, rows, _ = studio.ask("/api/table?collective=all_reduce&ranks=3,8")
+def test_the_table_is_priced(studio: Studio) -> None:
+    status, rows, _ = studio.ask("/api/table?collective=all_reduce&topology=laptop&ranks=3,8")
     assert status == 200 and {row["ranks"] for row in rows} == {3, 8}
-    assert {row["algorithm"] for row in rows} == set(af.algorithms("all_reduce"))
+    assert all({one["name"] for one in row["algorithms"]} == set(af.algorithms("all_reduce")) for row in rows)
+    assert all(row["topology"] == "laptop" and len(row["winners"]) == len(row["sizes"]) for row in rows)
+    status, refused, _ = studio.ask("/api/table?collective=all_reduce&topology=/etc/hosts&ranks=3")
+    assert status == 400 and "knows no topology" in refused["error"]["message"]
 
 
 def test_a_run_is_recorded(studio: Studio) -> None:

@@ -30,6 +30,11 @@ export function found(name: string, ...given: string[]): { address: string; file
   return { address: `file://${path}`, file };
 }
 
+/** What `allfold plan ARGUMENTS --size 1M` says. */
+export function planned(...given: string[]): { winner: string } {
+  return JSON.parse(execFileSync(PROGRAM, ["plan", ...given, "--size", "1M", "--json"], { encoding: "utf8" }));
+}
+
 export function written(name: string, text: string): string {
   const path = join(folder, name);
   writeFileSync(path, text);

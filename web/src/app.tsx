@@ -12,7 +12,7 @@ import { dimming, Quiet, showText } from "./picture";
 import { jumpTo, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
-import { asked, beside, focus, go, hovered, pinned, state } from "./state";
+import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
 import { moment, plural } from "./words";
 import { followedTree, followNext } from "./views/follow";
 import { VIEWS, viewOf, type ViewName } from "./views/table";
@@ -48,6 +48,14 @@ export function App(): JSX.Element {
       {entry && waiting && (
         <p class="computing" role="status">
           Being computed …
+        </p>
+      )}
+      {notice.value && (
+        <p class="notice" role="status">
+          {notice.value}
+          <Quiet onClick={() => (notice.value = null)} aria-label="Close">
+            ×
+          </Quiet>
         </p>
       )}
       {error && (

@@ -165,7 +165,7 @@ export interface Entry {
   counts: Counts;
   bounds: Bounds;
   topology?: TopologyJson | null;
-  modelled?: { seconds: number; parts: Record<string, number>; least: number } | null;
+  modelled?: { seconds: number; segments: number; parts: Record<string, number>; least: number } | null;
   timeline?: TimelineJson | null;
   links?: LinkJson[] | null;
   pairs?: PairsJson | null;
@@ -174,15 +174,25 @@ export interface Entry {
   recording?: { events: TraceEvent[] } | null;
 }
 
-export interface TableRow {
+/** An algorithm on a network of ports only, as shares of the buffer: see `src/allfold/view/wins.py`. */
+export interface Flat {
+  /** Kinds of steps: how many, messages, bytes, combined, combined locally. */
+  steps: number[][];
+  /** Messages and bytes of ports over all steps. */
+  ports: number[][];
+  combined: number;
+  largest: number;
+}
+
+/** Who wins for one number of ranks: what `allfold plan` says, by size, and what the "what if" needs. */
+export interface Case {
   collective: string;
-  algorithm: string;
+  topology: string;
   ranks: number;
-  steps: number;
-  rounds: number;
-  messages: number;
-  busiest_port_bytes: number;
-  reduced_bytes: number;
+  sizes: number[];
+  /** Empty without a topology, like `times`. */
+  winners: string[];
+  algorithms: { name: string; times: number[]; flat: Flat }[];
 }
 
 export interface MeasuredPoint {
@@ -208,7 +218,7 @@ export interface PageData {
   state: PageState;
   catalogue: { collective: string; algorithm: string; summary: string; rooted: boolean }[];
   entries: Entry[];
-  table: TableRow[];
+  table: Case[];
   topologies: TopologyChoice[];
   measured?: MeasuredPoint[];
 }

@@ -76,8 +76,11 @@ function Counted(props: { entry: Entry }): JSX.Element {
     ["bytes in all", timesS(counts.bytes), timesS(bounds.bytes)],
     ["busiest port", timesS(counts.busiest_port_bytes), timesS(bounds.busiest_port_bytes)],
   ];
-  const took = timeline?.duration ?? modelled?.seconds;
-  if (took !== undefined) rows.push(["modelled time", seconds(took), modelled ? seconds(modelled.least) : ""]);
+  if (modelled) {
+    const cut = modelled.segments > 1 ? ` in ${modelled.segments} segments` : "";
+    rows.push([`planned time${cut}`, seconds(modelled.seconds), seconds(modelled.least)]);
+  }
+  if (timeline) rows.push(["simulated, not cut", seconds(timeline.duration), ""]);
   return (
     <section>
       <h3>What it takes</h3>

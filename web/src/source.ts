@@ -1,13 +1,14 @@
 /** Where entries come from: embedded in the page, or computed by the studio when they are asked for. */
 
 import { computed, effect, signal } from "@preact/signals";
-import type { Entry, MeasuredPoint, PageData, PageState, TableRow } from "./document";
+import type { Case, Entry, MeasuredPoint, PageData, PageState } from "./document";
 import { every, unique } from "./numbers";
+import { colourOf, ink } from "./palette";
 import { remembered } from "./remembered";
 import { Replay } from "./replay";
-import { go, state } from "./state";
+import { go, notice, state } from "./state";
 import { treesOf } from "./trees";
-import { messageOf } from "./words";
+import { bytes, messageOf, plural } from "./words";
 
 let page: PageData;
 const entries = new Map<string, Entry>();
@@ -19,7 +20,7 @@ const failures = new Map<string, string>();
 
 /** A schedule made from edited code; it stays until something else is chosen. */
 export const edited = signal<Entry | null>(null);
-export const table = signal<TableRow[]>([]);
+const table = signal<Case[]>([]);
 export const measured = signal<MeasuredPoint[]>([]);
 
 export const data = (): PageData => page;
@@ -34,7 +35,7 @@ export function open(document: PageData): void {
 }
 
 export function keyOf(one: PageState, algorithm = one.algorithm): string {
-  return [one.collective, algorithm, one.ranks, one.root, one.topology, one.size].join("/");
+  return [one.collective, algorithm, one.ranks, String(one.root), one.topology, one.size].join("/"); // as Python's `key_of`
 }
 
 export const replayOf = remembered((entry: Entry) => new Replay(entry));
@@ -97,6 +98,24 @@ function tail(entry: Entry): [string, string] {
   return [parts.slice(4, -1).join("/"), parts[parts.length - 1]];
 }
 
+/** Whether a file holds just this, with the rest of the state as it is. */
+function holds(algorithm: string, ranks: number, size: number): boolean {
+  return entries.has(keyOf({ ...state.value, ranks, size }, algorithm));
+}
+
+/** Who wins where, by number of ranks. */
+export function casesOf(collective: string, topology: string): Case[] {
+  const here = table.value.filter((one) => one.collective === collective && one.topology === topology);
+  return here.sort((a, b) => a.ranks - b.ranks);
+}
+
+/** The colour of an algorithm, the same in all views. One that is not registered has the colour of the text. */
+export function hueOf(algorithm: string): string {
+  const known = page.catalogue.filter((row) => row.collective === state.value.collective).map((row) => row.algorithm);
+  const place = known.indexOf(algorithm);
+  return place < 0 ? ink() : colourOf(place, known.length);
+}
+
 /** What can be chosen: everything in the studio, what is embedded in a file. */
 export function choices(
   one: PageState,
@@ -131,13 +150,38 @@ export function rooted(collective: string): boolean {
   return page.catalogue.find((row) => row.collective === collective)?.rooted ?? false;
 }
 
-/** An address may ask for an entry that a file does not hold: then the state is set to what is shown instead. */
-export function settle(): void {
-  if (page.mode === "studio") return;
+/** An address may ask for what is not here: then the state is set to what is shown instead, and a sentence says so. */
+export function settle(): string {
   const one = state.value;
-  const entry = entries.get(keyOf(one)) ?? nearest(one, one.algorithm);
+  const entry = page.mode === "file" ? (entries.get(keyOf(one)) ?? nearest(one, one.algorithm)) : null;
   if (entry) go(placeOf(entry));
-  else go({ ...page.state, view: one.view });
+  else if (page.mode === "file" || !known(one)) go({ ...page.state, view: one.view });
+  else return "";
+  const shown = state.value;
+  if (page.mode === "studio") {
+    return `There is no algorithm ${one.algorithm} of ${one.collective}. This is ${shown.collective} by ${shown.algorithm}.`;
+  }
+  if (keyOf(one) === keyOf(shown)) return "";
+  return `This file does not hold ${inWords(one, shown)}. It shows ${inWords(shown, one)}. allfold studio has the rest.`;
+}
+
+const known = (one: PageState): boolean =>
+  page.catalogue.some((row) => row.collective === one.collective && row.algorithm === one.algorithm);
+
+/** What distinguishes a state from another: `tree, 77 ranks`. */
+function inWords(one: PageState, other: PageState): string {
+  const words: [keyof PageState, string][] = [
+    ["collective", one.collective],
+    ["algorithm", one.algorithm],
+    ["ranks", plural(one.ranks, "rank")],
+    ["root", one.root === null ? "no root" : `root ${one.root}`],
+    ["topology", one.topology],
+    ["size", bytes(one.size)],
+  ];
+  return words
+    .filter(([key]) => one[key] !== other[key])
+    .map(([, word]) => word)
+    .join(", ");
 }
 
 function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | "size"> {
@@ -148,6 +192,7 @@ function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | 
 /** Choose something; the rest of the state changes to the nearest existing entry. */
 export function choose(change: Partial<PageState>): void {
   edited.value = null;
+  notice.value = null;
   const wanted = { ...state.value, ...change };
   const algorithms = choices(wanted).algorithms;
   if (!algorithms.includes(wanted.algorithm)) wanted.algorithm = algorithms[0] ?? wanted.algorithm;
@@ -162,6 +207,18 @@ export function choose(change: Partial<PageState>): void {
   // A tree has its number within one schedule; another has others.
   const follow = same || wanted.follow === "cut" ? wanted.follow : null;
   go({ ...wanted, rivals, follow, step: change.step ?? (same ? wanted.step : 0) });
+}
+
+/** Open the other views there; a file that does not hold it says so, and how to get it. */
+export function openAt(algorithm: string, ranks: number, size: number): void {
+  const { collective, topology } = state.value;
+  if (!inStudio() && !holds(algorithm, ranks, size)) {
+    const words = `--collective ${collective} --ranks ${ranks} --size ${bytes(size).replace(" ", "")} --topology ${topology}`;
+    notice.value = `This file does not hold ${algorithm} with ${plural(ranks, "rank")} and ${bytes(size)}. allfold studio shows it, or a file of its own: allfold show ${algorithm} ${words} --html ${algorithm}.html`;
+    return;
+  }
+  choose({ algorithm, ranks, size });
+  go({ view: "holds" });
 }
 
 // The studio ----------------------------------------------------------------------------------------------------------
@@ -241,20 +298,14 @@ export async function measure(): Promise<void> {
   arrivals.value++;
 }
 
-const counted = new Set<string>();
+const priced = new Set<string>();
 
-/** Rows of the table for numbers of ranks that it lacks; each is asked for once. */
-export async function extendTable(collective: string, ranks: number[]): Promise<void> {
-  const question = `${collective} ${ranks.join()}`;
-  if (counted.has(question)) return;
-  counted.add(question);
-  const rows = await request<TableRow[]>(`/api/table?${new URLSearchParams({ collective, ranks: ranks.join(",") })}`);
-  const fresh = rows.filter(
-    (row) =>
-      !table.value.some(
-        (old) => old.collective === row.collective && old.algorithm === row.algorithm && old.ranks === row.ranks,
-      ),
-  );
+/** Cases for numbers of ranks that are not here; each is asked for once. */
+export async function extendTable(collective: string, topology: string, ranks: number[]): Promise<void> {
+  const words = new URLSearchParams({ collective, topology, ranks: ranks.join(",") });
+  if (priced.has(String(words))) return;
+  priced.add(String(words));
+  const fresh = await request<Case[]>(`/api/table?${words}`);
   table.value = [...table.value, ...fresh];
 }
 

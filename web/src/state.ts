@@ -43,6 +43,12 @@ export function togglePin(wanted: Focus): void {
   pinned.value = same ? null : wanted;
 }
 
+/** The algorithm that the pointer is on. */
+export const pointed = signal<string | null>(null);
+
+/** What the page could not do as asked, and what it did instead. */
+export const notice = signal<string | null>(null);
+
 /** The cell whose provenance is shown. */
 export const asked = signal<{ rank: number; chunk: number } | null>(null);
 

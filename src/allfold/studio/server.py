@@ -132,7 +132,9 @@ class _Request(BaseHTTPRequestHandler):
             )
         if parts.path == "/api/table":
             ranks = [_whole({"ranks": word}, "ranks") for word in query.get("ranks", "").split(",")]
-            return "application/json", self.server.answers.table(query.get("collective", ""), ranks)
+            return "application/json", self.server.answers.table(
+                query.get("collective", ""), query.get("topology", "none"), ranks
+            )
         raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
 
     def _post(self) -> tuple[str, bytes]:

@@ -9,6 +9,7 @@ An entry is plain JSON. Besides the schedule's own fields it holds
     counts, bounds        what it sends, and the lower bounds for any schedule
     topology              name, hosts and figures of the topology (present only with a topology, like what follows)
     timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many
+    modelled              what `allfold plan` says it takes, and in how many segments
     links, bottleneck     what crosses every link, and which one limits it
     pairs                 bytes between pairs of ranks, and the links (as indices into `links`) that they take
     cut                   the ranks that can send no more to the rest than some links let through, if that is known
@@ -214,9 +215,10 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
             "critical": timeline.critical.tolist(),
             "idle": _seconds(timeline.idle()),
         }
-    priced = cost(schedule, topology, size, segments=1)
+    priced = cost(schedule, topology, size)
     found["modelled"] = {
         "seconds": priced.time,
+        "segments": priced.segments,
         "parts": priced.parts,
         "least": priced.bounds.time,
         "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},

@@ -6,11 +6,10 @@ import { scaleLinear } from "d3-scale";
 import type { Entry } from "../document";
 import { clamp, tenth } from "../numbers";
 import { anchorOf, Picture, Twin, type Drawn } from "../picture";
-import { colourOf } from "../palette";
 import { raceAt } from "../player";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
 import { remembered } from "../remembered";
-import { choices, find, replayOf } from "../source";
+import { choices, find, hueOf, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
 import { blocksOf } from "./crowd";
@@ -98,8 +97,6 @@ function Rivals(): JSX.Element {
   );
 }
 
-const hue = (index: number): string => colourOf(index, 3);
-
 function Lane(props: { one: Runner; index: number; now: number; say: (time: number) => string }): JSX.Element {
   const { one, index, now, say } = props;
   const done = stepsDone(one, now);
@@ -113,7 +110,7 @@ function Lane(props: { one: Runner; index: number; now: number; say: (time: numb
   return (
     <article class="lane">
       <h3>
-        <i class="dot" style={{ background: hue(index) }} />
+        <i class="dot" style={{ background: hueOf(one.replay.schedule.algorithm) }} />
         {one.replay.schedule.algorithm}
         {finished && <small>{say(one.what.duration)}</small>}
       </h3>
@@ -121,7 +118,7 @@ function Lane(props: { one: Runner; index: number; now: number; say: (time: numb
         name={`lane-${index}`}
         caption={one.replay.schedule.algorithm}
         label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
-        draw={(width) => drawSmall(one, done, hue(index), width)}
+        draw={(width) => drawSmall(one, done, hueOf(one.replay.schedule.algorithm), width)}
       />
       <dl>
         {counters.map(([what, now, all]) => (
@@ -198,14 +195,14 @@ function drawCurves(
         </text>
       ))}
       {runners.map((one, i) => (
-        <g key={i} fill="none" stroke={hue(i)}>
+        <g key={i} fill="none" stroke={hueOf(one.replay.schedule.algorithm)}>
           <path class="curve ghost" d={points(one)} />
           <path class="curve" d={points(one)} clip-path="url(#sofar)" />
           <circle
             cx={x(one.what.duration)}
             cy={y(1)}
             r={4}
-            fill={now >= one.what.duration * (1 - 1e-9) ? hue(i) : "none"}
+            fill={now >= one.what.duration * (1 - 1e-9) ? hueOf(one.replay.schedule.algorithm) : "none"}
           />
         </g>
       ))}
