@@ -5,8 +5,9 @@ import type { Entry } from "./document";
 import { Quiet, ShowWhere } from "./picture";
 import { plays } from "./player";
 import { nameRanks } from "./replay";
-import { replayOf } from "./source";
+import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
+import { verdictOf } from "./story";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -51,10 +52,22 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   const { proof } = props.entry;
+  if (outdated.value) {
+    return (
+      <section class="verdict">
+        <h3>{outdated.value === "being proved" ? "Being proved …" : "Not proved"}</h3>
+        <p>
+          {outdated.value === "being proved"
+            ? "The code has been edited."
+            : "The edited code does not run. What is drawn is the schedule before the edit."}
+        </p>
+      </section>
+    );
+  }
   return (
     <section class={proof.ok ? "verdict ok" : "verdict not"}>
       <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
-      <p>{proof.message}</p>
+      <p>{verdictOf(replayOf(props.entry), proof)}</p>
       {proof.facts.length > 0 && (
         <ul>
           {proof.facts.map((fact) => (

@@ -20,6 +20,8 @@ const failures = new Map<string, string>();
 
 /** A schedule made from edited code; it stays until something else is chosen. */
 export const edited = signal<Entry | null>(null);
+/** Whether what is shown is not what the edited code makes: it is being proved, or it does not run. */
+export const outdated = signal<"being proved" | "does not run" | null>(null);
 const table = signal<Case[]>([]);
 export const measured = signal<MeasuredPoint[]>([]);
 
@@ -273,14 +275,18 @@ async function request<T>(path: string, body?: unknown): Promise<T> {
 }
 
 /** Prove and draw edited code; what does not run raises a `Refusal`. */
-export async function proveEdited(code: string): Promise<Entry> {
+export async function proveEdited(code: string, file: string, still: () => boolean): Promise<void> {
   const { collective, algorithm, ranks, root, topology, size } = state.value;
   const asked = keyOf(state.value);
-  const entry = await request<Entry>("/api/edit", { collective, algorithm, ranks, root, code, topology, size });
-  if (keyOf(state.value) !== asked) return entry; // the user has chosen something else meanwhile
+  const question = { collective, algorithm, ranks, root, code, file, topology, size };
+  const entry = await request<Entry>("/api/edit", question);
+  if (!still() || keyOf(state.value) !== asked) return; // the user has typed on, or chosen something else
   edited.value = entry;
-  if (state.value.step > entry.schedule.steps.length) go({ step: entry.schedule.steps.length });
-  return entry;
+  outdated.value = null;
+  const steps = entry.schedule.steps.length;
+  if (!entry.proof.ok)
+    go({ step: Math.min((entry.proof.step ?? 0) + 1, steps) }); // where it went wrong
+  else if (state.value.step > steps) go({ step: steps });
 }
 
 /** Run the current algorithm between real processes, and take the recording. */
@@ -314,7 +320,10 @@ export function forgetEditsOnChange(): void {
   let last = "";
   effect(() => {
     const key = keyOf(state.value);
-    if (last && key !== last) edited.value = null;
+    if (last && key !== last) {
+      edited.value = null;
+      outdated.value = null;
+    }
     last = key;
   });
 }

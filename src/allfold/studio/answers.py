@@ -24,7 +24,7 @@ from ..schedule import Move
 from ..view.entry import NO_TOPOLOGY, check_size, entry
 from ..view.page import SIZE, TABLE_RANKS, TOPOLOGY, document, planned
 from ..view.wins import table
-from .edit import MOST_CODE, Limits, prove_edited
+from .edit import MOST_CODE, Limits, Workers
 from .measure import record
 
 MOST_RANKS = 1024
@@ -42,6 +42,7 @@ class Answers:
     """
 
     limits: Limits = field(default_factory=Limits)
+    workers: Workers = field(default_factory=Workers)
     _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
@@ -49,6 +50,7 @@ class Answers:
 
     def page(self, token: str) -> dict[str, Any]:
         """What the page opens with; it asks for the rest."""
+        self.workers.prepare()
         first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
         rivals = ("naive", "driver")
         cases = json.loads(self.table("all_reduce", TOPOLOGY, list(TABLE_RANKS)))
@@ -74,7 +76,7 @@ class Answers:
         if not isinstance(code, str) or len(code) > MOST_CODE:
             raise UsageError(f"code must be text of at most {MOST_CODE:,} characters")
         collective, ranks, root, topology, size = _case(request)
-        named = request.get("algorithm")
+        named, file = request.get("algorithm"), request.get("file")
         question = {
             "collective": collective,
             "ranks": ranks,
@@ -83,8 +85,9 @@ class Answers:
             "size": size,
             "code": code,
             "algorithm": named if isinstance(named, str) else None,
+            "file": file if isinstance(file, str) and re.fullmatch(r"[A-Za-z_]\w{0,80}\.py", file) else None,
         }
-        return self._answer(None, lambda: prove_edited(question, self.limits))
+        return self._answer(None, lambda: self.workers.prove(question, self.limits))
 
     def measure(self, request: dict[str, Any]) -> bytes:
         collective, ranks, root, topology, size = _case(request)

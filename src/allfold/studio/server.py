@@ -64,6 +64,10 @@ class Studio(ThreadingHTTPServer):
     def is_token(self, given: str | None) -> bool:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
+    def server_close(self) -> None:
+        super().server_close()
+        self.answers.workers.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         _LOG.debug("a connection ended early", exc_info=True)  # a browser that closed its tab
 

@@ -200,9 +200,10 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
 
     topology.require(schedule.ranks)
     found: dict[str, Any] = {"topology": describe_topology(topology, name, schedule.ranks)}
-    if not right:
-        return found
     size = size if find_collective(schedule.collective).carries_data else 0
+    found |= _links(schedule, topology, size)
+    if not right:
+        return found  # what it sends is known; how long it takes to do the wrong thing is of no interest
     if schedule.counts.messages <= MOST_SIMULATED:
         timeline = simulate(schedule, topology, size)
         columns = ("ready", "start", "sent", "arrived", "landed", "end")
@@ -223,7 +224,6 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
         "least": priced.bounds.time,
         "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},
     }
-    found |= _links(schedule, topology, size)
     took = found["timeline"]["duration"] if "timeline" in found else priced.time
     found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced, found["links"], took)}
     cut = exact_cut(schedule.collective, topology, schedule.ranks, schedule.root)
