@@ -22,6 +22,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           {pinned.value.ranks?.length ? `${nameRanks(pinned.value.ranks)} ` : ""}
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
+          {pinned.value.links && `${plural(pinned.value.links.length, "link")} `}
           kept in sight
           <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
             ×

@@ -130,6 +130,7 @@ export function dimming(focus: Focus | null, chunks: number[] | null = null): st
   const rules: string[] = [];
   if (focus.ranks?.length) rules.push(`[data-r]${focus.ranks.map((rank) => `:not([data-r~="${rank}"])`).join("")}`);
   if (focus.chunk !== undefined) rules.push(`[data-c]:not([data-c="${focus.chunk}"])`);
+  if (focus.links) rules.push(`[data-l]${focus.links.map((name) => `:not([data-l="${CSS.escape(name)}"])`).join("")}`);
   if (focus.link !== undefined) rules.push(`[data-l]:not([data-l="${CSS.escape(focus.link)}"])`);
   return rules.length ? `${rules.map((rule) => `.picture ${rule}`).join(",")}{opacity:.22}` : "";
 }

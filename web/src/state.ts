@@ -32,6 +32,8 @@ export interface Focus {
   ranks?: number[];
   chunk?: number;
   link?: string;
+  /** Links that are equally busy. */
+  links?: string[];
 }
 
 export const hovered = signal<Focus | null>(null);

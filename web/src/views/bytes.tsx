@@ -21,14 +21,13 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const links = entry.links ?? [];
   const duration = entry.timeline?.duration ?? entry.modelled?.seconds ?? 0;
-  const busy = [...links].filter((link) => link.bytes > 0).sort((a, b) => b.seconds - a.seconds);
+  const groups = alikeOf(links);
   const lines = [
+    ...(entry.proof.ok ? [] : ["This schedule is wrong."]),
     ...(entry.bottleneck ? [entry.bottleneck.sentence] : []),
-    ...busy
+    ...groups
       .slice(0, LISTED)
-      .map(
-        (link) => `${link.name} carries ${bytes(link.bytes)}, in use for ${percent(use(link, duration))} of the time.`,
-      ),
+      .map((alike) => `${namesOf(alike)} carries ${bytes(alike[0].bytes)}${inUse(alike[0], duration)}.`),
   ];
   const asMatrix = replay.ranks > (isWired(links) ? DRAWN_WIRED : DRAWN) || !entry.topology || !links.length;
   const cut = followedCut(entry);
@@ -36,6 +35,9 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   return (
     <>
       <Follow entry={entry} cut />
+      {!entry.proof.ok && (
+        <p class="bottleneck">This schedule is wrong. What it sends is drawn; how long it would take is not.</p>
+      )}
       {cut ? (
         <p class="bottleneck cut">{cutSentence(entry, cut)}</p>
       ) : (
@@ -65,28 +67,21 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
         ) : (
           <>
             <Key sign="wedge">width: bytes</Key>
-            <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />
+            {duration > 0 && <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />}
             {cut ? (
               <>
                 <Key sign="line crossing">links of the cut</Key>
                 <Key sign="ring">ranks that {cut.receives ? "receive" : "send"} through them</Key>
               </>
             ) : (
-              !followedTree(entry) && <Key sign="swatch outlined">bottleneck</Key>
+              duration > 0 && !followedTree(entry) && <Key sign="swatch outlined">bottleneck</Key>
             )}
             <Key sign="line flowing">used in this step</Key>
           </>
         )}
       </p>
-      {!links.length && <p class="note">No topology was given, so no links are known.</p>}
-      {busy.length > 0 && (
-        <Busiest
-          links={busy.slice(0, LISTED)}
-          all={busy.length}
-          duration={duration}
-          bottleneck={entry.bottleneck?.link}
-        />
-      )}
+      {!entry.topology && <p class="note">No topology was given, so no links are known.</p>}
+      {groups.length > 0 && <Busiest groups={groups} duration={duration} />}
       <Twin lines={lines} />
     </>
   );
@@ -114,7 +109,7 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   const cut = followedCut(entry) !== null;
   const halo = new Set(followedCut(entry)?.ranks ?? [followedTree(entry)?.root ?? -1]);
   const narrowest = lit ? undefined : entry.bottleneck?.link;
-  // Others that are just as busy have a thin outline.
+  // Those that are just as busy are outlined just so.
   const limit = links.find((link) => link.name === narrowest)?.seconds || Infinity;
   const content = (
     <>
@@ -139,7 +134,7 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
             data-r={shape.ranks.join(" ") || undefined}
             data-l={links[shape.link].name}
             d={shape.path}
-            stroke-width={broad(links[shape.link]) + (links[shape.link].name === narrowest ? 7 : 2.4)}
+            stroke-width={broad(links[shape.link]) + 4}
           />
         ))}
       {order.map((shape) => {
@@ -210,35 +205,57 @@ function linksOf(entry: Entry, replay: Replay, step: number): Set<number> {
   return new Set(replay.moves(step - 1).flatMap((move) => routes?.(move.source, move.destination) ?? []));
 }
 
-function Busiest(props: {
-  links: LinkJson[];
-  all: number;
-  duration: number;
-  bottleneck: string | undefined;
-}): JSX.Element {
-  const most = Math.max(...props.links.map((link) => link.seconds), 1e-30);
+/** Links that carry something, the busiest first; those of a kind that are equally busy together. */
+function alikeOf(links: LinkJson[]): LinkJson[][] {
+  const groups = new Map<string, LinkJson[]>();
+  for (const link of links) {
+    if (!link.bytes) continue;
+    const key = `${link.kind} ${link.bytes.toPrecision(9)} ${link.seconds.toPrecision(9)}`;
+    groups.set(key, [...(groups.get(key) ?? []), link]);
+  }
+  return [...groups.values()].sort((a, b) => b[0].seconds - a[0].seconds);
+}
+
+/** `rank 0 out and 7 like it`. */
+const namesOf = (alike: LinkJson[]): string =>
+  alike.length > 1 ? `${alike[0].name} and ${alike.length - 1} like it` : alike[0].name;
+
+const inUse = (link: LinkJson, duration: number): string =>
+  duration > 0 ? `, in use for ${percent(use(link, duration))} of the time` : "";
+
+function Busiest(props: { groups: LinkJson[][]; duration: number }): JSX.Element {
+  const { groups, duration } = props;
+  const shown = groups.slice(0, LISTED);
+  const left = groups.slice(LISTED).flat().length;
+  const most = Math.max(...shown.map(([link]) => link.seconds), 1e-30);
   return (
     <table class="busiest">
-      <caption>
-        The links that are busy longest{props.all > props.links.length ? `, ${props.links.length} of ${props.all}` : ""}
-      </caption>
+      <caption>The links that are busy longest{left ? `; ${left} more are less busy` : ""}</caption>
       <tbody>
-        {props.links.map((link) => (
-          <tr key={link.name} class={link.name === props.bottleneck ? "is" : ""} {...lights({ link: link.name })}>
-            <th scope="row">{link.name}</th>
-            <td>
-              <i
-                style={{
-                  width: `${(100 * link.seconds) / most}%`,
-                  background: heat(use(link, props.duration)),
-                }}
-              />
-            </td>
-            <td class="number">{bytes(link.bytes)}</td>
-            <td class="number">{seconds(link.seconds)}</td>
-            <td class="number">{percent(use(link, props.duration))}</td>
-          </tr>
-        ))}
+        {shown.map((alike) => {
+          const [link] = alike;
+          const isLimit = duration > 0 && link.seconds >= most * (1 - 1e-9);
+          return (
+            <tr
+              key={link.name}
+              class={isLimit ? "is" : ""}
+              {...lights(alike.length === 1 ? { link: link.name } : { links: alike.map((one) => one.name) })}
+            >
+              <th scope="row">{namesOf(alike)}</th>
+              <td>
+                <i
+                  style={{
+                    width: `${(100 * link.seconds) / most}%`,
+                    background: heat(duration > 0 ? use(link, duration) : 0.5),
+                  }}
+                />
+              </td>
+              <td class="number">{alike.length > 1 ? `${bytes(link.bytes)} each` : bytes(link.bytes)}</td>
+              <td class="number">{seconds(link.seconds)}</td>
+              {duration > 0 && <td class="number">{percent(use(link, duration))}</td>}
+            </tr>
+          );
+        })}
       </tbody>
     </table>
   );
