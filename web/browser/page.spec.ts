@@ -153,6 +153,22 @@ test("the race ends with everything arrived, the lower bound before everybody", 
   await expect(page.locator(".least")).toContainText("lower bound");
 });
 
+test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures say that they go on", async ({
+  page,
+}) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  const wide = (): Promise<[number, number]> =>
+    page.locator("#view-holds .frame").evaluate((frame) => [frame.scrollWidth, frame.clientWidth]);
+  await page.goto(`${exported("many", "ring", "--ranks", "64")}#step=9`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [all, seen] = await wide();
+  expect(all).toBeLessThanOrEqual(seen);
+  await page.goto(`${exported("scattered", "ring", "--collective", "all_gather", "--ranks", "16")}#view=holds`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [needed, there] = await wide();
+  await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
+});
+
 for (const width of [390, 1440]) {
   test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {
     await page.setViewportSize({ width, height: 900 });

@@ -37,23 +37,27 @@ export function Picture(props: {
   }, []);
   const wanted = Math.max(width, props.least ?? 0);
   const drawn = width ? props.draw(wanted) : null;
+  const goesOn = drawn !== null && (drawn.width ?? wanted) > width + 1;
   return (
-    <div class="frame" ref={frame} tabIndex={drawn && (drawn.width ?? wanted) > width ? 0 : undefined}>
-      {drawn && (
-        <svg
-          class="picture"
-          role="img"
-          aria-label={props.label}
-          data-name={props.name}
-          data-caption={props.caption}
-          width={drawn.width ?? wanted}
-          height={drawn.height}
-          viewBox={`0 0 ${drawn.width ?? wanted} ${drawn.height}`}
-        >
-          {drawn.content}
-        </svg>
-      )}
-    </div>
+    <>
+      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined}>
+        {drawn && (
+          <svg
+            class="picture"
+            role="img"
+            aria-label={props.label}
+            data-name={props.name}
+            data-caption={props.caption}
+            width={drawn.width ?? wanted}
+            height={drawn.height}
+            viewBox={`0 0 ${drawn.width ?? wanted} ${drawn.height}`}
+          >
+            {drawn.content}
+          </svg>
+        )}
+      </div>
+      {goesOn && <p class="goes-on-hint">the picture goes on: scroll it sideways →</p>}
+    </>
   );
 }
 

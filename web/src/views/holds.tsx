@@ -35,7 +35,7 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
         name="holds"
         label={label}
         draw={(width) =>
-          !crowd
+          !crowd && !tooNarrow(replay, width)
             ? drawCells(entry, replay, state, width, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
@@ -50,6 +50,10 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
     </>
   );
 }
+
+/** Whether cells with more than sixteen marks would be too narrow to read: then blocks show all of them. */
+const tooNarrow = (replay: Replay, width: number): boolean =>
+  replay.ranks > COLOURED && (width - 44) / replay.width < 9;
 
 const isCrowd = (replay: Replay): boolean => replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
 

@@ -250,20 +250,21 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
     }
   }
   const wide = (frame.x(what.duration) - frame.x(0)) / buckets;
+  const pitch = (frame.bottom - frame.top) / LIFELINES;
+  const now = done > 0 ? frame.x(what.doneAt[done]) : frame.x(what.duration);
   const cells: ComponentChildren[] = [];
   busy.forEach((share, i) => {
     const [row, bucket] = [Math.floor(i / buckets), i % buckets];
-    const x = frame.x(0) + bucket * wide;
-    const ahead = done > 0 && (bucket * what.duration) / buckets >= what.doneAt[done];
+    // On whole pixels, and without gaps: overlaps and gaps would be stripes that mean nothing.
+    const x = Math.round(frame.x(0) + bucket * wide);
     cells.push(
       <rect
         key={i}
         x={x}
-        y={frame.y(row) - 6}
-        width={wide + 0.2}
-        height={12}
+        y={frame.top + row * pitch}
+        width={Math.round(frame.x(0) + (bucket + 1) * wide) - x}
+        height={pitch}
         fill={fullness(share)}
-        opacity={ahead ? 0.35 : 1}
       />,
     );
   });
@@ -273,6 +274,13 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
         {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; ${deeper()}, the more of them send, receive or combine`}
       </text>
       <g shape-rendering="crispEdges">{cells}</g>
+      <rect
+        class="ahead"
+        x={now}
+        y={frame.top}
+        width={Math.max(0, frame.x(what.duration) - now)}
+        height={frame.bottom - frame.top}
+      />
       {every(LIFELINES, 4).map((row) => (
         <text key={row} class="label" x={64} y={frame.y(row) + 4} text-anchor="end">
           {`rank ${Math.ceil((row * ranks) / LIFELINES)}`}
