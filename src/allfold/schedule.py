@@ -242,7 +242,8 @@ class Schedule:
         """The page of this schedule as one self-contained HTML file.
 
         `topology` (a name or a `Topology`) and `size` say what it is priced for, `others` are schedules to race it
-        against, `recording` is a `Trace` of a real run of it, `view` and `step` say where to begin.
+        against, `recording` is a `Trace` of a real run of it, `view` and `step` say where to begin, `follow` what is
+        lit: "cut", the limiting cut, or k, the k-th tree.
         """
         from .view.html import page_as_html
         from .view.page import page_of

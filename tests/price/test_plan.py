@@ -358,6 +358,9 @@ def test_a_large_machine_is_drawn() -> None:
     assert "Some <CPU>" in words and "memory node 1, 64 GiB" in words and "31, 63" in words
     said = " ".join(means(LARGE))
     assert "Up to 8 ranks run at the same time, because the container is limited to 8 CPUs" in said
+    assert "The kernel reports" not in said
+    other = " ".join(means(replace(LARGE, memory=2 * LARGE.memory)))
+    assert "The kernel reports 256 GiB of memory in all (/proc/meminfo), but 128 GiB in its memory nodes" in other
     assert "Memory has 2 nodes" in said and "2 of 2 GPUs have NVLink" in said
 
 

@@ -76,6 +76,32 @@ def my_ring(ranks):
   expect(await page.title()).not.toBe("broken out");
 });
 
+test("a wrong schedule is called wrong in every view, and its network is drawn", async ({ page }) => {
+  const path = written(
+    "half_ring.py",
+    `from allfold import reduce
+
+def half_ring(ranks):
+    for step in range(ranks - 1):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+`,
+  );
+  await page.goto(exported("half", `${path}:half_ring`, "--collective", "all_reduce", "--ranks", "8"));
+  await page.keyboard.press("3");
+  await expect(page.locator("#view-bytes")).toContainText("This schedule is wrong");
+  await expect(page.locator("#view-bytes")).not.toContainText("No topology was given");
+  expect(await page.locator("#view-bytes .link").count()).toBeGreaterThan(8);
+  await expect(page.locator("#view-bytes .busiest")).toContainText("rank 0 out and");
+  await page.keyboard.press("4");
+  await expect(page.locator(".lane").first()).toContainText("wrong");
+  await expect(page.locator(".wrong-end")).toContainText("wrong");
+  await expect(page.locator("#view-race .note")).toContainText("half_ring is wrong and was not simulated");
+  for (const key of "123456") {
+    await page.keyboard.press(key);
+    await expect(page.locator(".verdict h3")).toHaveText("Wrong");
+  }
+});
+
 test("a cell that lacks one rank and has another twice says both", async ({ page }) => {
   const path = written(
     "lopsided.py",

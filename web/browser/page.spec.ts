@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { Page } from "@playwright/test";
 import * as table from "../src/views/table";
-import { exported, expect, test, written } from "./allfold";
+import { exported, expect, planned, test, written } from "./allfold";
 
 const VIEWS = table.VIEWS.map((view) => view.name);
 let address = "";
@@ -51,14 +51,34 @@ test("keys play, step and change views; the address follows, and shows the same 
   await expect(page.getByRole("dialog")).toHaveCount(0);
 });
 
-test("an address that asks for what the file does not hold shows what it has", async ({ page }) => {
+test("an address that asks for what the file does not hold shows what it has, and says so", async ({ page }) => {
+  const notice = page.locator(".notice");
   await page.goto(`${address}#collective=gather&algorithm=nobody&ranks=77&view=time`);
   await expect(page.locator("#view-time svg.picture")).toBeVisible();
   await expect(page.locator("h1")).toContainText("8 ranks");
+  await expect(notice).toContainText("does not hold gather, nobody, 77 ranks");
+  await expect(notice).toContainText("It shows all_reduce, ring, 8 ranks");
   await page.goto("about:blank");
-  await page.goto(`${address}#collective=all_reduce&algorithm=tree&ranks=77`);
+  await page.goto(`${address}#collective=all_reduce&algorithm=tree&ranks=3000`);
   await expect(page.locator("h1 b")).toHaveText("tree");
   await expect.poll(() => page.url()).toContain("ranks=8");
+  await expect(notice).toContainText("does not hold 3000 ranks. It shows 8 ranks.");
+  await notice.getByRole("button").click();
+  await expect(notice).toHaveCount(0);
+  await page.goto("about:blank");
+  await page.goto(`${address}#ranks=many`);
+  await expect(notice).toContainText("ranks=many, which means nothing");
+});
+
+test("a map cell that the file does not hold says so, and how to get it", async ({ page }) => {
+  await page.goto(`${address}#view=wins`);
+  await page.locator("svg[data-name=map] .tile").first().click();
+  await expect(page.locator(".notice")).toContainText("This file does not hold");
+  await expect(page.locator(".notice")).toContainText("--html");
+  await expect(page.locator("#view-wins")).toBeVisible();
+  await page.locator("svg[data-name=map] .tile.current").click();
+  await expect(page.locator("#view-holds")).toBeVisible();
+  await expect(page.locator(".notice")).toHaveCount(0);
 });
 
 test("space plays and pauses, and motion is left out where it is not wanted", async ({ page }) => {
@@ -107,17 +127,21 @@ test("every picture has its words", async ({ page }) => {
   await expect(page.locator(".twin").first()).toBeVisible();
 });
 
-test("who wins where: the sliders move the winners, a click goes there", async ({ page }) => {
+test("who wins where is what allfold plan says; what if is labelled, and moves the winners", async ({ page }) => {
   await page.goto(`${address}#view=wins`);
   const words = page.locator("#view-wins .twin");
   const before = await words.innerText();
+  expect(before).toContain("as allfold plan prices it");
+  const plan = planned("--collective", "all_reduce", "--topology", "hosts:ranks_per_host=4", "--ranks", "8");
+  const best = page.locator(".values li").first();
+  await expect(best).toContainText(plan.winner);
+  await expect(best).toContainText("best");
+  await page.getByRole("button", { name: "what if" }).click();
   await page.getByRole("slider", { name: "latency" }).fill("1000");
-  await expect(words).toContainText("latency 100 µs");
+  await expect(words).toContainText("What if every rank had one port with a latency of 100 µs");
   expect(await words.innerText()).not.toBe(before);
-  await page.getByRole("button", { name: "back to the topology" }).click();
+  await page.getByRole("button", { name: "as planned" }).click();
   expect(await words.innerText()).toBe(before);
-  await page.locator("svg[data-name=map] .tile").first().click();
-  await expect(page.locator("#view-holds")).toBeVisible();
 });
 
 test("the race ends with everything arrived, the lower bound before everybody", async ({ page }) => {
@@ -127,6 +151,22 @@ test("the race ends with everything arrived, the lower bound before everybody", 
   await page.getByRole("slider", { name: "Time of the race" }).fill("1000");
   for (const lane of await page.locator(".lane").all()) await expect(lane).toContainText("arrived100 %");
   await expect(page.locator(".least")).toContainText("lower bound");
+});
+
+test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures say that they go on", async ({
+  page,
+}) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  const wide = (): Promise<[number, number]> =>
+    page.locator("#view-holds .frame").evaluate((frame) => [frame.scrollWidth, frame.clientWidth]);
+  await page.goto(`${exported("many", "ring", "--ranks", "64")}#step=9`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [all, seen] = await wide();
+  expect(all).toBeLessThanOrEqual(seen);
+  await page.goto(`${exported("scattered", "ring", "--collective", "all_gather", "--ranks", "16")}#view=holds`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [needed, there] = await wide();
+  await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
 });
 
 for (const width of [390, 1440]) {

@@ -5,8 +5,9 @@ import type { Entry } from "./document";
 import { Quiet, ShowWhere } from "./picture";
 import { plays } from "./player";
 import { nameRanks } from "./replay";
-import { replayOf } from "./source";
+import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
+import { verdictOf } from "./story";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -21,6 +22,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           {pinned.value.ranks?.length ? `${nameRanks(pinned.value.ranks)} ` : ""}
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
+          {pinned.value.links && `${plural(pinned.value.links.length, "link")} `}
           kept in sight
           <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
             ×
@@ -51,10 +53,22 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   const { proof } = props.entry;
+  if (outdated.value) {
+    return (
+      <section class="verdict">
+        <h3>{outdated.value === "being proved" ? "Being proved …" : "Not proved"}</h3>
+        <p>
+          {outdated.value === "being proved"
+            ? "The code has been edited."
+            : "The edited code does not run. What is drawn is the schedule before the edit."}
+        </p>
+      </section>
+    );
+  }
   return (
     <section class={proof.ok ? "verdict ok" : "verdict not"}>
       <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
-      <p>{proof.message}</p>
+      <p>{verdictOf(replayOf(props.entry), proof)}</p>
       {proof.facts.length > 0 && (
         <ul>
           {proof.facts.map((fact) => (
@@ -76,8 +90,11 @@ function Counted(props: { entry: Entry }): JSX.Element {
     ["bytes in all", timesS(counts.bytes), timesS(bounds.bytes)],
     ["busiest port", timesS(counts.busiest_port_bytes), timesS(bounds.busiest_port_bytes)],
   ];
-  const took = timeline?.duration ?? modelled?.seconds;
-  if (took !== undefined) rows.push(["modelled time", seconds(took), modelled ? seconds(modelled.least) : ""]);
+  if (modelled) {
+    const cut = modelled.segments > 1 ? ` in ${modelled.segments} segments` : "";
+    rows.push([`planned time${cut}`, seconds(modelled.seconds), seconds(modelled.least)]);
+  }
+  if (timeline) rows.push(["simulated, not cut", seconds(timeline.duration), ""]);
   return (
     <section>
       <h3>What it takes</h3>

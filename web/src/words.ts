@@ -39,8 +39,21 @@ export function digits(value: number): string {
   return String(Number(value.toPrecision(3)));
 }
 
-export function plural(number: number, word: string): string {
-  return `${number} ${word}${number === 1 ? "" : "s"}`;
+export function plural(number: number, word: string, many = `${word}s`): string {
+  return `${number} ${number === 1 ? word : many}`;
+}
+
+/** `1–7, 9`: numbers in ascending order; after eight runs, how many more there are. */
+export function listed(numbers: number[]): string {
+  const runs: [number, number][] = [];
+  for (const one of numbers) {
+    const last = runs[runs.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else runs.push([one, one]);
+  }
+  const shown = runs.slice(0, 8).map(([from, to]) => (from === to ? String(from) : `${from}–${to}`));
+  const left = runs.slice(8).reduce((sum, [from, to]) => sum + to - from + 1, 0);
+  return shown.join(", ") + (left ? ` and ${left} more` : "");
 }
 
 export function percent(share: number): string {

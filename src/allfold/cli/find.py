@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         from ..view.html import page_as_html
         from ..view.page import page_of
 
-        write_whole(arguments.html, page_as_html(page_of(found.schedule, topology, size, view="bytes")))
+        write_whole(arguments.html, page_as_html(page_of(found.schedule, topology, size, view="bytes", follow="cut")))
     if arguments.json:
         write_json(found.to_json())
         return 0

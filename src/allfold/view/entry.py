@@ -2,15 +2,18 @@
 
 An entry is plain JSON. Besides the schedule's own fields it holds
 
-    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or
-    anything sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
+    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or anything
+    sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
     lines                 the generator's line in `code` at each step (absent if not known)
-    proof                 that it is right, with facts, or what is wrong and where counts, bounds        what it sends,
-    and the lower bounds for any schedule topology              name, hosts and figures of the topology (present only
-    with a topology, like what follows) timeline              the messages of a simulation: `move` is the first move of
-    a message, `moves` how many links, bottleneck     what crosses every link, and which one limits it pairs
-    bytes between pairs of ranks, and the links (as indices into `links`) that they take recording             a real
-    run, instruction by instruction
+    proof                 that it is right, with facts, or what is wrong and where
+    counts, bounds        what it sends, and the lower bounds for any schedule
+    topology              name, hosts and figures of the topology (present only with a topology, like what follows)
+    timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many
+    modelled              what `allfold plan` says it takes, and in how many segments
+    links, bottleneck     what crosses every link, and which one limits it
+    pairs                 bytes between pairs of ranks, and the links (as indices into `links`) that they take
+    cut                   the ranks that can send no more to the rest than some links let through, if that is known
+    recording             a real run, instruction by instruction
 
 The page invents no numbers: everything it draws is in here.
 """
@@ -191,14 +194,16 @@ def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, An
 
 
 def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right: bool) -> dict[str, Any]:
+    from ..price.cost.bounds import exact_cut
     from ..price.cost.cost import cost
     from ..price.simulate.simulate import simulate
 
     topology.require(schedule.ranks)
     found: dict[str, Any] = {"topology": describe_topology(topology, name, schedule.ranks)}
-    if not right:
-        return found
     size = size if find_collective(schedule.collective).carries_data else 0
+    found |= _links(schedule, topology, size)
+    if not right:
+        return found  # what it sends is known; how long it takes to do the wrong thing is of no interest
     if schedule.counts.messages <= MOST_SIMULATED:
         timeline = simulate(schedule, topology, size)
         columns = ("ready", "start", "sent", "arrived", "landed", "end")
@@ -211,16 +216,19 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
             "critical": timeline.critical.tolist(),
             "idle": _seconds(timeline.idle()),
         }
-    priced = cost(schedule, topology, size, segments=1)
+    priced = cost(schedule, topology, size)
     found["modelled"] = {
         "seconds": priced.time,
+        "segments": priced.segments,
         "parts": priced.parts,
         "least": priced.bounds.time,
         "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},
     }
-    found |= _links(schedule, topology, size)
     took = found["timeline"]["duration"] if "timeline" in found else priced.time
     found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced, found["links"], took)}
+    cut = exact_cut(schedule.collective, topology, schedule.ranks, schedule.root)
+    if cut is not None and size:
+        found["cut"] = {**cut.to_json(), "seconds": cut.time(size)}
     return found
 
 

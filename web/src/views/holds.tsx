@@ -6,13 +6,16 @@ import { every } from "../numbers";
 import { Key, lights, Picture, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { fraction } from "../player";
+import { remembered } from "../remembered";
 import { NOTHING, type Replay, type State } from "../replay";
 import { asked, askFor } from "../state";
 import { replayOf } from "../source";
+import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
-import { Arcs, arcsFit, Paths } from "./arcs";
+import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseMarks } from "./dense";
+import { Follow, followedTree, TreePicture } from "./follow";
 import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
@@ -20,41 +23,65 @@ import { Wrong, wrongLines } from "./wrong";
 const COLOURED = 16; // up to this many ranks, every mark has its rank's colour and is an element of its own
 
 export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
-  const replay = replayOf(props.entry);
+  const followed = few(props.entry);
+  const entry = followed?.entry ?? props.entry;
+  const replay = replayOf(entry);
   const state = replay.at(props.step);
   const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
-  const crowd = replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
+  const crowd = isCrowd(replay);
   return (
     <>
       <Picture
         name="holds"
         label={label}
         draw={(width) =>
-          !crowd
-            ? drawCells(props.entry, replay, state, width)
+          !crowd && !tooNarrow(replay, width)
+            ? drawCells(entry, replay, state, width, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
               : drawBlocks(replay, state, width)
         }
       />
       {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} />)}
+      {!props.compact && <Follow entry={props.entry} />}
+      {!props.compact && <TreePicture entry={props.entry} step={props.step} />}
       <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
       {!props.compact && asked.value && <Provenance replay={replay} done={props.step} />}
     </>
   );
 }
 
-function drawCells(entry: Entry, replay: Replay, state: State, width: number): Drawn {
+/** Whether cells with more than sixteen marks would be too narrow to read: then blocks show all of them. */
+const tooNarrow = (replay: Replay, width: number): boolean =>
+  replay.ranks > COLOURED && (width - 44) / replay.width < 9;
+
+const isCrowd = (replay: Replay): boolean => replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
+
+const MOST_FOLLOWED = 32;
+const onlyFollowed = remembered((entry: Entry, tree: Tree) => {
+  const chunks = tree.chunks.slice(0, MOST_FOLLOWED);
+  return { entry: onlyChunks(entry, chunks), chunks };
+});
+
+/** Of a schedule with too many chunks for a grid, those of the followed tree alone. */
+function few(entry: Entry): { entry: Entry; chunks: number[] } | null {
+  const tree = followedTree(entry);
+  return tree && entry.schedule.ranks <= MOST_ROWS && isCrowd(replayOf(entry)) ? onlyFollowed(entry, tree) : null;
+}
+
+/** `names` are the numbers of the chunks where not all of them are drawn. */
+function drawCells(entry: Entry, replay: Replay, state: State, width: number, names?: number[]): Drawn {
   const grid = layOut(replay, width, COLOURED);
   const changed = new Set<number>();
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
   const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
+  const tree = names ? null : followedTree(entry);
   const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
     <>
-      <Labels replay={replay} grid={grid} />
+      <Labels replay={replay} grid={grid} names={names} />
       {behind && arcs}
       {replay.ranks <= COLOURED ? (
         <Marks replay={replay} state={state} grid={grid} changed={changed} />
@@ -63,6 +90,7 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
       )}
       {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
       {!behind && arcs}
+      {tree && <TreePaths replay={replay} grid={grid} tree={tree} />}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
     </>
@@ -70,11 +98,11 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
   return { width: grid.width, height: grid.height, content };
 }
 
-function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
-  const { replay, grid } = props;
+function Labels(props: { replay: Replay; grid: Grid; names?: number[] }): JSX.Element {
+  const { replay, grid, names } = props;
   const { chunks, scratch } = replay.schedule;
   const everyRow = Math.ceil(13 / grid.pitchY);
-  const everyColumn = Math.ceil(20 / grid.pitchX);
+  const everyColumn = Math.ceil((names ? 34 : 20) / grid.pitchX);
   return (
     <g class="labels">
       <text class="axis" x={grid.left - 12} y={grid.top - 12} text-anchor="end">
@@ -89,7 +117,7 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
           text-anchor="middle"
           {...lights({ chunk })}
         >
-          {chunk}
+          {names?.[chunk] ?? chunk}
         </text>
       ))}
       {scratch > 0 && grid.pitchX > 14 && (

@@ -192,6 +192,8 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         function=first.function,
         parameters=first.parameters,
         error=first.error,
+        # A schedule from a file was as a rule found for a network: what limits it there is what one wants to see.
+        follow="cut" if is_schedule(first.choice.name) else None,
     )
     return page_as_html(document)
 

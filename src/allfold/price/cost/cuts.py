@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd, inf
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class TightestCut:
     def ranks(self) -> list[int]:
         return np.flatnonzero(self.inside[: self.network.ranks]).tolist()
 
-    @property
+    @cached_property
     def links(self) -> list[str]:
         return [self.network.name(int(edge)) for edge in self.edges]
 
