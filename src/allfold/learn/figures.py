@@ -1,0 +1,153 @@
+"""What texts and predictions are computed with: the words of their expressions.
+
+A figure in a lesson is an expression such as `counts("all_reduce", "ring", 8).messages`. It is computed by the product
+each time it is shown, so that it cannot become stale.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..algorithms.tree import log_down, log_up
+from ..bench.sizes import format_size
+from ..errors import AllfoldError
+from ..price.cost.closed_form import Form, closed_form
+from ..price.cost.cost import Cost, cost
+from ..price.cost.plan import duration, plan
+from ..price.topology.parse import find_topology
+from ..registry import find_algorithm, schedule
+from ..schedule import Counts
+from ..verify import Proof, verify
+
+Rows = list[list[str]]
+UP_TO = 17
+"""Everything is checked for all numbers of ranks up to this one."""
+
+
+class WrongFigure(AllfoldError):
+    """A formula of a text is not what the schedules say."""
+
+
+def counts(collective: str, algorithm: str, ranks: int, root: int | None = None, **parameters: Any) -> Counts:
+    return schedule(collective, algorithm, ranks, root, **parameters).counts
+
+
+def declared(collective: str, algorithm: str, ranks: int) -> Form:
+    """The counts of a schedule that would be long: as its algorithm declares them (tests compare them with the counts)."""
+    form = closed_form(collective, algorithm, ranks)
+    if form is None:
+        raise WrongFigure(f"{algorithm} declares nothing for {ranks} ranks of {collective}")
+    return form
+
+
+def proof(collective: str, algorithm: str, ranks: int) -> Proof:
+    return verify(schedule(collective, algorithm, ranks))
+
+
+def price(collective: str, algorithm: str, ranks: int, size: int, topology: str, **parameters: Any) -> Cost:
+    """Without segments: what a lesson derives by hand."""
+    return cost(schedule(collective, algorithm, ranks, **parameters), find_topology(topology, ranks), size, segments=1)
+
+
+def winner(collective: str, ranks: int, size: int, topology: str) -> str:
+    return plan(collective, find_topology(topology, ranks), ranks=ranks, size=size).winner.algorithm
+
+
+def formula(text: str, collective: str, algorithm: str, measure: str, powers: bool = False) -> str:
+    """The formula itself, if it gives what is counted for 2 to 17 ranks (with `powers`, for powers of two)."""
+    compute = read_formula(text)
+    for ranks in range(2, UP_TO + 1):
+        if powers and ranks & (ranks - 1):
+            continue
+        counted = getattr(counts(collective, algorithm, ranks), measure)
+        if compute(ranks) != counted:
+            raise WrongFigure(f"{text} is {compute(ranks)} for {ranks} ranks; {algorithm} has {counted} {measure}")
+    return text
+
+
+_SIGNS = {"−": "-", "·": "*", "⌈log₂P⌉": "log_up(P)", "⌊log₂P⌋": "log_down(P)", "log₂P": "log_up(P)"}
+
+
+def read_formula(text: str) -> Callable[[int], Fraction]:
+    """`2(P−1)/P` as a function of P, in exact fractions."""
+    code = text
+    for sign, python in _SIGNS.items():
+        code = code.replace(sign, python)
+    code = re.sub(r"(?<=[\d)])(?=[(Pl])", "*", code)
+    return lambda ranks: Fraction(eval(code, {"P": Fraction(ranks), "log_up": _of(log_up), "log_down": _of(log_down)}))
+
+
+def _of(function: Callable[[int], int]) -> Callable[[Fraction], int]:
+    return lambda ranks: function(int(ranks))
+
+
+def journey(collective: str, algorithm: str, ranks: int, chunk: int) -> str:
+    """Where one chunk goes: `added up 1→2→3→0, handed out 0→1→2→3`, for algorithms in which it has one place at a time."""
+    phases: list[tuple[bool, list[int]]] = []
+    for step in schedule(collective, algorithm, ranks):
+        for move in step:
+            if move.chunk == chunk:
+                if not phases or phases[-1][0] != move.reduces:
+                    phases.append((move.reduces, [move.source]))
+                phases[-1][1].append(move.destination)
+    words = {True: "added up", False: "handed out"}
+    return ", ".join(f"{words[reduces]} {'→'.join(map(str, route))}" for reduces, route in phases)
+
+
+def comparison(collective: str, names: Sequence[str], ranks: int) -> Rows:
+    """The four counts of several algorithms, side by side."""
+    rows = [[collective, "steps", "messages in all", "bytes in all", "bytes, busiest port"]]
+    for name in names:
+        found = counts(collective, name, ranks)
+        sizes = [f"{show(value)} S" for value in (found.bytes, found.busiest_port_bytes)]
+        rows.append([name, show(found.steps), show(found.messages), *sizes])
+    return rows
+
+
+def show(value: object) -> str:
+    """A figure as it is written in a text: `14`, `1,024`, `1.75`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, Fraction):
+        return show(int(value)) if value.denominator == 1 else f"{float(value):.4g}"
+    if isinstance(value, int | np.integer):
+        return f"{int(value):,}"
+    if isinstance(value, float):
+        return show(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
+    raise TypeError(f"a figure is a number or a word, not {value!r}")
+
+
+NAMES: dict[str, Any] = {
+    "math": math,
+    "np": np,
+    "Fraction": Fraction,
+    "comparison": comparison,
+    "counts": counts,
+    "declared": declared,
+    "duration": duration,
+    "find_algorithm": find_algorithm,
+    "format_size": format_size,
+    "formula": formula,
+    "journey": journey,
+    "log_up": log_up,
+    "price": price,
+    "proof": proof,
+    "schedule": schedule,
+    "show": show,
+    "topology": find_topology,
+    "verify": verify,
+    "winner": winner,
+}
+
+
+def compute(expression: str) -> Any:
+    """The value of an expression of a lesson. Lessons are part of the product: nothing else is evaluated here."""
+    return eval(expression.strip(), dict(NAMES))
