@@ -18,8 +18,6 @@ from ..learn.course import Course, after_of, find_course, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
 from ..learn.text import Block, Picture, Prose, Table
-from ..learn.timing import timed_beside
-from ..schedule import Schedule
 from ..view.text import draw
 from ..wording import counted
 from .terminal import add_color, add_json, width, write_json, write_lines, write_markdown, write_table
@@ -132,11 +130,16 @@ def _list(course: Course, arguments: argparse.Namespace) -> int:
         return 0
     rows = [[str(one.number), one.name, str(one.minutes), _state(course, one), one.about] for one in lessons()]
     write_table(("lesson", "name", "minutes", "progress", "what it is about"), rows, arguments.color, left=2)
-    lesson = course.current()
-    if lesson is not None:
-        verb = "check" if lesson.name in course.progress else "start"
-        write_lines(["", f"Next: allfold learn {verb} {lesson.number}"], arguments.color)
+    write_lines(["", _next(course)], arguments.color)
     return 0
+
+
+def _next(course: Course) -> str:
+    lesson = course.current()
+    if lesson is None:
+        return "All lessons are passed."
+    verb = "check" if lesson.name in course.progress else "start"
+    return f"Next: allfold learn {verb} {lesson.number}"
 
 
 def _as_json(course: Course, lesson: Lesson) -> dict[str, Any]:
@@ -249,7 +252,7 @@ def _version(course: Course, lesson: Lesson) -> tuple[int, int] | None:
 
 
 def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int:
-    verdict = judge(lesson, course.file(lesson))
+    verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
     first = course.record(lesson, verdict)
     if arguments.json:
         write_json({"lesson": lesson.number, "passed": verdict.passed, **asdict(verdict), "file": str(verdict.file)})
@@ -257,14 +260,11 @@ def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -
     write_lines(_report(lesson, verdict), arguments.color)
     if not verdict.passed:
         return 1
-    if not arguments.no_run:
-        _run_it(lesson, verdict, arguments.color)
+    _write_runs(verdict, arguments.color)
     if first:
         write_lines([""], arguments.color)
         _write_blocks(after_of(lesson), arguments.color)
-    following = course.current()
-    more = "That was the last lesson." if following is None else f"Next: allfold learn start {following.number}"
-    write_lines(["", f"Lesson {lesson.number} is passed. {more}"], arguments.color)
+    write_lines(["", f"Lesson {lesson.number} is passed. {_next(course)}"], arguments.color)
     return 0
 
 
@@ -307,15 +307,11 @@ def _prediction(one: Predicted) -> Iterator[Text | str]:
         )
 
 
-def _run_it(lesson: Lesson, verdict: Verdict, color: bool | None) -> None:
-    for exercise, judged in zip(lesson.exercises, verdict.exercises, strict=True):
-        if judged.schedule is not None:
-            made = Schedule.from_json(judged.schedule)
-            write_lines(
-                ["", f"{made.algorithm} between {made.ranks} processes of this machine, beside built-in ones:"], color
-            )
-            sys.stdout.flush()
-            rows = timed_beside(made, exercise.beside)
+def _write_runs(verdict: Verdict, color: bool | None) -> None:
+    for one in verdict.exercises:
+        if one.run is not None:
+            sentence, rows = one.run
+            write_lines(["", f"{sentence}:"], color)
             write_table(rows[0], rows[1:], color)
 
 

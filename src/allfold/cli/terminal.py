@@ -62,7 +62,7 @@ def write_markdown(text: str, color: bool | None) -> None:
         return
     console.width = min(console.width, WIDTH)
     with console.capture() as captured:
-        console.print(Markdown(text, code_theme="default"))
+        console.print(Markdown(text, code_theme="ansi_dark"))
     sys.stdout.write(captured.get())
 
 

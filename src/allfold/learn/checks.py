@@ -6,7 +6,6 @@ This runs in the process of its own that `judge.py` starts, because what it call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
@@ -19,7 +18,7 @@ from ..schedule import Move, Schedule
 from ..verify import Proof, verify
 from .figures import UP_TO, read_formula, show
 from .lesson import Exercise, Goal, Lesson
-from .timing import RANKS
+from .timing import RANKS, timed_beside
 
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
 
@@ -45,15 +44,6 @@ class Wrong(AllfoldError):
         self.line = line
 
 
-@dataclass(frozen=True)
-class Right:
-    """What is to be said about an exercise that is solved."""
-
-    facts: str
-    schedule: Schedule | None = None
-    """For as many ranks as it is timed with, where it is."""
-
-
 def checks_of(lesson: Lesson) -> dict[str, Any]:
     """What the lesson's own checks.py defines."""
     path = lesson.folder / "checks.py"
@@ -64,22 +54,31 @@ def checks_of(lesson: Lesson) -> dict[str, Any]:
     return names
 
 
-def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], file: Path) -> Right:
-    """Raises `Wrong` with what is wrong, or says what was found."""
+def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], file: Path) -> str:
+    """What was found. Raises `Wrong` with what is wrong."""
     own = checks_of(lesson)
     if exercise.collective is None:
-        facts = own[f"check_{exercise.function}"](function)
-        return Right(facts)
-    timed = None
+        return str(own[f"check_{exercise.function}"](function))
     for ranks in (*range(2, UP_TO + 1), 1):
         for root in _roots(exercise.collective, ranks):
             made = _proved(exercise.collective, function, ranks, root, file)
             for goal in exercise.goals:
                 _reach(goal, made, own)
-            if exercise.beside and ranks == RANKS:
-                timed = made.schedule
     roots = ", every root" if find_collective(exercise.collective).rooted else ""
-    return Right(f"proved for 1 to {UP_TO} ranks{roots}", timed)
+    return f"proved for 1 to {UP_TO} ranks{roots}"
+
+
+def run_between_processes(
+    lesson: Lesson, exercise: Exercise, function: Callable[..., Any]
+) -> tuple[str, list[list[str]]] | None:
+    """What is to be seen when it really runs: a sentence and a table; None if the lesson has nothing for it."""
+    own = checks_of(lesson).get(f"run_{exercise.function}")
+    if own is not None:
+        return own(function)  # type: ignore[no-any-return]
+    if exercise.collective is None or not exercise.beside:
+        return None
+    rows = timed_beside(schedule(exercise.collective, function, RANKS), exercise.beside)
+    return f"{exercise.function} between {RANKS} processes of this machine, beside built-in algorithms", rows
 
 
 def _roots(collective: str, ranks: int) -> Iterator[int | None]:

@@ -21,7 +21,7 @@ from ..price.cost.closed_form import Form, closed_form
 from ..price.cost.cost import Cost, cost
 from ..price.cost.plan import duration, plan
 from ..price.topology.parse import find_topology
-from ..registry import find_algorithm, schedule
+from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts
 from ..verify import Proof, verify
 
@@ -79,7 +79,7 @@ def read_formula(text: str) -> Callable[[int], Fraction]:
     code = text
     for sign, python in _SIGNS.items():
         code = code.replace(sign, python)
-    code = re.sub(r"(?<=[\d)])(?=[(Pl])", "*", code)
+    code = re.sub(r"(?<=[\d)P])(?=[(Pl])", "*", code)
     return lambda ranks: Fraction(eval(code, {"P": Fraction(ranks), "log_up": _of(log_up), "log_down": _of(log_down)}))
 
 
@@ -129,6 +129,7 @@ NAMES: dict[str, Any] = {
     "math": math,
     "np": np,
     "Fraction": Fraction,
+    "algorithms": algorithms,
     "comparison": comparison,
     "counts": counts,
     "declared": declared,

@@ -43,8 +43,8 @@ class Judged:
     passed: bool
     message: str
     line: int | None
-    schedule: dict[str, Any] | None = None
-    """What it makes for 4 ranks, where it is to be timed between real processes."""
+    run: tuple[str, list[list[str]]] | None = None
+    """What was found between real processes: a sentence and a table."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Verdict:
         return self.error is None and committed and all(one.passed for one in self.exercises)
 
 
-def judge(lesson: Lesson, file: Path, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
+def judge(lesson: Lesson, file: Path, run: bool = False, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
+    """With `run`, what is solved is also run between real processes, where the lesson has something to show by it."""
     file = file.absolute()
     with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as printed:
         reading, writing = os.pipe()
@@ -74,6 +75,7 @@ def judge(lesson: Lesson, file: Path, seconds: float = SECONDS, memory: int = ME
                 "file": str(file),
                 "seconds": seconds,
                 "memory": memory,
+                "run": run,
                 "answers": writing,
                 "parent": os.getpid(),
             }

@@ -17,9 +17,9 @@ from .figures import Rows
 
 RANKS = 4
 SIZES = (2**10, 2**16, 2**22)
-_BATCH = 2**25  # bytes reduced in a batch, at most _MOST calls
-_MOST = 200
-_ROUNDS = 5
+_BATCH = 2**23  # bytes reduced in a batch, at most _MOST calls
+_MOST = 50
+_ROUNDS = 3
 _TIMEOUT = 60.0  # seconds
 
 

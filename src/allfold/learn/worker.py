@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ..errors import AllfoldError, RankFailed
-from .checks import Wrong, examine
+from .checks import Wrong, examine, run_between_processes
 from .figures import compute, show
 from .lesson import Lesson, Prediction, find_lesson
 from .text import filled
@@ -36,7 +36,7 @@ def main() -> None:
         os._exit(1)
     _limit(file, question["seconds"], question["memory"], answers)
     try:
-        answer = judge_file(find_lesson(question["lesson"]), file)
+        answer = judge_file(find_lesson(question["lesson"]), file, question["run"])
     except MemoryError as error:
         answer = _refusal(f"it needs more than {question['memory'] / 2**30:.0f} GiB of memory", _line_of(error, file))
     _send(answers, answer)
@@ -82,7 +82,7 @@ def _refusal(message: str, line: int | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "line": line}, "predictions": [], "exercises": []}
 
 
-def judge_file(lesson: Lesson, file: Path) -> dict[str, Any]:
+def judge_file(lesson: Lesson, file: Path, run: bool = False) -> dict[str, Any]:
     """What is right in the file and what is wrong, for `judge.py`."""
     try:
         module = _load(file)
@@ -92,7 +92,7 @@ def judge_file(lesson: Lesson, file: Path) -> dict[str, Any]:
     return {
         "error": None,
         "predictions": predictions,
-        "exercises": [_exercise(lesson, number, module, file) for number in range(len(lesson.exercises))],
+        "exercises": [_exercise(lesson, number, module, file, run) for number in range(len(lesson.exercises))],
     }
 
 
@@ -157,7 +157,7 @@ def _prediction(one: Prediction, given: object) -> dict[str, Any]:
     }
 
 
-def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path) -> dict[str, Any]:
+def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: bool) -> dict[str, Any]:
     exercise = lesson.exercises[number]
     found: dict[str, Any] = {"function": exercise.function, "passed": False, "line": None}
     function: Callable[..., Any] | None = getattr(module, exercise.function, None)
@@ -166,7 +166,8 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path) -> di
         back = f"allfold learn reset {lesson.number} brings the file back as it was"
         return {**found, "message": f"the function {exercise.function} {there}; {back}"}
     try:
-        right = examine(lesson, exercise, function, file)
+        facts = examine(lesson, exercise, function, file)
+        seen = run_between_processes(lesson, exercise, function) if run else None
     except MemoryError:
         raise
     except Wrong as error:
@@ -176,5 +177,4 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path) -> di
         return {**found, "message": f"rank {error.rank} raised {_sentence(cause)}", "line": _line_of(error, file)}
     except BaseException as error:
         return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file)}
-    made = None if right.schedule is None else right.schedule.to_json()
-    return {**found, "passed": True, "message": right.facts, "schedule": made}
+    return {**found, "passed": True, "message": facts, "run": seen}
