@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..collectives import find_collective
-from ..errors import AllfoldError, ScheduleError
+from ..errors import AllfoldError, RankFailed, ScheduleError
+from ..launch.threads import run_threads
 from ..registry import Algorithm, Steps, algorithm_of, schedule
 from ..schedule import Move, Schedule
 from ..verify import Proof, verify
@@ -20,6 +21,8 @@ from .figures import UP_TO, read_formula, show
 from .lesson import Exercise, Goal, Lesson
 from .timing import RANKS, timed_beside
 
+PATIENCE = 1.5
+"""Seconds that a rank waits for others. Between threads of one process, everything else takes milliseconds."""
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
 
 _MEASURES: dict[str, tuple[Callable[[Proof], int | Fraction], str]] = {
@@ -79,6 +82,14 @@ def run_between_processes(
         return None
     rows = timed_beside(schedule(exercise.collective, function, RANKS), exercise.beside)
     return f"{exercise.function} between {RANKS} processes of this machine, beside built-in algorithms", rows
+
+
+def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
+    """The results of `work(comm, *arguments)` by rank. Ranks are threads here: many small runs are over at once."""
+    try:
+        return run_threads(work, ranks, args=arguments, timeout=PATIENCE)
+    except RankFailed as error:
+        raise Wrong(f"with {ranks} ranks, {error}") from error
 
 
 def _roots(collective: str, ranks: int) -> Iterator[int | None]:

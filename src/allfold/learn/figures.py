@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -16,13 +17,14 @@ import numpy as np
 
 from ..algorithms.tree import log_down, log_up
 from ..bench.sizes import format_size
+from ..engines.reference.replay import replay
 from ..errors import AllfoldError
 from ..price.cost.closed_form import Form, closed_form
 from ..price.cost.cost import Cost, cost
 from ..price.cost.plan import duration, plan
 from ..price.topology.parse import find_topology
 from ..registry import algorithms, find_algorithm, schedule
-from ..schedule import Counts
+from ..schedule import Counts, Schedule
 from ..verify import Proof, verify
 
 Rows = list[list[str]]
@@ -53,6 +55,31 @@ def proof(collective: str, algorithm: str, ranks: int) -> Proof:
 def price(collective: str, algorithm: str, ranks: int, size: int, topology: str, **parameters: Any) -> Cost:
     """Without segments: what a lesson derives by hand."""
     return cost(schedule(collective, algorithm, ranks, **parameters), find_topology(topology, ranks), size, segments=1)
+
+
+def flat(alpha: float = 3e-6, bandwidth: float = 12.5e9) -> str:
+    """A network on which a message of B bytes takes alpha + B/bandwidth, between any two ranks, and adding is free."""
+    free = "ranks_per_host=1,reduction=inf,port=inf,port_latency=0,bus=inf,overhead=0"
+    return f"hosts:{free},latency={alpha / 2!r},bandwidth={bandwidth!r}"
+
+
+def results(algorithm: str, numbers: Sequence[float]) -> list[float]:
+    """What each rank gets if rank i contributes `numbers[i]`, in float64."""
+    inputs = [np.array([number]) for number in numbers]
+    found = replay(schedule("all_reduce", algorithm, len(inputs)), inputs)
+    return [float(result[0]) for result in found if result is not None]
+
+
+def crossing(schedule: Schedule, per_host: int, most: bool = False) -> Fraction:
+    """The bytes that go from one host to another, as a multiple of S: in all, or those of the rank that sends most."""
+    sent = Counter(
+        move.source for step in schedule for move in step if move.source // per_host != move.destination // per_host
+    )
+    return Fraction(max(sent.values(), default=0) if most else sent.total(), schedule.chunks)
+
+
+def hosts_of(ranks: int, per_host: int) -> list[list[int]]:
+    return [list(range(first, min(first + per_host, ranks))) for first in range(0, ranks, per_host)]
 
 
 def winner(collective: str, ranks: int, size: int, topology: str) -> str:
@@ -131,16 +158,20 @@ NAMES: dict[str, Any] = {
     "Fraction": Fraction,
     "algorithms": algorithms,
     "comparison": comparison,
+    "crossing": crossing,
     "counts": counts,
     "declared": declared,
     "duration": duration,
     "find_algorithm": find_algorithm,
+    "flat": flat,
     "format_size": format_size,
     "formula": formula,
+    "hosts_of": hosts_of,
     "journey": journey,
     "log_up": log_up,
     "price": price,
     "proof": proof,
+    "results": results,
     "schedule": schedule,
     "show": show,
     "topology": find_topology,

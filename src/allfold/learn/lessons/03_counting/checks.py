@@ -30,5 +30,7 @@ def check_count(count):
             ):
                 if not isinstance(said, int | float) or abs(said - is_so) > 1e-9:
                     counted = show(said) if isinstance(said, int | float) else repr(said)
-                    raise Wrong(f"count finds {counted} {what} in {collective} by {name} with {ranks} ranks; there are {show(is_so)}")
+                    raise Wrong(
+                        f"count finds {counted} {what} in {collective} by {name} with {ranks} ranks; there are {show(is_so)}"
+                    )
     return f"the same counts as those of {len(CASES)} algorithms with 1 to 17 ranks"
