@@ -15,6 +15,7 @@ from allfold.learn.lesson import FOLDER, Lesson, lessons
 from allfold.learn.text import filled
 from allfold.registry import find_algorithm
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about what a wrong file does
 LESSONS = [pytest.param(one, id=one.label) for one in lessons()]
 FILES = {"lesson.toml", "text.md", "after.md", "start.py", "solution.py", "checks.py"}
 

@@ -12,6 +12,7 @@ from solved import judged
 from allfold.learn.course import hints_for
 from allfold.learn.lesson import find_lesson, lessons
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about what a wrong file does
 MISTAKES = [
     pytest.param(lesson, function, one, id=f"{function}-{number}")
     for lesson, functions in tomllib.loads(

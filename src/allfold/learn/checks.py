@@ -5,14 +5,18 @@ This runs in the process of its own that `judge.py` starts, because what it call
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
+
 from ..collectives import find_collective
 from ..errors import AllfoldError, RankFailed, ScheduleError
+from ..launch.spawn import spawn
 from ..launch.threads import run_threads
 from ..registry import Algorithm, Steps, algorithm_of, schedule
 from ..schedule import Move, Schedule
@@ -21,6 +25,8 @@ from .figures import UP_TO, read_formula, show
 from .lesson import Exercise, Goal, Lesson
 from .timing import RANKS, timed_beside
 
+LEARNERS = "learner_"
+"""How the names of the learner's modules begin; nothing else is called so."""
 PATIENCE = 1.5
 """Seconds that a rank waits for others. Between threads of one process, everything else takes milliseconds."""
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
@@ -90,6 +96,20 @@ def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]
         return run_threads(work, ranks, args=arguments, timeout=PATIENCE)
     except RankFailed as error:
         raise Wrong(f"with {ranks} ranks, {error}") from error
+
+
+def on_processes(work: Callable[..., Any], ranks: int, *arguments: Any, hosts: int | None = None) -> list[Any]:
+    """The same between real processes, perhaps on so many pretended hosts. Functions of the learner travel by value."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(LEARNERS)]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return spawn(work, ranks, args=arguments, hosts=hosts, timeout=60.0)
+    except RankFailed as error:
+        raise Wrong(f"between {ranks} processes, {error}") from error
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _roots(collective: str, ranks: int) -> Iterator[int | None]:

@@ -11,21 +11,27 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..algorithms.tree import log_down, log_up
 from ..bench.sizes import format_size
+from ..collectives import COLLECTIVES
 from ..engines.reference.replay import replay
 from ..errors import AllfoldError
+from ..find.find import find
+from ..find.found import Found
 from ..price.cost.closed_form import Form, closed_form
 from ..price.cost.cost import Cost, cost
 from ..price.cost.plan import duration, plan
 from ..price.topology.parse import find_topology
+from ..programs.compile import compile
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
 from ..verify import Proof, verify
+from .lesson import lessons
 
 Rows = list[list[str]]
 UP_TO = 17
@@ -80,6 +86,21 @@ def crossing(schedule: Schedule, per_host: int, most: bool = False) -> Fraction:
 
 def hosts_of(ranks: int, per_host: int) -> list[list[int]]:
     return [list(range(first, min(first + per_host, ranks))) for first in range(0, ranks, per_host)]
+
+
+@cache
+def found(collective: str, ranks: int, size: int, topology: str) -> Found:
+    """What `allfold find --method greedy` finds: it needs nothing that is not installed."""
+    return find(collective, find_topology(topology, ranks), size=size, method="greedy")
+
+
+def promises(ranks: int) -> Rows:
+    """Every collective: what it does, and the least that any algorithm needs."""
+    rows = [["collective", "what it does", "messages one after the other", "bytes, busiest port"]]
+    for one in COLLECTIVES.values():
+        least = one.bounds(ranks)
+        rows.append([one.name, one.summary, show(least.rounds), f"{show(least.busiest_port_bytes)} S"])
+    return rows
 
 
 def winner(collective: str, ranks: int, size: int, topology: str) -> str:
@@ -158,6 +179,7 @@ NAMES: dict[str, Any] = {
     "Fraction": Fraction,
     "algorithms": algorithms,
     "comparison": comparison,
+    "compile": compile,
     "crossing": crossing,
     "counts": counts,
     "declared": declared,
@@ -165,11 +187,14 @@ NAMES: dict[str, Any] = {
     "find_algorithm": find_algorithm,
     "flat": flat,
     "format_size": format_size,
+    "found": found,
     "formula": formula,
     "hosts_of": hosts_of,
     "journey": journey,
+    "lessons": lessons,
     "log_up": log_up,
     "price": price,
+    "promises": promises,
     "proof": proof,
     "results": results,
     "schedule": schedule,

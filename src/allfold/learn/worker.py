@@ -18,8 +18,8 @@ from traceback import extract_tb
 from types import FrameType, ModuleType
 from typing import Any
 
-from ..errors import AllfoldError, RankFailed
-from .checks import Wrong, examine, run_between_processes
+from ..errors import AllfoldError
+from .checks import LEARNERS, Wrong, examine, run_between_processes
 from .figures import compute, show
 from .lesson import Lesson, Prediction, find_lesson
 from .text import filled
@@ -101,7 +101,7 @@ def _load(file: Path) -> ModuleType:
         code = file.read_bytes()
     except OSError as error:
         raise Wrong(f"it cannot be read: {error.strerror}") from None
-    module = ModuleType(f"learner_{file.stem}")  # not the name of any other module, whatever the file is called
+    module = ModuleType(LEARNERS + file.stem)  # not the name of any other module, whatever the file is called
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
     sys.path.append(str(file.parent))  # it may import files next to it
@@ -161,6 +161,8 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: 
     exercise = lesson.exercises[number]
     found: dict[str, Any] = {"function": exercise.function, "passed": False, "line": None}
     function: Callable[..., Any] | None = getattr(module, exercise.function, None)
+    code = getattr(function, "__code__", None)
+    begins = code.co_firstlineno if code is not None and code.co_filename == str(file) else None
     if not callable(function):
         there = "is not a function any more" if hasattr(module, exercise.function) else "is not there any more"
         back = f"allfold learn reset {lesson.number} brings the file back as it was"
@@ -171,10 +173,7 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: 
     except MemoryError:
         raise
     except Wrong as error:
-        return {**found, "message": str(error), "line": error.line or _line_of(error, file)}
-    except RankFailed as error:
-        cause = error.__cause__ or error
-        return {**found, "message": f"rank {error.rank} raised {_sentence(cause)}", "line": _line_of(error, file)}
+        return {**found, "message": str(error), "line": error.line or _line_of(error, file) or begins}
     except BaseException as error:
-        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file)}
+        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
     return {**found, "passed": True, "message": facts, "run": seen}

@@ -1,6 +1,7 @@
-from allfold import copy, reduce
+from allfold import algorithm, copy, reduce
 
 
+@algorithm("all_reduce", chunks=1)  # only chunk 0 is the buffer; chunk 1 is room for what passes
 def carousel(ranks):
     """Every buffer goes around whole. Right, but every rank adds in another order. Repair that."""
     own, passing = 0, 1
@@ -10,8 +11,6 @@ def carousel(ranks):
         yield [copy(chunk=source, source=r, destination=right[r], into=passing) for r in range(ranks)]
         yield [reduce(chunk=passing, source=r, destination=r, into=own) for r in range(ranks)]
         source = passing
-    if ranks > 1:  # what passes is also a part of the buffer, so it must be complete in the end
-        yield [copy(chunk=own, source=r, destination=r, into=passing) for r in range(ranks)]
 
 
 def ordered_tree(ranks):
