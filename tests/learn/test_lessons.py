@@ -110,7 +110,8 @@ def test_formulas_are_read_as_the_algorithms_declare_them(algorithm: str) -> Non
 
 def _prose(text: str) -> str:
     """Without code, without what is computed, without headings, which may name what comes."""
-    return re.sub(r"^#+ [^\n]*|```.*?```|\{\{.*?\}\}|`[^`]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^#+ [^\n]*|```.*?```|\{\{.*?\}\}|`[^`]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+    return " ".join(prose.split())
 
 
 def _occurrence(word: str, text: str) -> re.Match[str] | None:

@@ -311,8 +311,9 @@ def _write_runs(verdict: Verdict, color: bool | None) -> None:
     for one in verdict.exercises:
         if one.run is not None:
             sentence, rows = one.run
-            write_lines(["", f"{sentence}:"], color)
-            write_table(rows[0], rows[1:], color)
+            write_lines(["", f"{sentence}:" if rows else sentence], color)
+            if rows:
+                write_table(rows[0], rows[1:], color)
 
 
 # Help ----------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Judging an exercise: the prover for algorithms, for all numbers of ranks; a function of the lesson for the rest.
 
-This runs in the process of its own that `judge.py` starts, because what it calls is the learner's code.
+This runs in the process of its own that `judge.py` starts, because what it calls is the learner's code. The learner waits
+for it, so what only some lessons need is loaded when they need it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,13 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]
-
 from ..collectives import find_collective
 from ..errors import AllfoldError, RankFailed, ScheduleError
-from ..launch.spawn import spawn
-from ..launch.threads import run_threads
 from ..registry import Algorithm, Steps, algorithm_of, schedule
 from ..schedule import Move, Schedule
 from ..verify import Proof, verify
 from .figures import UP_TO, read_formula, show
 from .lesson import Exercise, Goal, Lesson
-from .timing import RANKS, timed_beside
 
 LEARNERS = "learner_"
 """How the names of the learner's modules begin; nothing else is called so."""
@@ -86,12 +82,16 @@ def run_between_processes(
         return own(function)  # type: ignore[no-any-return]
     if exercise.collective is None or not exercise.beside:
         return None
+    from .timing import RANKS, timed_beside
+
     rows = timed_beside(schedule(exercise.collective, function, RANKS), exercise.beside)
     return f"{exercise.function} between {RANKS} processes of this machine, beside built-in algorithms", rows
 
 
 def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
     """The results of `work(comm, *arguments)` by rank. Ranks are threads here: many small runs are over at once."""
+    from ..launch.threads import run_threads
+
     try:
         return run_threads(work, ranks, args=arguments, timeout=PATIENCE)
     except RankFailed as error:
@@ -100,6 +100,10 @@ def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]
 
 def on_processes(work: Callable[..., Any], ranks: int, *arguments: Any, hosts: int | None = None) -> list[Any]:
     """The same between real processes, perhaps on so many pretended hosts. Functions of the learner travel by value."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    from ..launch.spawn import spawn
+
     modules = [module for name, module in sys.modules.items() if name.startswith(LEARNERS)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from ..bench.sizes import format_size
 from ..collectives import COLLECTIVES
 from ..engines.reference.replay import replay
 from ..errors import AllfoldError
-from ..find.find import find
-from ..find.found import Found
 from ..price.cost.closed_form import Form, closed_form
 from ..price.cost.cost import Cost, cost
 from ..price.cost.plan import duration, plan
@@ -32,6 +30,9 @@ from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
 from ..verify import Proof, verify
 from .lesson import lessons
+
+if TYPE_CHECKING:
+    from ..find.found import Found
 
 Rows = list[list[str]]
 UP_TO = 17
@@ -58,6 +59,7 @@ def proof(collective: str, algorithm: str, ranks: int) -> Proof:
     return verify(schedule(collective, algorithm, ranks))
 
 
+@cache
 def price(collective: str, algorithm: str, ranks: int, size: int, topology: str, **parameters: Any) -> Cost:
     """Without segments: what a lesson derives by hand."""
     return cost(schedule(collective, algorithm, ranks, **parameters), find_topology(topology, ranks), size, segments=1)
@@ -91,6 +93,8 @@ def hosts_of(ranks: int, per_host: int) -> list[list[int]]:
 @cache
 def found(collective: str, ranks: int, size: int, topology: str) -> Found:
     """What `allfold find --method greedy` finds: it needs nothing that is not installed."""
+    from ..find.find import find  # it takes long to load, and one lesson needs it
+
     return find(collective, find_topology(topology, ranks), size=size, method="greedy")
 
 

@@ -23,7 +23,7 @@ from .lesson import Lesson
 
 SECONDS = 20.0
 """Of processor time; four times as much in all, because others may need the machine too."""
-MEMORY = 4 * 2**30  # bytes of address space; torch alone takes some of them
+MEMORY = 4 * 2**30  # bytes of its own; shared memory is not counted
 _MOST_PRINTED = 2_000  # characters of what the file prints that are shown
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from textwrap import fill
 
 from ..schedule import Schedule
-from ..view.svg import figure
 from .figures import Rows, compute, show
 
+WIDTH = 120
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 
@@ -62,7 +63,21 @@ def blocks(text: str) -> list[Block]:
 
 def _add_prose(found: list[Block], text: str) -> None:
     if text.strip():
-        found.append(Prose(filled(text).strip()))
+        found.append(Prose("\n\n".join(map(_reflowed, text.strip().split("\n\n")))))
+
+
+def _reflowed(paragraph: str) -> str:
+    """The paragraph with its figures computed; its lines are then of other lengths, and broken anew."""
+    computed = filled(paragraph)
+    if computed == paragraph or paragraph.startswith(("|", "    ")) or "```" in paragraph:
+        return computed
+    items = re.split(r"\n(?=- |\d+\. )", computed)
+    indents = [" " * len(match[0]) if (match := re.match(r"- |\d+\. ", item)) else "" for item in items]
+    lines = (
+        fill(" ".join(item.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for item, indent in zip(items, indents, strict=True)
+    )
+    return "\n".join(lines)
 
 
 def filled(text: str) -> str:
@@ -83,7 +98,7 @@ def as_markdown(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         else:
             name = f"{picture}_{len(pictures) + 1}.svg"
-            pictures[name] = figure([block.schedule])
+            pictures[name] = block.schedule.to_svg()
             what = f"{block.schedule.collective} by {block.schedule.algorithm}, {block.schedule.ranks} ranks"
             parts.append(f"![{what}, step by step]({name})")
     return "\n\n".join(parts) + "\n", pictures

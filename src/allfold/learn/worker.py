@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import AllfoldError
 from .checks import LEARNERS, Wrong, examine, run_between_processes
 from .figures import compute, show
-from .lesson import Lesson, Prediction, find_lesson
+from .lesson import Exercise, Lesson, Prediction, find_lesson
 from .text import filled
 
 _PR_SET_PDEATHSIG = 1
@@ -68,7 +68,8 @@ def _limit(file: Path, seconds: float, memory: int, answers: int) -> None:
     signal.signal(signal.SIGALRM, out_of_time)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 4 * seconds)  # others may need the machine too
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    # Not the address space: the ranks' shared memory reserves much of it and uses little.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -117,9 +118,13 @@ def _load(file: Path) -> ModuleType:
 
 
 def _sentence(error: BaseException) -> str:
+    said = str(error).strip().splitlines() or [
+        ""
+    ]  # the traceback of another process may follow, and end with its reason
+    text = said[0] if len(said) == 1 else f"{said[0]}: {said[-1]}"
     if isinstance(error, AllfoldError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _line_of(error: BaseException, file: Path) -> int | None:
@@ -169,11 +174,18 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: 
         return {**found, "message": f"the function {exercise.function} {there}; {back}"}
     try:
         facts = examine(lesson, exercise, function, file)
-        seen = run_between_processes(lesson, exercise, function) if run else None
     except MemoryError:
         raise
     except Wrong as error:
-        return {**found, "message": str(error), "line": error.line or _line_of(error, file) or begins}
+        return {**found, "message": _sentence(error), "line": error.line or _line_of(error, file) or begins}
     except BaseException as error:
         return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
-    return {**found, "passed": True, "message": facts, "run": seen}
+    return {**found, "passed": True, "message": facts, "run": _run(lesson, exercise, function) if run else None}
+
+
+def _run(lesson: Lesson, exercise: Exercise, function: Callable[..., Any]) -> tuple[str, list[list[str]]] | None:
+    """What is right stays right, even if this machine cannot show it."""
+    try:
+        return run_between_processes(lesson, exercise, function)
+    except Exception as error:
+        return f"{exercise.function} could not be run between processes: {_sentence(error)}", []
