@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,8 +43,11 @@ class WrongFigure(AllfoldError):
     """A formula of a text is not what the schedules say."""
 
 
-def counts(collective: str, algorithm: str, ranks: int, root: int | None = None, **parameters: Any) -> Counts:
-    return schedule(collective, algorithm, ranks, root, **parameters).counts
+_made = lru_cache(maxsize=512)(schedule)  # texts ask for the same ones again and again
+
+
+def counts(collective: str, algorithm: str, ranks: int, root: int | None = None) -> Counts:
+    return _made(collective, algorithm, ranks, root).counts
 
 
 def declared(collective: str, algorithm: str, ranks: int) -> Form:
@@ -60,9 +63,9 @@ def proof(collective: str, algorithm: str, ranks: int) -> Proof:
 
 
 @cache
-def price(collective: str, algorithm: str, ranks: int, size: int, topology: str, **parameters: Any) -> Cost:
+def price(collective: str, algorithm: str, ranks: int, size: int, topology: str) -> Cost:
     """Without segments: what a lesson derives by hand."""
-    return cost(schedule(collective, algorithm, ranks, **parameters), find_topology(topology, ranks), size, segments=1)
+    return cost(_made(collective, algorithm, ranks), find_topology(topology, ranks), size, segments=1)
 
 
 def flat(alpha: float = 3e-6, bandwidth: float = 12.5e9) -> str:

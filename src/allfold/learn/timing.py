@@ -16,9 +16,9 @@ from ..schedule import Schedule
 from .figures import Rows
 
 RANKS = 4
-SIZES = (2**10, 2**16, 2**22)
+SIZES = (2**10, 2**16, 2**21)
 _BATCH = 2**23  # bytes reduced in a batch, at most _MOST calls
-_MOST = 50
+_MOST = 20
 _ROUNDS = 3
 _TIMEOUT = 60.0  # seconds
 

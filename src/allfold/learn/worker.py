@@ -86,7 +86,7 @@ def _refusal(message: str, line: int | None = None) -> dict[str, Any]:
 def judge_file(lesson: Lesson, file: Path, run: bool = False) -> dict[str, Any]:
     """What is right in the file and what is wrong, for `judge.py`."""
     try:
-        module = _load(file)
+        module = load(file)
         predictions = _predictions(module, lesson)
     except Wrong as error:
         return _refusal(str(error), error.line)
@@ -97,7 +97,7 @@ def judge_file(lesson: Lesson, file: Path, run: bool = False) -> dict[str, Any]:
     }
 
 
-def _load(file: Path) -> ModuleType:
+def load(file: Path) -> ModuleType:
     try:
         code = file.read_bytes()
     except OSError as error:

@@ -7,7 +7,7 @@ from allfold.price.cost.plan import duration
 
 NAMES = ("ring", "tree", "recursive_doubling")
 NETWORKS = ((3e-6, 12.5e9), (40e-6, 1.25e9), (0.5e-6, 200e9))  # α in seconds, bandwidth in bytes per second
-RANKS = (2, 3, 4, 7, 8, 17)
+RANKS = (2, 3, 8, 17)
 SIZES = (8, 10_000, 1_000_000, 10**9)
 
 
