@@ -72,6 +72,13 @@ def test_a_learner_takes_a_lesson(call: Call, tmp_path: Path) -> None:
     assert call("words")[1].count("\n") == 1 + len(FIRST.words)
 
 
+def test_the_example_of_the_help_is_real(call: Call) -> None:
+    example = call("--help")[1].split("  $ allfold learn\n")[1].split("  …\n")[0]
+    real = call()[1].splitlines()
+    for line in example.splitlines():
+        assert any(one.startswith(line[2:].rstrip("… ")) for one in real), line
+
+
 def test_the_folder_is_found_from_inside(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call("--folder", "course", "start", "1")
     call("start", "2", "--folder", "course")

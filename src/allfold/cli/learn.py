@@ -26,31 +26,25 @@ SUMMARY = """\
 A course on collective communication, in lessons of about ten minutes, for people who know Python. A lesson is a short text,
 predictions to commit to before anything is computed, and functions to write, to repair or to improve. They are checked by
 the prover for all numbers of ranks up to 17, and what is wrong is said with its line. The lessons lie in a folder of plain
-Python files, which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in."""
+Python files, which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in. Without a
+command, the lessons are listed, and how far you are."""
 
 _EPILOG = """\
-commands:
-  (none)            list the lessons, and how far you are
-  start [LESSON]    write the lesson's files into the folder, and print its text; files that are there are kept
-  check [LESSON]    judge your predictions and prove your code; --watch does it again whenever you save the file
-  hint [LESSON]     one more hint, chosen by what was wrong at the last check
-  solution [LESSON] one solution; --write puts it beside your file
-  reset [LESSON]    the file as it began; your own is kept under another name
-  words             the words introduced so far, with their meaning
-
 LESSON is a number or a name; without it, the first lesson that is started and not passed is meant, or the next one.
 Your file runs in a process of its own, with a limit of 20 s of processor time and 4 GiB of memory. It is stopped with
 everything that it started. That guards against mistakes; it is not a sandbox.
 
 files:
-  allfold-learn/progress.json                   what you predicted and solved
-  allfold-learn/01_four_numbers/lesson.md       the text, with pictures
-  allfold-learn/01_four_numbers/four_numbers.py your file
+  allfold-learn/progress.json                    what you predicted and solved
+  allfold-learn/01_four_numbers/lesson.md        the text, with pictures
+  allfold-learn/01_four_numbers/four_numbers.py  your file
 
 example:
   $ allfold learn
-  lesson  name             minutes  progress     what it is about
-  1       four_numbers          10  not started  Everybody has a number and wants the sum: everyone tells …
+  lesson  name          minutes  progress     what it is about
+  1       four_numbers       10  not started  Everybody has a number and wants the sum: everyone t …
+  2       ring               12  not started  Cut the data into pieces and let all ranks work all …
+  …
 
   $ allfold learn start             # then open allfold-learn/01_four_numbers/four_numbers.py
   $ allfold learn check --watch
@@ -362,10 +356,10 @@ def _reset(course: Course, arguments: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "start": (_start, "write the lesson's files and print its text"),
-    "check": (_check, "judge the predictions and prove the code"),
+    "start": (_start, "write the lesson's files into the folder and print its text; files that are there are kept"),
+    "check": (_check, "judge your predictions and prove your code; --watch does so whenever you save the file"),
     "hint": (_hint, "one more hint, chosen by what was wrong at the last check"),
-    "solution": (_solution, "one solution"),
+    "solution": (_solution, "one solution; --write puts it beside your file"),
     "reset": (_reset, "the file as it began; your own is kept under another name"),
     "words": (_words, "the words introduced so far, with their meaning"),
 }
