@@ -31,6 +31,7 @@ def _write(folder: Path, text: str) -> Path:
         ("import nowhere\n", "ModuleNotFoundError: No module named 'nowhere'", 1),
         ("import sys\nsys.exit('done')\n", "SystemExit: done", 2),
         ("PREDICTIONS = 7\n", "PREDICTIONS is 7", None),
+        ("x = 1\n\0\n", "null bytes", None),
     ],
 )
 def test_a_file_that_cannot_be_loaded(text: str, says: str, line: int | None, tmp_path: Path) -> None:
@@ -76,6 +77,21 @@ def test_a_function_that_does_not_work(text: str, says: str, line: int | None, t
     said, where = found["message"], found["line"]
     assert not found["passed"] and says in said and "\n" not in said, said
     assert line is None or (where is not None and line <= where <= line + 1), (said, where)
+
+
+@pytest.mark.parametrize(
+    "given", ["'seven'", "True", "float('nan')", "float('inf')", "10**400", "[14]", "{1: 2}", "1j"]
+)
+def test_a_prediction_that_is_no_number(given: str, tmp_path: Path) -> None:
+    text = f"PREDICTIONS = {{'steps': {given}}}\n"
+    found = judge_file(RING, _write(tmp_path, text))["predictions"][0]
+    assert found["because"] == "This is not a number." and "answer" not in found
+
+
+@pytest.mark.parametrize("given", ["14", "14.0", "2 * (8 - 1)", "__import__('fractions').Fraction(28, 2)"])
+def test_a_prediction_is_any_number(given: str, tmp_path: Path) -> None:
+    text = f"PREDICTIONS = {{'steps': {given}}}\n"
+    assert judge_file(RING, _write(tmp_path, text))["predictions"][0]["right"]
 
 
 def test_a_file_that_sleeps(tmp_path: Path) -> None:

@@ -318,6 +318,9 @@ def _hint(course: Course, arguments: argparse.Namespace) -> int:
     if lesson.name not in course.progress or not (course.of(lesson).wrong or course.of(lesson).solved):
         write_lines([f"First allfold learn check {lesson.number}: the hint depends on what is wrong."], arguments.color)
         return 1
+    if not course.of(lesson).wrong:
+        write_lines([f"Everything in lesson {lesson.number} is solved."], arguments.color)
+        return 0
     found = course.next_hint(lesson)
     if arguments.json:
         write_json(None if found is None else {"function": found[0].function, "hint": found[1], "more": found[2]})

@@ -80,7 +80,10 @@ class Course:
         kept = None
         if self.file(lesson).exists():
             kept = next(path for path in self._spare(lesson) if not path.exists())
-            self.file(lesson).rename(kept)
+            try:
+                self.file(lesson).rename(kept)
+            except OSError as error:
+                raise UsageError(f"{self.file(lesson)} cannot be renamed: {error.strerror}") from None
         self.progress.pop(lesson.name, None)
         self.start(lesson)
         return kept
@@ -110,10 +113,12 @@ class Course:
         return first
 
     def next_hint(self, lesson: Lesson) -> tuple[Exercise, str, int] | None:
-        """The next hint for the first exercise that is not solved, and how many more there are; None if there is none."""
+        """The next hint for the first exercise that is not solved, and how many more there are; None if there is none.
+
+        There must be an exercise that is not solved.
+        """
         now = self.progress.setdefault(lesson.name, Progress())
-        unsolved = [one for one in lesson.exercises if one.function not in now.solved] or list(lesson.exercises)
-        exercise = unsolved[0]
+        exercise = next(one for one in lesson.exercises if one.function not in now.solved)
         shown = now.hints.setdefault(exercise.function, [])
         left = [number for number in hints_for(exercise, now.wrong.get(exercise.function, "")) if number not in shown]
         if not left:
@@ -184,8 +189,15 @@ def open_course(folder: Path) -> Course:
 
 def _progress(given: dict[str, Any]) -> Progress:
     found = Progress(**given)
-    shapes = {"predicted": dict, "solved": list, "wrong": dict, "hints": dict, "passed": bool}
-    for name, shape in shapes.items():
-        if not isinstance(getattr(found, name), shape):
+    fits = {
+        "predicted": isinstance(found.predicted, dict)
+        and all(isinstance(one, bool) for one in found.predicted.values()),
+        "solved": isinstance(found.solved, list) and all(isinstance(one, str) for one in found.solved),
+        "wrong": isinstance(found.wrong, dict) and all(isinstance(one, str) for one in found.wrong.values()),
+        "hints": isinstance(found.hints, dict) and all(isinstance(one, list) for one in found.hints.values()),
+        "passed": isinstance(found.passed, bool),
+    }
+    for name, good in fits.items():
+        if not good:
             raise ValueError(f"{name} is {getattr(found, name)!r:.40}")
     return found

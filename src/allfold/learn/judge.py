@@ -156,9 +156,9 @@ def _verdict(file: Path, answer: bytes, status: int, printed: str, seconds: floa
     error = found["error"] or {"message": None, "line": None}
     return Verdict(
         file,
-        error["message"],
+        None if error["message"] is None else _readable(error["message"]),
         error["line"],
         tuple(Predicted(**one) for one in found["predictions"]),
-        tuple(Judged(**one) for one in found["exercises"]),
+        tuple(Judged(**{**one, "message": _readable(one["message"])}) for one in found["exercises"]),
         printed,
     )

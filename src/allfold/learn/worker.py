@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from math import isfinite
 from numbers import Real
 from pathlib import Path
 from traceback import extract_tb
@@ -39,6 +40,8 @@ def main() -> None:
         answer = judge_file(find_lesson(question["lesson"]), file, question["run"])
     except MemoryError as error:
         answer = _refusal(f"it needs more than {question['memory'] / 2**30:.0f} GiB of memory", _line_of(error, file))
+    except BaseException as error:  # an object of the file may raise wherever it is looked at
+        answer = _refusal(f"checking it raised {type(error).__name__}", _line_of(error, file))
     _send(answers, answer)
 
 
@@ -149,17 +152,26 @@ def _prediction(one: Prediction, given: object) -> dict[str, Any]:
     found: dict[str, Any] = {"name": one.name, "question": one.question, "given": None, "right": False}
     if given is None:
         return found
-    if isinstance(given, bool) or not isinstance(given, Real) or given != given:
+    number = _number(given)
+    if number is None:
         return {**found, "given": f"{given!r:.40}", "because": "This is not a number."}
     answer = compute(one.answer)
-    right = abs(float(given) - float(answer)) <= max(one.within * abs(float(answer)), 1e-9 * abs(float(answer)))
     return {
         **found,
-        "given": show(float(given)),
-        "right": right,
+        "given": show(number),
+        "right": abs(number - float(answer)) <= max(one.within, 1e-9) * abs(float(answer)),
         "answer": show(answer),
         "because": filled(one.because),
     }
+
+
+def _number(given: object) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, Real):
+        return None
+    try:
+        return float(given) if isfinite(given) else None
+    except OverflowError:
+        return None
 
 
 def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: bool) -> dict[str, Any]:
