@@ -36,6 +36,7 @@ COMMANDS = (
         "run",
         "tune",
         "bench",
+        "learn",
         "demo",
     ),
 )

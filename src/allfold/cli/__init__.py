@@ -34,6 +34,7 @@ _COMMANDS = {
     "tune": "measure which algorithm is fastest here at which size; calls that name none then use it",
     "bench": "how fast collectives are here, compared with gloo, Open MPI, MPICH and memcpy",
     "doctor": "what the ranks of a live run are doing, and who waits for whom",
+    "learn": "a course on collectives in short lessons, which checks your work",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
 
