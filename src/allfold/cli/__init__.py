@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(1_000_000, 20, 20)
     _prepare_streams()
     try:
         try:
