@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..collectives import suggest
 from ..errors import AllfoldError, UsageError
 
 _COMMANDS = {
@@ -134,6 +133,8 @@ def _dispatch(words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if not chosen.startswith("-") and chosen not in _COMMANDS:
+        from ..collectives import suggest  # with NumPy, which takes longer to load than all that --help needs
+
         raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, _COMMANDS)}")
     try:
         arguments = parser.parse_args(words)

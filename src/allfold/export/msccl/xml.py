@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 from xml.parsers import expat
-from xml.sax.saxutils import quoteattr
 
 from ...errors import UsageError
 
@@ -105,10 +104,13 @@ class Algorithm:
         return max(1, min(MOST_COUNT, PROTOCOLS[self.protocol][1] // chunk))
 
     def to_xml(self) -> str:
-        """The file. No XML declaration and no tabs: the runtime's parser accepts neither."""
+        """The file, for a name that `check_limits` accepts.
+
+        No XML declaration and no tabs: the runtime's parser accepts neither.
+        """
         word = next(word for word, ours in COLLECTIVES.items() if ours == self.collective)
         lines = [
-            f'<algo name={quoteattr(self.name)} proto="{self.protocol}" nchannels="{self.channels}" '
+            f'<algo name="{self.name}" proto="{self.protocol}" nchannels="{self.channels}" '
             f'nchunksperloop="{self.chunks_per_loop}" ngpus="{len(self.gpus)}" coll="{word}" '
             f'inplace="{int(self.in_place)}" outofplace="{int(self.out_of_place)}" '
             f'minBytes="{self.least_bytes}" maxBytes="{self.most_bytes}">'
