@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..collectives import suggest
 from ..errors import AllfoldError, UsageError
 
 _COMMANDS = {
@@ -63,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(1_000_000, 20, 20)
     _prepare_streams()
     try:
         try:
@@ -135,6 +134,8 @@ def _dispatch(words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if not chosen.startswith("-") and chosen not in _COMMANDS:
+        from ..collectives import suggest  # with NumPy, which takes longer to load than all that --help needs
+
         raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, _COMMANDS)}")
     try:
         arguments = parser.parse_args(words)
