@@ -18,7 +18,7 @@ struct Layout {
 int width(const int64_t* values, int64_t count) {
     uint64_t any = 0;
     for (int64_t i = 0; i < count; ++i) any |= static_cast<uint64_t>(values[i]);
-    return std::bit_width(any);
+    return static_cast<int>(std::bit_width(any));
 }
 
 template <typename Item>
@@ -68,7 +68,7 @@ Conflicts conflicts(const AccessList& accesses, const int64_t* when, const int64
     const int64_t rows = starts[ranks];
     std::vector<int32_t> rank(rows);
     for (int64_t r = 0; r < ranks; ++r) std::fill(rank.begin() + starts[r], rank.begin() + starts[r + 1], r);
-    const Layout layout{std::bit_width(static_cast<uint64_t>(rows)), width(when, rows),
+    const Layout layout{static_cast<int>(std::bit_width(static_cast<uint64_t>(rows))), width(when, rows),
                         width(accesses.place, accesses.size)};
     return layout.bits() <= 64 ? found<uint64_t>(accesses, when, rank, layout)
                                : found<Wide>(accesses, when, rank, layout);

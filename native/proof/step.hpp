@@ -28,7 +28,7 @@ struct StepFolds {
     Senseless wrong = Senseless::nothing;
     int64_t at = -1;
     bool elsewhere = false;  // a copy puts a piece of data into a chunk that may be shorter
-    std::vector<int64_t> target, starts, operands, move;
+    std::vector<int64_t> target{}, starts{}, operands{}, move{};
 };
 
 // `number` is higher than any in `written`; with the next one, it marks what this step writes.
