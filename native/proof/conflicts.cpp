@@ -18,7 +18,7 @@ struct Layout {
 int width(const int64_t* values, int64_t count) {
     uint64_t any = 0;
     for (int64_t i = 0; i < count; ++i) any |= static_cast<uint64_t>(values[i]);
-    return std::bit_width(any);
+    return static_cast<int>(std::bit_width(any));
 }
 
 template <typename Item>

@@ -61,7 +61,8 @@ std::vector<int64_t> order_as(const int64_t* key, int64_t count, int below, int 
 inline std::vector<int64_t> order(const int64_t* key, int64_t count) {
     uint64_t highest = 0;
     for (int64_t i = 0; i < count; ++i) highest |= static_cast<uint64_t>(key[i]);
-    const int below = std::bit_width(static_cast<uint64_t>(count)), bits = below + std::bit_width(highest);
+    const auto below = static_cast<int>(std::bit_width(static_cast<uint64_t>(count)));
+    const int bits = below + static_cast<int>(std::bit_width(highest));
     return bits <= 64 ? order_as<uint64_t>(key, count, below, bits) : order_as<Wide>(key, count, below, bits);
 }
 
