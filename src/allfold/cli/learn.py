@@ -6,10 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from ..errors import UsageError
@@ -246,7 +248,8 @@ def _version(course: Course, lesson: Lesson) -> tuple[int, int] | None:
 
 
 def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int:
-    verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
+    with Console(stderr=True).status("checking") if sys.stderr.isatty() else nullcontext():
+        verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
     first = course.record(lesson, verdict)
     if arguments.json:
         write_json({"lesson": lesson.number, "passed": verdict.passed, **asdict(verdict), "file": str(verdict.file)})

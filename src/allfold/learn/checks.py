@@ -137,12 +137,16 @@ def _within(algorithm: Algorithm) -> Algorithm:
 
     @wraps(algorithm.function)
     def limited(*arguments: Any, **parameters: Any) -> Steps:
+        title = f"{algorithm.name}(ranks={arguments[0]})"
+        steps = algorithm.function(*arguments, **parameters)
+        if not isinstance(steps, Iterable):
+            raise ScheduleError(f"{title} returns {steps!r:.40} and no steps: an algorithm needs a yield")
         made = 0
-        for number, step in enumerate(algorithm.function(*arguments, **parameters)):
-            moves = list(step) if isinstance(step, Iterable) else step  # what is no list is refused when it is built
+        for number, step in enumerate(steps):
+            # What is no list of moves is refused when the schedule is built.
+            moves = step if isinstance(step, Move) or not isinstance(step, Iterable) else list(step)
             made += sum(move.moves if isinstance(move, Move) else 1 for move in moves) if isinstance(moves, list) else 1
             if made > MOST_MOVES or number > MOST_MOVES:
-                title = f"{algorithm.name}(ranks={arguments[0]})"
                 raise ScheduleError(f"{title} makes more than {MOST_MOVES:,} moves or steps; does its loop end?")
             yield moves
 
