@@ -23,8 +23,9 @@ from .lesson import Exercise, Goal, Lesson
 
 LEARNERS = "learner_"
 """How the names of the learner's modules begin; nothing else is called so."""
-PATIENCE = 1.5
-"""Seconds that a rank waits for others. Between threads of one process, everything else takes milliseconds."""
+PATIENCE = 3.0
+"""Seconds that a rank waits for others. Between threads of one process, everything else takes
+milliseconds, unless the machine is very busy."""
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
 
 _MEASURES: dict[str, tuple[Callable[[Proof], int | Fraction], str]] = {

@@ -35,9 +35,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != question["parent"]:
         os._exit(1)
-    _limit(file, question["seconds"], question["memory"], answers)
+    lesson = find_lesson(question["lesson"])
+    _limit(file, question["seconds"], question["wall"], question["memory"], answers)
     try:
-        answer = judge_file(find_lesson(question["lesson"]), file, question["run"])
+        answer = judge_file(lesson, file, question["run"])
     except MemoryError as error:
         answer = _refusal(f"it needs more than {question['memory'] / 2**30:.0f} GiB of memory", _line_of(error, file))
     except BaseException as error:  # an object of the file may raise wherever it is looked at
@@ -57,20 +58,20 @@ def _send(answers: int, answer: dict[str, Any]) -> None:
     os._exit(0)  # does not wait for threads and exit handlers of the file
 
 
-def _limit(file: Path, seconds: float, memory: int, answers: int) -> None:
+def _limit(file: Path, seconds: float, wall: float, memory: int, answers: int) -> None:
     """The signals find out where the code is; it cannot catch them, because the process ends here."""
 
     def out_of_time(number: int, frame: FrameType | None) -> None:
         # This thread first; where ranks are threads, it is one of the others.
         lines = (_line_below(one, file) for one in (frame, *sys._current_frames().values()))
         line = next(filter(None, lines), None)
-        used = f"{seconds:g} s of processor time" if number == signal.SIGPROF else f"{4 * seconds:g} s"
+        used = f"{seconds:g} s of processor time" if number == signal.SIGPROF else f"{wall:g} s"
         _send(answers, _refusal(f"it was stopped after {used}; does every loop end?", line))
 
     signal.signal(signal.SIGPROF, out_of_time)
     signal.signal(signal.SIGALRM, out_of_time)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 4 * seconds)  # others may need the machine too
+    signal.setitimer(signal.ITIMER_REAL, wall)
     # Not the address space: the ranks' shared memory reserves much of it and uses little.
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
