@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_a_solved_lesson_is_run_on_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "function", "first"),
     [
-        ("ring", "ring", ["ring (yours)", "naive", "driver", "ring"]),
+        ("ring", "ring", ["ring (yours)", "ring"]),
         ("messages", "ring_all_reduce", ["yours, by hand", 'algorithm="ring"']),
     ],
 )
@@ -43,7 +44,8 @@ def test_it_is_timed_beside_others(name: str, function: str, first: list[str], t
     lesson = find_lesson(name)
     file = tmp_path / f"{name}.py"
     file.write_text(solved_file(lesson), encoding="utf-8")
-    (exercise,) = (one for one in lesson.exercises if one.function == function)
+    (whole,) = (one for one in lesson.exercises if one.function == function)
+    exercise = replace(whole, beside=whole.beside[-1:])  # one is enough to see that it works
     assert _first_column(run_between_processes(lesson, exercise, getattr(load(file), function))) == first
 
 
