@@ -13,6 +13,7 @@ from allfold.learn.lesson import find_lesson
 from allfold.learn.worker import judge_file
 
 RING = find_lesson("ring")
+STUBBORN = "while True:\n    try:\n        while True:\n            x = 1\n    except:\n        pass\n"
 HEAD = "from allfold import copy, reduce\n\n\ndef ring(ranks):\n"
 
 
@@ -43,11 +44,11 @@ def test_a_file_that_cannot_be_loaded(text: str, says: str, line: int | None, tm
     ("text", "says", "line"),
     [
         ("import os\nos._exit(7)\n", "ended the process that ran it (exit status 7)", None),
-        ("while True:\n    try:\n        while True:\n            x = 1\n    except:\n        pass\n", "stopped after 0.3 s of processor time", 3),
+        (STUBBORN, "stopped after 0.3 s of processor time", 3),
         ("x = 1\nx = bytearray(2**31)\n", "needs more than 1 GiB of memory", 2),
         (HEAD + "    while True:\n        pass\n    yield\n", "stopped after 0.3 s", 5),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_does_not_end(text: str, says: str, line: int | None, tmp_path: Path) -> None:
     start = time.monotonic()
     found = judge(RING, _write(tmp_path, text), seconds=0.3, memory=2**30)
