@@ -74,7 +74,7 @@ def judge(
     wall: float = WALL,
     memory: int = MEMORY,
 ) -> Verdict:
-    """With `run`, what is solved is also run between real processes, where the lesson has something to show by it."""
+    """With `run`, a lesson that is solved is also run between real processes, where it has something to show by it."""
     file = file.absolute()
     with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as printed:
         reading, writing = os.pipe()

@@ -94,11 +94,11 @@ def judge_file(lesson: Lesson, file: Path, run: bool = False) -> dict[str, Any]:
         predictions = _predictions(module, lesson)
     except Wrong as error:
         return _refusal(str(error), error.line)
-    return {
-        "error": None,
-        "predictions": predictions,
-        "exercises": [_exercise(lesson, number, module, file, run) for number in range(len(lesson.exercises))],
-    }
+    exercises = [_exercise(lesson, one, module, file) for one in lesson.exercises]
+    if run and all("answer" in one for one in predictions) and all(one["passed"] for one in exercises):
+        for found, one in zip(exercises, lesson.exercises, strict=True):
+            found["run"] = _run(lesson, one, getattr(module, one.function))
+    return {"error": None, "predictions": predictions, "exercises": exercises}
 
 
 def load(file: Path) -> ModuleType:
@@ -175,8 +175,7 @@ def _number(given: object) -> float | None:
         return None
 
 
-def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: bool) -> dict[str, Any]:
-    exercise = lesson.exercises[number]
+def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"function": exercise.function, "passed": False, "line": None}
     function: Callable[..., Any] | None = getattr(module, exercise.function, None)
     code = getattr(function, "__code__", None)
@@ -193,7 +192,7 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: 
         return {**found, "message": _sentence(error), "line": error.line or _line_of(error, file) or begins}
     except BaseException as error:
         return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
-    return {**found, "passed": True, "message": facts, "run": _run(lesson, exercise, function) if run else None}
+    return {**found, "passed": True, "message": facts}
 
 
 def _run(lesson: Lesson, exercise: Exercise, function: Callable[..., Any]) -> tuple[str, list[list[str]]] | None:
