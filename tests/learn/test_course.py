@@ -128,7 +128,7 @@ def test_watching_checks_again_and_ends_cleanly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "allfold", "learn"]
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"}
     options = {"cwd": tmp_path, "env": environment, "text": True, "encoding": "utf-8"}
-    subprocess.run([*command, "start", "1"], **options, check=True, capture_output=True)
+    assert main(("learn", "--folder", str(tmp_path / "allfold-learn"), "start", "1")) == 0
     file = tmp_path / "allfold-learn/01_four_numbers/four_numbers.py"
     watch = subprocess.Popen(
         [*command, "check", "--watch"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from allfold.learn.lesson import find_lesson
 from allfold.learn.worker import judge_file
 
 RING = find_lesson("ring")
+STUBBORN = "while True:\n    try:\n        while True:\n            x = 1\n    except:\n        pass\n"
 HEAD = "from allfold import copy, reduce\n\n\ndef ring(ranks):\n"
 
 
@@ -44,16 +44,15 @@ def test_a_file_that_cannot_be_loaded(text: str, says: str, line: int | None, tm
     ("text", "says", "line"),
     [
         ("import os\nos._exit(7)\n", "ended the process that ran it (exit status 7)", None),
-        ("while True:\n    pass\n", "stopped after 0.3 s of processor time", 1),
-        ("while True:\n    try:\n        while True:\n            x = 1\n    except:\n        pass\n", "stopped", 3),
+        (STUBBORN, "stopped after 0.3 s of processor time", 3),
         ("x = 1\nx = bytearray(2**31)\n", "needs more than 1 GiB of memory", 2),
         (HEAD + "    while True:\n        pass\n    yield\n", "stopped after 0.3 s", 5),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_does_not_end(text: str, says: str, line: int | None, tmp_path: Path) -> None:
     start = time.monotonic()
     found = judge(RING, _write(tmp_path, text), seconds=0.3, memory=2**30)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
     assert not found.passed and found.error is not None and says in found.error
     assert line is None or (found.line is not None and line <= found.line <= line + 1)
 
@@ -69,7 +68,8 @@ def test_a_file_that_does_not_end(text: str, says: str, line: int | None, tmp_pa
         (HEAD + "    return 1 / 0\n    yield\n", "ZeroDivisionError", 5),
         (HEAD + "    yield 7\n", "step 0 is 7", None),
         (HEAD + "    yield [reduce(0, 0, 1), 'garbage']\n", "garbage", None),
-        ("def ring(ranks):\n    return None\n", "", None),
+        (HEAD + "    yield reduce(0, 0, 1)\n", "yield a list of moves", None),
+        ("def ring(ranks):\n    return None\n", "returns None and no steps: an algorithm needs a yield", 1),
     ],
 )
 def test_a_function_that_does_not_work(text: str, says: str, line: int | None, tmp_path: Path) -> None:
@@ -95,16 +95,8 @@ def test_a_prediction_is_any_number(given: str, tmp_path: Path) -> None:
 
 
 def test_a_file_that_sleeps(tmp_path: Path) -> None:
-    found = judge(RING, _write(tmp_path, "import time\ntime.sleep(1000)\n"), seconds=0.3)
-    assert (found.error, found.line) == ("it was stopped after 1.2 s; does every loop end?", 2)
-
-
-def test_it_may_import_torch(tmp_path: Path) -> None:
-    found = judge(RING, _write(tmp_path, "import torch\n" + solved_file(RING)))
-    if find_spec("torch") is None:
-        assert found.error is not None and "torch" in found.error and found.line == 1
-    else:
-        assert found.passed, found
+    found = judge(RING, _write(tmp_path, "import time\ntime.sleep(1000)\n"), wall=2.0)
+    assert (found.error, found.line) == ("it was stopped after 2 s; does every loop end?", 2)
 
 
 def test_what_it_prints_imports_and_starts(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,10 +21,11 @@ def _first_column(seen: tuple[str, list[list[str]]] | None) -> list[str]:
 
 
 def test_a_solved_lesson_is_run_on_two_hosts(tmp_path: Path) -> None:
-    """In the process of its own: its limits leave room for the shared memory of ranks."""
+    """In the process of its own: its limits leave room for torch, which the file may import, and for the ranks' memory."""
     lesson = find_lesson("training")
     file = tmp_path / "training.py"
-    file.write_text(solved_file(lesson), encoding="utf-8")
+    head = "import torch\n" if find_spec("torch") else ""
+    file.write_text(head + solved_file(lesson), encoding="utf-8")
     found = judge(lesson, file, run=True)
     assert found.passed, found
     (seen,) = (one.run for one in found.exercises if one.run is not None)
@@ -33,7 +36,7 @@ def test_a_solved_lesson_is_run_on_two_hosts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "function", "first"),
     [
-        ("ring", "ring", ["ring (yours)", "naive", "driver", "ring"]),
+        ("ring", "ring", ["ring (yours)", "ring"]),
         ("messages", "ring_all_reduce", ["yours, by hand", 'algorithm="ring"']),
     ],
 )
@@ -41,7 +44,8 @@ def test_it_is_timed_beside_others(name: str, function: str, first: list[str], t
     lesson = find_lesson(name)
     file = tmp_path / f"{name}.py"
     file.write_text(solved_file(lesson), encoding="utf-8")
-    (exercise,) = (one for one in lesson.exercises if one.function == function)
+    (whole,) = (one for one in lesson.exercises if one.function == function)
+    exercise = replace(whole, beside=whole.beside[-1:])  # one is enough to see that it works
     assert _first_column(run_between_processes(lesson, exercise, getattr(load(file), function))) == first
 
 

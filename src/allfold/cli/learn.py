@@ -6,10 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from ..errors import UsageError
@@ -24,9 +26,9 @@ from .terminal import add_color, add_json, width, write_json, write_lines, write
 
 SUMMARY = """\
 A course on collective communication, in lessons of about ten minutes, for people who know Python. A lesson is a short text,
-predictions to commit to before anything is computed, and functions to write, to repair or to improve. They are checked by
-the prover for all numbers of ranks up to 17, and what is wrong is said with its line. The lessons lie in a folder of plain
-Python files, which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in. Without a
+predictions to commit to before anything is computed, and functions to write, to repair or to improve. Algorithms are proved
+for all numbers of ranks up to 17, and what is wrong is said with its line. The lessons lie in a folder of plain Python files,
+which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in. Without a
 command, the lessons are listed, and how far you are."""
 
 _EPILOG = """\
@@ -246,7 +248,8 @@ def _version(course: Course, lesson: Lesson) -> tuple[int, int] | None:
 
 
 def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int:
-    verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
+    with Console(stderr=True).status("checking") if sys.stderr.isatty() else nullcontext():
+        verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
     first = course.record(lesson, verdict)
     if arguments.json:
         write_json({"lesson": lesson.number, "passed": verdict.passed, **asdict(verdict), "file": str(verdict.file)})

@@ -23,8 +23,9 @@ from .lesson import Exercise, Goal, Lesson
 
 LEARNERS = "learner_"
 """How the names of the learner's modules begin; nothing else is called so."""
-PATIENCE = 1.5
-"""Seconds that a rank waits for others. Between threads of one process, everything else takes milliseconds."""
+PATIENCE = 3.0
+"""Seconds that a rank waits for others. Between threads of one process, everything else takes
+milliseconds, unless the machine is very busy."""
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
 
 _MEASURES: dict[str, tuple[Callable[[Proof], int | Fraction], str]] = {
@@ -137,12 +138,16 @@ def _within(algorithm: Algorithm) -> Algorithm:
 
     @wraps(algorithm.function)
     def limited(*arguments: Any, **parameters: Any) -> Steps:
+        title = f"{algorithm.name}(ranks={arguments[0]})"
+        steps = algorithm.function(*arguments, **parameters)
+        if not isinstance(steps, Iterable):
+            raise ScheduleError(f"{title} returns {steps!r:.40} and no steps: an algorithm needs a yield")
         made = 0
-        for number, step in enumerate(algorithm.function(*arguments, **parameters)):
-            moves = list(step) if isinstance(step, Iterable) else step  # what is no list is refused when it is built
+        for number, step in enumerate(steps):
+            # What is no list of moves is refused when the schedule is built.
+            moves = step if isinstance(step, Move) or not isinstance(step, Iterable) else list(step)
             made += sum(move.moves if isinstance(move, Move) else 1 for move in moves) if isinstance(moves, list) else 1
             if made > MOST_MOVES or number > MOST_MOVES:
-                title = f"{algorithm.name}(ranks={arguments[0]})"
                 raise ScheduleError(f"{title} makes more than {MOST_MOVES:,} moves or steps; does its loop end?")
             yield moves
 

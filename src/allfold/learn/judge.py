@@ -22,7 +22,9 @@ from typing import Any
 from .lesson import Lesson
 
 SECONDS = 20.0
-"""Of processor time; four times as much in all, because others may need the machine too."""
+"""Of processor time."""
+WALL = 80.0
+"""Seconds in all: others may need the machine too."""
 MEMORY = 4 * 2**30  # bytes of its own; shared memory is not counted
 _MOST_PRINTED = 2_000  # characters of what the file prints that are shown
 
@@ -64,8 +66,15 @@ class Verdict:
         return self.error is None and committed and all(one.passed for one in self.exercises)
 
 
-def judge(lesson: Lesson, file: Path, run: bool = False, seconds: float = SECONDS, memory: int = MEMORY) -> Verdict:
-    """With `run`, what is solved is also run between real processes, where the lesson has something to show by it."""
+def judge(
+    lesson: Lesson,
+    file: Path,
+    run: bool = False,
+    seconds: float = SECONDS,
+    wall: float = WALL,
+    memory: int = MEMORY,
+) -> Verdict:
+    """With `run`, a lesson that is solved is also run between real processes, where it has something to show by it."""
     file = file.absolute()
     with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as printed:
         reading, writing = os.pipe()
@@ -74,6 +83,7 @@ def judge(lesson: Lesson, file: Path, run: bool = False, seconds: float = SECOND
                 "lesson": lesson.name,
                 "file": str(file),
                 "seconds": seconds,
+                "wall": wall,
                 "memory": memory,
                 "run": run,
                 "answers": writing,
@@ -95,7 +105,7 @@ def judge(lesson: Lesson, file: Path, run: bool = False, seconds: float = SECOND
             os.close(writing)
             writing = -1
             try:
-                answer = _receive(reading, 4 * seconds + _START)
+                answer = _receive(reading, wall + _START)
             finally:
                 _end(process)
         finally:
@@ -104,7 +114,7 @@ def judge(lesson: Lesson, file: Path, run: bool = False, seconds: float = SECOND
                 os.close(writing)
         printed.seek(0)
         text = _readable(printed.read(4 * _MOST_PRINTED).decode("utf-8", errors="replace"))
-    return _verdict(file, answer, process.returncode, text, seconds)
+    return _verdict(file, answer, process.returncode, text, wall)
 
 
 _START = 60.0  # seconds to load the interpreter and the modules, even on a busy machine
@@ -144,14 +154,14 @@ def _readable(text: str) -> str:
     return clean if len(clean) <= _MOST_PRINTED else clean[:_MOST_PRINTED] + " …"
 
 
-def _verdict(file: Path, answer: bytes, status: int, printed: str, seconds: float) -> Verdict:
+def _verdict(file: Path, answer: bytes, status: int, printed: str, wall: float) -> Verdict:
     try:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         message = f"it ended the process that ran it ({how})"
         if status == -signal.SIGKILL:
-            message = f"it was stopped after {4 * seconds:g} s; does every loop end?"
+            message = f"it was stopped after {wall:g} s; does every loop end?"
         return Verdict(file, message, None, (), (), printed)
     error = found["error"] or {"message": None, "line": None}
     return Verdict(

@@ -35,9 +35,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != question["parent"]:
         os._exit(1)
-    _limit(file, question["seconds"], question["memory"], answers)
+    lesson = find_lesson(question["lesson"])
+    _limit(file, question["seconds"], question["wall"], question["memory"], answers)
     try:
-        answer = judge_file(find_lesson(question["lesson"]), file, question["run"])
+        answer = judge_file(lesson, file, question["run"])
     except MemoryError as error:
         answer = _refusal(f"it needs more than {question['memory'] / 2**30:.0f} GiB of memory", _line_of(error, file))
     except BaseException as error:  # an object of the file may raise wherever it is looked at
@@ -57,20 +58,20 @@ def _send(answers: int, answer: dict[str, Any]) -> None:
     os._exit(0)  # does not wait for threads and exit handlers of the file
 
 
-def _limit(file: Path, seconds: float, memory: int, answers: int) -> None:
+def _limit(file: Path, seconds: float, wall: float, memory: int, answers: int) -> None:
     """The signals find out where the code is; it cannot catch them, because the process ends here."""
 
     def out_of_time(number: int, frame: FrameType | None) -> None:
         # This thread first; where ranks are threads, it is one of the others.
         lines = (_line_below(one, file) for one in (frame, *sys._current_frames().values()))
         line = next(filter(None, lines), None)
-        used = f"{seconds:g} s of processor time" if number == signal.SIGPROF else f"{4 * seconds:g} s"
+        used = f"{seconds:g} s of processor time" if number == signal.SIGPROF else f"{wall:g} s"
         _send(answers, _refusal(f"it was stopped after {used}; does every loop end?", line))
 
     signal.signal(signal.SIGPROF, out_of_time)
     signal.signal(signal.SIGALRM, out_of_time)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 4 * seconds)  # others may need the machine too
+    signal.setitimer(signal.ITIMER_REAL, wall)
     # Not the address space: the ranks' shared memory reserves much of it and uses little.
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -93,11 +94,11 @@ def judge_file(lesson: Lesson, file: Path, run: bool = False) -> dict[str, Any]:
         predictions = _predictions(module, lesson)
     except Wrong as error:
         return _refusal(str(error), error.line)
-    return {
-        "error": None,
-        "predictions": predictions,
-        "exercises": [_exercise(lesson, number, module, file, run) for number in range(len(lesson.exercises))],
-    }
+    exercises = [_exercise(lesson, one, module, file) for one in lesson.exercises]
+    if run and all("answer" in one for one in predictions) and all(one["passed"] for one in exercises):
+        for found, one in zip(exercises, lesson.exercises, strict=True):
+            found["run"] = _run(lesson, one, getattr(module, one.function))
+    return {"error": None, "predictions": predictions, "exercises": exercises}
 
 
 def load(file: Path) -> ModuleType:
@@ -174,8 +175,7 @@ def _number(given: object) -> float | None:
         return None
 
 
-def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: bool) -> dict[str, Any]:
-    exercise = lesson.exercises[number]
+def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"function": exercise.function, "passed": False, "line": None}
     function: Callable[..., Any] | None = getattr(module, exercise.function, None)
     code = getattr(function, "__code__", None)
@@ -192,7 +192,7 @@ def _exercise(lesson: Lesson, number: int, module: ModuleType, file: Path, run: 
         return {**found, "message": _sentence(error), "line": error.line or _line_of(error, file) or begins}
     except BaseException as error:
         return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
-    return {**found, "passed": True, "message": facts, "run": _run(lesson, exercise, function) if run else None}
+    return {**found, "passed": True, "message": facts}
 
 
 def _run(lesson: Lesson, exercise: Exercise, function: Callable[..., Any]) -> tuple[str, list[list[str]]] | None:
