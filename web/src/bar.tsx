@@ -36,7 +36,9 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
       ) : (
         <Scrubber steps={steps} step={step} />
       )}
-      <output class="where">{racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step - 1}`}</output>
+      <output class="where">
+        {racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step} of ${steps}`}
+      </output>
       <label class="speed">
         <span class="unseen">Speed</span>
         <select value={String(speed.value)} onChange={(event) => (speed.value = Number(event.currentTarget.value))}>

@@ -32,7 +32,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
       {plays.value === "steps" && (
         <section>
           <h3>
-            {step === 0 ? "At the start" : `Step ${step - 1}`}
+            {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
           <ul class="moves">

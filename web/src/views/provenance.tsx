@@ -30,7 +30,7 @@ export function Provenance(props: { replay: Replay; done: number }): JSX.Element
             <span>rank {one.rank}</span>
             <span class="path" title={one.path.map(sentence).join("; ")}>
               {one.path.length
-                ? one.path.map((move: Move) => `${word(move)} in step ${move.step}`).join(", then ")
+                ? one.path.map((move: Move) => `${word(move)} in step ${move.step + 1}`).join(", then ")
                 : "was here from the start"}
             </span>
           </li>
