@@ -7,8 +7,9 @@ P − 1 steps each:
     share-only:   every rank sends on the finished chunks.
 
 Three mistakes are common. First, the peer is always (rank + 1) % P and does not depend on the step: rank + step would be
-the rank itself in the first step. Second, each message is one chunk of S/P, not the whole buffer: whole buffers would carry P times
-as much, and would add the same numbers twice. Third, it ends after 2(P − 1) steps, when every rank has everything.
+the rank itself in the first step. Second, each message is one chunk of S/P, not the whole buffer: whole buffers would
+carry P times as much, and would add the same numbers twice. Third, it ends after 2(P − 1) steps, when every rank has
+everything.
 """
 
 import argparse

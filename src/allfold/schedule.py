@@ -393,9 +393,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
     chunk, source, destination, into = wrong[1:5]
     word = describe(wrong.reduces, *(repr(one) for one in (chunk, source, destination, into)))  # type: ignore[arg-type]
-    message = (
-        f"{title}: step {number + 1} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
-    )
+    message = f"{title}: step {number + 1} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
     raise ScheduleError(message, step=number, site=wrong.where)
 
 

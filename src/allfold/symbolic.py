@@ -217,9 +217,9 @@ class State:
         site, piece = self.schedule.where(move), datum % self.schedule.chunks
         of = "slices" if self.promise.sliced else "a buffer"
         message = (
-            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} puts {self.name_of(datum)} into chunk {chunk} "
-            f"of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk {chunk} "
-            f"none ({site}); a scratch chunk holds any length"
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} puts {self.name_of(datum)} into chunk "
+            f"{chunk} of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk "
+            f"{chunk} none ({site}); a scratch chunk holds any length"
         )
         return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
@@ -256,9 +256,8 @@ class State:
             doubled = [r for r, n in sorted(seen.items()) if n == times]
             faults.append(f"has {name_ranks(doubled)} {'twice' if times == 2 else f'{times} times'}")
         site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: after step {self.step + 1}, rank {rank} chunk {chunk} {' and '.join(faults)} ({site})"
-        )
+        where = f"after step {self.step + 1}, rank {rank} chunk {chunk}"
+        message = f"{self.schedule.title}: {where} {' and '.join(faults)} ({site})"
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def name_of(self, datum: int) -> str:

@@ -110,6 +110,7 @@ test("a click on a cell shows how its content has come together", async ({ page 
   await page.locator('[data-cell="2 4"]').click();
   await expect(page.locator(".provenance li")).toHaveCount(8);
   await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds chunk 4");
+  await expect(page.locator(".provenance")).toContainText("came via 5 → 6 → 7 → 0 → 1 → 2");
   await page.keyboard.press("Escape");
   await expect(page.locator(".provenance")).toHaveCount(0);
 });
@@ -167,6 +168,33 @@ test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures
   await expect(page.locator("#view-holds svg.picture")).toBeVisible();
   const [needed, there] = await wide();
   await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
+});
+
+test("the grid shows numbers that add up, or contributions if one prefers", async ({ page }) => {
+  await page.goto(address);
+  await expect(page.locator(".amount")).toHaveCount(64);
+  const column = await page.locator('[data-cell$=" 3"] .amount').allInnerTexts();
+  await page.keyboard.press("End");
+  const sum = column.map(Number).reduce((all, one) => all + one, 0);
+  for (const cell of await page.locator('[data-cell$=" 3"] .amount').allInnerTexts()) expect(Number(cell)).toBe(sum);
+  await expect(page.locator('[data-cell="0 3"] title')).toHaveText(`${column.join(" + ")} = ${sum}`);
+  await page.getByRole("button", { name: "show contributions" }).click();
+  await expect(page.locator(".amount")).toHaveCount(0);
+  await expect(page.locator(".mark").first()).toBeVisible();
+});
+
+test("it opens with what is going on; every step has its sentence, and phases are named on the scrubber", async ({
+  page,
+}) => {
+  await page.goto(address);
+  await expect(page.locator(".opening")).toContainText(
+    "Every rank has a list of numbers, and every rank wants the sum",
+  );
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".opening")).toHaveText("Every rank passes a chunk to the right, where it is added.");
+  await page.locator(".phases").getByRole("button", { name: "hand out" }).click();
+  await expect(page.locator(".where")).toHaveText("step 8 of 14");
+  await expect(page.locator(".sentence")).toHaveText("hand out: Every rank passes a finished chunk on to the right.");
 });
 
 for (const width of [390, 1024, 1440]) {

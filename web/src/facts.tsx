@@ -7,7 +7,7 @@ import { plays } from "./player";
 import { nameRanks } from "./replay";
 import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
-import { verdictOf } from "./story";
+import { phaseAt, verdictOf } from "./story";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -15,6 +15,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const { right, all } = replay.progress(replay.at(step));
   const moves = replay.moves(step - 1).length;
+  const now = phaseAt(entry, step);
   return (
     <aside class="facts">
       {pinned.value && (
@@ -35,6 +36,12 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
             {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
+          {now && (
+            <p class="sentence">
+              {entry.phases.length > 1 && <b>{now.phase.name}: </b>}
+              {now.sentence}
+            </p>
+          )}
           <ul class="moves">
             {stepLines(replay, step).map((line) => (
               <li key={line}>{line}</li>
