@@ -170,13 +170,24 @@ test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures
   await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
 });
 
+test("the shape of the algorithm stands beside the grid, and its arrows move with it", async ({ page }) => {
+  await page.goto(address);
+  const shape = page.locator("svg[data-name=shape]");
+  await expect(shape.locator("circle.rank")).toHaveCount(8);
+  await expect(shape.locator(".arc")).toHaveCount(0);
+  await page.keyboard.press("ArrowRight");
+  await expect(shape.locator(".arc.reduce")).toHaveCount(8);
+  await page.keyboard.press("End");
+  await expect(shape.locator(".arc.copy")).toHaveCount(8);
+});
+
 test("the grid shows numbers that add up, or contributions if one prefers", async ({ page }) => {
   await page.goto(address);
   await expect(page.locator(".amount")).toHaveCount(64);
-  const column = await page.locator('[data-cell$=" 3"] .amount').allInnerTexts();
+  const column = await page.locator('[data-cell$=" 3"] .amount').allTextContents();
   await page.keyboard.press("End");
   const sum = column.map(Number).reduce((all, one) => all + one, 0);
-  for (const cell of await page.locator('[data-cell$=" 3"] .amount').allInnerTexts()) expect(Number(cell)).toBe(sum);
+  for (const cell of await page.locator('[data-cell$=" 3"] .amount').allTextContents()) expect(Number(cell)).toBe(sum);
   await expect(page.locator('[data-cell="0 3"] title')).toHaveText(`${column.join(" + ")} = ${sum}`);
   await page.getByRole("button", { name: "show contributions" }).click();
   await expect(page.locator(".amount")).toHaveCount(0);

@@ -8,6 +8,7 @@ import { nameRanks } from "./replay";
 import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
 import { phaseAt, verdictOf } from "./story";
+import { Sending } from "./views/sending";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -36,6 +37,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
             {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
+          <Sending entry={entry} step={step} />
           {now && (
             <p class="sentence">
               {entry.phases.length > 1 && <b>{now.phase.name}: </b>}
