@@ -29,7 +29,9 @@ EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorit
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = "hosts:ranks_per_host=2"
 
-ALWAYS = {"key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "counts", "bounds"}
+ALWAYS = {
+    "key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "phases", "counts", "bounds",
+}  # fmt: skip
 PRICED = {"topology", "timeline", "modelled", "links", "pairs", "bottleneck"}
 
 WRONG = """\
