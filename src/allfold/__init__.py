@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .find.found import Found
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
-    from .registry import algorithm, algorithms, register, schedule
+    from .registry import Phase, algorithm, algorithms, register, schedule
     from .schedule import Move, Schedule, copy, load, reduce
     from .verify import Proof, verify
     from .version import __version__
@@ -39,6 +39,7 @@ __all__ = [
     "MismatchError",
     "Move",
     "Op",
+    "Phase",
     "Proof",
     "RankFailed",
     "RankLost",
@@ -84,7 +85,7 @@ _HOMES = {
     "find.found": ("Found",),
     "launch.spawn": ("init", "spawn", "start"),
     "ops": ("Op", "op"),
-    "registry": ("algorithm", "algorithms", "register", "schedule"),
+    "registry": ("Phase", "algorithm", "algorithms", "register", "schedule"),
     "schedule": ("Move", "Schedule", "copy", "load", "reduce"),
     "verify": ("Proof", "verify"),
     "version": ("__version__",),

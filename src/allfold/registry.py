@@ -19,6 +19,18 @@ Generator = TypeVar("Generator", bound=Callable[..., Steps])
 Formula = Callable[[int], int | Fraction | None]
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A part of an algorithm: what it is called, what happens in each of its steps, and how many steps it has.
+
+    `steps` is a function of the number of ranks, or None for all that are left.
+    """
+
+    name: str
+    sentence: str
+    steps: Formula | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Algorithm:
     """A generator function, how many chunks it divides the buffer into, and the cost it declares."""
@@ -30,6 +42,7 @@ class Algorithm:
     steps: Formula | None = None
     port: Formula | None = None
     patterns: Callable[..., Patterns | None] | None = None
+    phases: tuple[Phase, ...] = ()
     made: Schedule | None = None
     """The schedule itself, where there is nothing to generate: one that was found, or read from a file."""
 
@@ -67,6 +80,7 @@ def algorithm(
     steps: Formula | None = None,
     port: Formula | None = None,
     patterns: Callable[..., Patterns | None] | None = None,
+    phases: Iterable[Phase] = (),
 ) -> Callable[[Generator], Generator]:
     """Register a generator function of the number of ranks (and the root, where there is one) as an algorithm.
 
@@ -76,8 +90,13 @@ def algorithm(
 
     Its cost can be counted from its schedule. Declared here, it is known for any number of ranks: `steps` and `port`
     (the bytes through its busiest port, as a multiple of S) are functions of the number of ranks; `patterns` takes what
-    the generator takes. They are called for two or more ranks, and return None where they do not know.
+    the generator takes. They are called for two or more ranks, and return None where they do not know. `phases` are
+    what pictures call its parts; without them, they follow from the schedule.
     """
+    named = tuple(phases)
+    for phase in named:
+        if not isinstance(phase, Phase):
+            raise UsageError(f"phases are made by Phase(name, sentence, steps), not {phase!r}")
     find_collective(collective)
     for what, formula in (("steps", steps), ("port", port), ("patterns", patterns)):
         if formula is not None and not callable(formula):
@@ -96,7 +115,7 @@ def algorithm(
             setattr(function, _REGISTERED_AS, marks)
         except AttributeError:
             raise UsageError(f"@algorithm goes before a function of a module or a notebook, not {function!r}") from None
-        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns)
+        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns, named)
         if known is not None:
             for stale in on_replacement:
                 stale()

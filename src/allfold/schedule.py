@@ -361,7 +361,7 @@ def build(
         except ScheduleError:
             raise
         except Exception as error:
-            message = f"{title}: raised {type(error).__name__} at step {len(starts) - 1}: {error} ({_raised_at(error)})"
+            message = f"{title}: raised {type(error).__name__} at step {len(starts)}: {error} ({_raised_at(error)})"
             raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
         rows = _rows(step, title, len(starts) - 1)
         if len(rows):
@@ -387,15 +387,15 @@ def _iterate(steps: object, title: str) -> Iterator[object]:
 def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     """The moves of one step as rows of integers, or an error that says what was yielded instead."""
     if isinstance(step, Move):
-        raise ScheduleError(f"{title}: step {number} is a single move {step}; yield a list of moves", step=number)
+        raise ScheduleError(f"{title}: step {number + 1} is a single move {step}; yield a list of moves", step=number)
     if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
-        raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
+        raise ScheduleError(f"{title}: step {number + 1} is {step!r}; expected a list of moves", step=number)
     moves = list(islice(step, _MOST_MOVES + 1))
     if not moves:
         return _NO_ROWS
     if not {*map(type, moves)} <= {Move}:
         stranger = next(move for move in moves if type(move) is not Move)
-        message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
+        message = f"{title}: step {number + 1} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
         raise ScheduleError(message, step=number)
     kinds = {*map(type, chain.from_iterable(moves))}
     if np.ndarray in kinds:
@@ -411,9 +411,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
     chunk, source, destination, into = wrong[1:5]
     word = describe(wrong.reduces, *(repr(one) for one in (chunk, source, destination, into)))  # type: ignore[arg-type]
-    message = (
-        f"{title}: step {number} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
-    )
+    message = f"{title}: step {number + 1} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
     raise ScheduleError(message, step=number, site=wrong.where)
 
 
@@ -422,7 +420,7 @@ def _rows_of_arrays(move: Move, title: str, number: int) -> NDArray[np.int64]:
     names, values = COLUMNS[1:5], move[1:5]
 
     def refuse(what: str) -> NoReturn:
-        message = f"{title}: step {number} holds {move} ({move.where}): {what}"
+        message = f"{title}: step {number + 1} holds {move} ({move.where}): {what}"
         raise ScheduleError(message, step=number, site=move.where)
 
     for name, value in zip(names, values, strict=True):
@@ -473,7 +471,7 @@ def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
             step = int(np.searchsorted(schedule.starts, move, side="right")) - 1
             word = describe(*(int(number) for number in table[move, :5]))  # type: ignore[arg-type]
             message = (
-                f"{schedule.title}: step {step}, move {word}: {name} {value} is out of range 0–{limit - 1} "
+                f"{schedule.title}: step {step + 1}, move {word}: {name} {value} is out of range 0–{limit - 1} "
                 f"({schedule.where(move)})"
             )
             raise ScheduleError(message, step=step, site=schedule.where(move))

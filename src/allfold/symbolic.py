@@ -203,14 +203,14 @@ class State:
         moves = np.flatnonzero(target == clash[0]) + start
         words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
         title, site = self.schedule.title, self.schedule.where(int(moves[0]))
-        message = f"{title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
+        message = f"{title}: step {self.step + 1} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def _refuse_empty(self, move: int, verb: str, cell: int) -> None:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
             f"which holds nothing ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -220,9 +220,9 @@ class State:
         site, piece = self.schedule.where(move), datum % self.schedule.chunks
         of = "slices" if self.promise.sliced else "a buffer"
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} puts {self.name_of(datum)} into chunk {chunk} "
-            f"of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk {chunk} "
-            f"none ({site}); a scratch chunk holds any length"
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} puts {self.name_of(datum)} into chunk "
+            f"{chunk} of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk "
+            f"{chunk} none ({site}); a scratch chunk holds any length"
         )
         return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
@@ -230,7 +230,7 @@ class State:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} reduces, but {self.promise.name} "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} reduces, but {self.promise.name} "
             f"only copies ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -239,7 +239,7 @@ class State:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} mixes {self.name_of(datum)} with "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} mixes {self.name_of(datum)} with "
             f"{self.name_of(other)} in chunk {chunk} of rank {rank} ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -259,9 +259,8 @@ class State:
             doubled = [r for r, n in sorted(seen.items()) if n == times]
             faults.append(f"has {name_ranks(doubled)} {'twice' if times == 2 else f'{times} times'}")
         site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: after step {self.step}, rank {rank} chunk {chunk} {' and '.join(faults)} ({site})"
-        )
+        where = f"after step {self.step + 1}, rank {rank} chunk {chunk}"
+        message = f"{self.schedule.title}: {where} {' and '.join(faults)} ({site})"
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def name_of(self, datum: int) -> str:

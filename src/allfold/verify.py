@@ -156,7 +156,7 @@ def check_promise(state: State) -> Cells:
     site = schedule.where(int(np.flatnonzero(writes)[-1])) if writes.any() else None
     others = int(wrong.sum()) - 1
     more = f"; {others} more {'chunk is' if others == 1 else 'chunks are'} wrong" if others else ""
-    last = f"after step {schedule.steps - 1}, " if schedule.steps else "without any step, "
+    last = f"after step {schedule.steps}, " if schedule.steps else "without any step, "
     where = f" ({site})" if site else " (nothing was ever moved there)"
     message = f"{schedule.title}: {last}rank {rank} chunk {chunk} {fault}{where}{more}"
     raise ScheduleError(message, rank=rank, chunk=chunk, step=schedule.steps - 1, site=site)

@@ -258,7 +258,7 @@ def test_show_prefers_all_reduce_and_names_the_others(call: Call) -> None:
 def test_show_draws_who_holds_what(call: Call) -> None:
     lines = call("show", "ring", "--ranks", "4")[1].splitlines()
     assert lines[0] == "all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages"
-    at = lines.index("step 2  +1:0→1  +2:1→2  +3:2→3  +0:3→0")
+    at = lines.index("step 3  +1:0→1  +2:1→2  +3:2→3  +0:3→0")
     assert lines[at + 2 : at + 6] == [
         "  rank 0 [0123✓]  0·23    0··3    0···",
         "  rank 1  ·1··   [0123✓]  01·3    01··",
@@ -379,7 +379,7 @@ def test_a_wrong_one_is_named_and_the_others_still_checked(call: Call, mine: str
     status, out, err = call(*words)
     assert status == 1
     assert "4 of 4 wrong" in out and out.splitlines()[-1].endswith("proved")
-    assert err.startswith("allfold verify: all_reduce short_ring(ranks=3): after step 2, rank 0 chunk 0 lacks ")
+    assert err.startswith("allfold verify: all_reduce short_ring(ranks=3): after step 3, rank 0 chunk 0 lacks ")
     assert "4 of 4 cases are wrong" in err
 
 

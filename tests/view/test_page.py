@@ -29,7 +29,9 @@ EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorit
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = "hosts:ranks_per_host=2"
 
-ALWAYS = {"key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "counts", "bounds"}
+ALWAYS = {
+    "key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "phases", "counts", "bounds",
+}  # fmt: skip
 PRICED = {"topology", "timeline", "modelled", "links", "pairs", "bottleneck"}
 
 WRONG = """\
@@ -221,7 +223,7 @@ def test_wrong_schedules_are_blamed_at_their_place() -> None:
     proof = entry(schedule, error=error)["proof"]
     assert schedule.steps == 1 and proof["step"] == 1 and proof["site"] == "wrong.py:11"
     schedule, error = schedule_up_to_error("all_reduce", space["raising"], 4)
-    assert schedule.steps == 1 and "raised LookupError at step 1" in entry(schedule, error=error)["proof"]["message"]
+    assert schedule.steps == 1 and "raised LookupError at step 2" in entry(schedule, error=error)["proof"]["message"]
 
 
 def test_a_recording_begins_at_its_beginning() -> None:
@@ -417,7 +419,7 @@ def test_a_hostile_name_stays_a_name(call: Call, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     out = tmp_path / "page.html"
     status, _, err = call("show", f"{tmp_path / 'wrong.py'}:raising", "--collective", "all_reduce", "--html", str(out))
-    assert status == 1 and "raised LookupError at step 1" in err
+    assert status == 1 and "raised LookupError at step 2" in err
     page = Page(out.read_text(encoding="utf-8"))
     assert len(page.scripts) == 2 and "alert(1)" not in page.scripts[1]
     first = json.loads(page.scripts[0])["entries"][0]
@@ -498,7 +500,7 @@ def test_a_film_has_a_frame_a_step(call: Call) -> None:
     shown = [[line.plain for line in frame] for frame in frames(draw(schedule, 100))]
     assert len(shown) == schedule.steps + 1
     assert {tuple(frame[:3]) for frame in shown} == {tuple(shown[0][:3])} and shown[0][3] == "at the start"
-    assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(4)]
+    assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(1, 5)]
     assert shown[-1][-1].count("✓") == 3
     plain, animated = (call("show", "ring", "--ranks", "3", *more)[1] for more in ((), ("--animate",)))
     assert plain == animated  # this is not a terminal

@@ -31,11 +31,11 @@ test("keys play, step and change views; the address follows, and shows the same 
   await page.goto(address);
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowRight");
-  await expect(page.locator(".where")).toHaveText("step 1");
+  await expect(page.locator(".where")).toHaveText(/^step 2 of/);
   await page.keyboard.press("ArrowLeft");
-  await expect(page.locator(".where")).toHaveText("step 0");
+  await expect(page.locator(".where")).toHaveText(/^step 1 of/);
   await page.keyboard.press("End");
-  await expect(page.locator(".where")).toHaveText("step 13");
+  await expect(page.locator(".where")).toHaveText(/^step 14 of/);
   await page.keyboard.press("2");
   await expect(page.locator("#view-time")).toBeVisible();
   await expect.poll(() => page.url()).toContain("view=time");
@@ -44,7 +44,7 @@ test("keys play, step and change views; the address follows, and shows the same 
   await page.goto("about:blank");
   await page.goto(link);
   await expect(page.locator("#view-time")).toBeVisible();
-  await expect(page.locator(".where")).toHaveText("step 13");
+  await expect(page.locator(".where")).toHaveText(/^step 14 of/);
   await page.keyboard.press("?");
   await expect(page.getByRole("dialog")).toBeVisible();
   await page.keyboard.press("Escape");
@@ -86,7 +86,7 @@ test("space plays and pauses, and motion is left out where it is not wanted", as
   await page.goto(address);
   await page.keyboard.press(" ");
   await expect(page.getByRole("button", { name: "Pause" })).toBeVisible();
-  await expect(page.locator(".where")).toHaveText("step 0");
+  await expect(page.locator(".where")).toHaveText(/^step 1 of/);
   expect(await page.locator(".traveller").count()).toBe(0);
   await page.keyboard.press(" ");
   await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
@@ -110,13 +110,14 @@ test("a click on a cell shows how its content has come together", async ({ page 
   await page.locator('[data-cell="2 4"]').click();
   await expect(page.locator(".provenance li")).toHaveCount(8);
   await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds chunk 4");
+  await expect(page.locator(".provenance")).toContainText("came via 5 → 6 → 7 → 0 → 1 → 2");
   await page.keyboard.press("Escape");
   await expect(page.locator(".provenance")).toHaveCount(0);
 });
 
 test("every picture has its words", async ({ page }) => {
   await page.goto(`${address}#step=4`);
-  await expect(page.locator(".twin")).toContainText("Step 3: rank 0 sends chunk 4 to rank 1, reduced");
+  await expect(page.locator(".twin")).toContainText("Step 4: rank 0 sends chunk 4 to rank 1, reduced");
   for (const view of VIEWS) {
     await page.goto(`${address}#view=${view}&step=4`);
     for (const picture of await page.locator("svg.picture").all())
@@ -168,6 +169,59 @@ test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures
   const [needed, there] = await wide();
   await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
 });
+
+test("the shape of the algorithm stands beside the grid, and its arrows move with it", async ({ page }) => {
+  await page.goto(address);
+  const shape = page.locator("svg[data-name=shape]");
+  await expect(shape.locator("circle.rank")).toHaveCount(8);
+  await expect(shape.locator(".arc")).toHaveCount(0);
+  await page.keyboard.press("ArrowRight");
+  await expect(shape.locator(".arc.reduce")).toHaveCount(8);
+  await page.keyboard.press("End");
+  await expect(shape.locator(".arc.copy")).toHaveCount(8);
+});
+
+test("the grid shows numbers that add up, or contributions if one prefers", async ({ page }) => {
+  await page.goto(address);
+  await expect(page.locator(".amount")).toHaveCount(64);
+  const column = await page.locator('[data-cell$=" 3"] .amount').allTextContents();
+  await page.keyboard.press("End");
+  const sum = column.map(Number).reduce((all, one) => all + one, 0);
+  for (const cell of await page.locator('[data-cell$=" 3"] .amount').allTextContents()) expect(Number(cell)).toBe(sum);
+  await expect(page.locator('[data-cell="0 3"] title')).toHaveText(`${column.join(" + ")} = ${sum}`);
+  await page.getByRole("button", { name: "show contributions" }).click();
+  await expect(page.locator(".amount")).toHaveCount(0);
+  await expect(page.locator(".mark").first()).toBeVisible();
+});
+
+test("it opens with what is going on; every step has its sentence, and phases are named on the scrubber", async ({
+  page,
+}) => {
+  await page.goto(address);
+  await expect(page.locator(".opening")).toContainText(
+    "Every rank has a list of numbers, and every rank wants the sum",
+  );
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".opening")).toHaveText("Every rank passes a chunk to the right, where it is added.");
+  await page.locator(".phases").getByRole("button", { name: "hand out" }).click();
+  await expect(page.locator(".where")).toHaveText("step 8 of 14");
+  await expect(page.locator(".sentence")).toHaveText("hand out: Every rank passes a finished chunk on to the right.");
+});
+
+for (const width of [390, 1024, 1440]) {
+  test(`the player covers nothing at ${width} pixels`, async ({ page }) => {
+    await page.setViewportSize({ width, height: 700 });
+    await page.goto(`${address}#step=4`);
+    const player = (await page.locator(".bar").boundingBox())!;
+    const pane = (await page.locator(".pane").boundingBox())!;
+    expect(pane.y + pane.height).toBeLessThanOrEqual(player.y + 0.5);
+    expect(player.y + player.height).toBeLessThanOrEqual(700.5);
+    // What is lowest on the page can be scrolled into sight above it.
+    await page.locator(".counts tr").last().scrollIntoViewIfNeeded();
+    const last = (await page.locator(".counts tr").last().boundingBox())!;
+    expect(last.y + last.height).toBeLessThanOrEqual(player.y);
+  });
+}
 
 for (const width of [390, 1440]) {
   test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {

@@ -31,7 +31,7 @@ test("a ring made wrong is blamed at the right cell, and mended again", async ({
   const code = await source.inputValue();
   expect(code).toContain("for step in range(ranks - 1):");
   await source.fill(code.replace("for step in range(ranks - 1):", "for step in range(ranks):"));
-  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 6, rank 0 chunk 5 has rank 0 twice");
   // The page goes there, names the file as the editor does, tells how it happened, and marks the line.
   await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 5");
   await expect(page.locator(".beside .alarm")).toContainText("ring.py:");
@@ -57,10 +57,10 @@ test("edited code stays while other views are looked at, and is proved for other
   const code = await source.inputValue();
   const changed = code.replace("for step in range(ranks - 1):", "for step in range(ranks):");
   await source.fill(changed);
-  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 6, rank 0 chunk 5 has rank 0 twice");
   await page.getByRole("spinbutton", { name: "ranks" }).fill("4");
   await page.getByRole("spinbutton", { name: "ranks" }).press("Enter");
-  await expect(page.locator(".beside .alarm")).toContainText("after step 3, rank 0 chunk 3 has rank 0 twice");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 4, rank 0 chunk 3 has rank 0 twice");
   await page.getByRole("tab", { name: "Who holds what" }).click();
   await expect(page.locator(".verdict")).toContainText("has rank 0 twice");
   await page.getByRole("tab", { name: "Code and picture" }).click();

@@ -19,6 +19,7 @@ import { VIEWS, viewOf, type ViewName } from "./views/table";
 
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
+  const pane = useRef<HTMLDivElement>(null);
   useTheme();
   // Before the first picture is drawn, so that keys and the background are ready in time.
   useLayoutEffect(() => {
@@ -39,37 +40,42 @@ export function App(): JSX.Element {
   const { entry, waiting, error } = current.value;
   length.value = entry ? entry.schedule.steps.length : 0;
   plays.value = viewOf(state.value.view).plays;
+  useEffect(() => void pane.current?.scrollTo(0, 0), [state.value.view]);
   return (
-    <div class="page">
-      <style>{dimming(focus.value, entry && chunksLit(entry))}</style>
-      <Top onHelp={() => setHelp(true)} entry={entry} />
-      <Tabs />
-      <Choose />
-      {entry && waiting && (
-        <p class="computing" role="status">
-          Being computed …
-        </p>
-      )}
-      {notice.value && (
-        <p class="notice" role="status">
-          {notice.value}
-          <Quiet onClick={() => (notice.value = null)} aria-label="Close">
-            ×
-          </Quiet>
-        </p>
-      )}
-      {error && (
-        <p class="alarm" role="alert">
-          {error}
-        </p>
-      )}
-      {entry ? (
-        <Stage entry={entry} />
-      ) : (
-        !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
-      )}
+    <div class="shell">
+      <div class="pane" ref={pane}>
+        <div class="page">
+          <style>{dimming(focus.value, entry && chunksLit(entry))}</style>
+          <Top onHelp={() => setHelp(true)} entry={entry} />
+          <Tabs />
+          <Choose />
+          {entry && waiting && (
+            <p class="computing" role="status">
+              Being computed …
+            </p>
+          )}
+          {notice.value && (
+            <p class="notice" role="status">
+              {notice.value}
+              <Quiet onClick={() => (notice.value = null)} aria-label="Close">
+                ×
+              </Quiet>
+            </p>
+          )}
+          {error && (
+            <p class="alarm" role="alert">
+              {error}
+            </p>
+          )}
+          {entry ? (
+            <Stage entry={entry} />
+          ) : (
+            !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
+          )}
+          {help && <Help onClose={() => setHelp(false)} />}
+        </div>
+      </div>
       {entry && <Bar entry={entry} />}
-      {help && <Help onClose={() => setHelp(false)} />}
     </div>
   );
 }

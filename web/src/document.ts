@@ -151,6 +151,14 @@ export interface CodeFile {
   text: string;
 }
 
+/** A part of an algorithm, with a sentence for each of its steps; `first` is an index. */
+export interface Phase {
+  name: string;
+  first: number;
+  steps: number;
+  sentences: string[];
+}
+
 export interface Entry {
   key: string;
   schedule: ScheduleJson;
@@ -162,6 +170,7 @@ export interface Entry {
   also?: CodeFile[];
   lines?: number[];
   proof: Proof;
+  phases: Phase[];
   counts: Counts;
   bounds: Bounds;
   topology?: TopologyJson | null;

@@ -7,7 +7,8 @@ import { plays } from "./player";
 import { nameRanks } from "./replay";
 import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
-import { verdictOf } from "./story";
+import { phaseAt, verdictOf } from "./story";
+import { Sending } from "./views/sending";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -15,6 +16,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const { right, all } = replay.progress(replay.at(step));
   const moves = replay.moves(step - 1).length;
+  const now = phaseAt(entry, step);
   return (
     <aside class="facts">
       {pinned.value && (
@@ -32,9 +34,16 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
       {plays.value === "steps" && (
         <section>
           <h3>
-            {step === 0 ? "At the start" : `Step ${step - 1}`}
+            {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
+          <Sending entry={entry} step={step} />
+          {now && (
+            <p class="sentence">
+              {entry.phases.length > 1 && <b>{now.phase.name}: </b>}
+              {now.sentence}
+            </p>
+          )}
           <ul class="moves">
             {stepLines(replay, step).map((line) => (
               <li key={line}>{line}</li>

@@ -291,7 +291,7 @@ export class Replay {
       if (written) {
         const already = written.get(to);
         if (already !== undefined && (already || !reduces))
-          note("unordered", to, () => `has two unordered writes in step ${step}`);
+          note("unordered", to, () => `has two unordered writes in step ${step + 1}`);
         written.set(to, !reduces || already === true);
       }
       if (!reduces) {

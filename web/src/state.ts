@@ -51,6 +51,9 @@ export const pointed = signal<string | null>(null);
 /** What the page could not do as asked, and what it did instead. */
 export const notice = signal<string | null>(null);
 
+/** Whether the grid shows numbers that add up, or the marks of contributions. */
+export const showNumbers = signal(true);
+
 /** The cell whose provenance is shown. */
 export const asked = signal<{ rank: number; chunk: number } | null>(null);
 

@@ -1,6 +1,6 @@
 /** How a wrong cell became wrong, in one sentence. Pure. */
 
-import type { Proof } from "./document";
+import type { Entry, Phase, Proof } from "./document";
 import type { Replay } from "./replay";
 
 /** What is wrong, and how it came about. */
@@ -27,4 +27,32 @@ export function storyOf(replay: Replay, proof: Proof): string {
     return `It was last ${how} in step ${done}.`;
   }
   return right < 0 && !replay.writes(cell) ? "No move ever comes to it." : "";
+}
+
+/** The phase of the step that was done last, and what it does. */
+export function phaseAt(entry: Entry, done: number): { phase: Phase; sentence: string } | null {
+  const phase = entry.phases.find((one) => done > one.first && done <= one.first + one.steps);
+  return phase ? { phase, sentence: phase.sentences[done - 1 - phase.first] ?? "" } : null;
+}
+
+const HOLDS = "A row is a rank: one process, or one GPU, with its buffer.";
+const CHUNKS = "A column is a chunk: a part of the buffer that travels as a whole.";
+
+const PROMISES: Record<string, string> = {
+  all_reduce: "Every rank has a list of numbers, and every rank wants the sum of all lists.",
+  reduce: "Every rank has a list of numbers, and the root wants the sum of all lists.",
+  reduce_scatter: "Every rank has a list of numbers; the sum of all lists is wanted, a part of it on each rank.",
+  broadcast: "The root has a list of numbers, and every rank wants a copy.",
+  gather: "Every rank has a part of a list, and the root wants the whole list.",
+  scatter: "The root has a list, and every rank wants its own part of it.",
+  all_gather: "Every rank has a part of a list, and every rank wants the whole list.",
+  all_to_all: "Every rank has a part for every other rank, and wants the parts that the others have for it.",
+  barrier: "Every rank waits until it knows that all others have come.",
+};
+
+/** What is going on, for somebody who sees this for the first time. */
+export function opening(entry: Entry): string[] {
+  const promise = PROMISES[entry.schedule.collective];
+  const steps = "A step is what happens at once; press play, or the right arrow key.";
+  return promise ? [promise, `${HOLDS} ${entry.schedule.chunks > 1 ? `${CHUNKS} ` : ""}${steps}`] : [];
 }

@@ -62,7 +62,7 @@ export function percent(share: number): string {
 
 /** Where the player stands: `after step 3`. */
 export function moment(done: number): string {
-  return done ? `after step ${done - 1}` : "at the start";
+  return done ? `after step ${done}` : "at the start";
 }
 
 export function messageOf(error: unknown): string {
@@ -94,5 +94,5 @@ export function stepSentence(replay: Replay, done: number): string {
   const { right, all } = replay.progress(replay.at(done));
   const end = `${right} of ${plural(all, "cell")} as promised`;
   if (done === 0) return `At the start: ${end}.`;
-  return `Step ${done - 1}: ${stepLines(replay, done).join("; ")}. Then ${end}.`;
+  return `Step ${done}: ${stepLines(replay, done).join("; ")}. Then ${end}.`;
 }

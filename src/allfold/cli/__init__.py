@@ -47,10 +47,10 @@ exit status: 0 good, 1 the thing checked is wrong, 2 wrong usage.
 example:
   $ allfold show ring --ranks 4 --moves-only
   all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages
-  step 0  +3:0→1  +0:1→2  +1:2→3  +2:3→0
-  step 1  +2:0→1  +3:1→2  +0:2→3  +1:3→0
-  step 2  +1:0→1  +2:1→2  +3:2→3  +0:3→0
-  step 3  0:0→1  1:1→2  2:2→3  3:3→0
+  step 1  +3:0→1  +0:1→2  +1:2→3  +2:3→0
+  step 2  +2:0→1  +3:1→2  +0:2→3  +1:3→0
+  step 3  +1:0→1  +2:1→2  +3:2→3  +0:3→0
+  step 4  0:0→1  1:1→2  2:2→3  3:3→0
   …"""
 
 

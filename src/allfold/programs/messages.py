@@ -489,8 +489,8 @@ class _Follower:
         one = self.program[self.at]
         message = self.made.messages[one.message]
         if one.kind == Kind.AWAIT:
-            return f"message {one.message} from rank {message.source} (step {message.step})"
-        return f"rank {message.destination} to take message {one.message} (step {message.step})"
+            return f"message {one.message} from rank {message.source} (step {message.step + 1})"
+        return f"rank {message.destination} to take message {one.message} (step {message.step + 1})"
 
     def wrong(self, what: str) -> ScheduleError:
         title = self.made.schedule.title

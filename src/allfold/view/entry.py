@@ -6,6 +6,7 @@ An entry is plain JSON. Besides the schedule's own fields it holds
     sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
     lines                 the generator's line in `code` at each step (absent if not known)
     proof                 that it is right, with facts, or what is wrong and where
+    phases                the parts of the algorithm by name, with a sentence for every step
     counts, bounds        what it sends, and the lower bounds for any schedule
     topology              name, hosts and figures of the topology (present only with a topology, like what follows)
     timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many
@@ -28,11 +29,12 @@ from numpy.typing import NDArray
 
 from ..collectives import NOTHING, Bounds, find_collective
 from ..errors import ScheduleError, UsageError
-from ..registry import Algorithm, Steps, algorithm_of
+from ..registry import Algorithm, Phase, Steps, algorithm_of, algorithms, find_algorithm
 from ..registry import schedule as make
 from ..schedule import Schedule
 from ..verify import Proof, verify
 from ..wording import counted
+from .phases import phases_of
 from .source import sites_of, source_of
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def entry(
         "code": source.own,
         "also": list(source.files[1:]),
         "proof": proof,
+        "phases": phases_of(schedule, _declared(schedule, function)),
         "counts": schedule.counts.to_json(),
         "bounds": _bounds(bounds),
     }
@@ -117,6 +120,15 @@ def schedule_up_to_error(
 
     begun = Algorithm(collective, chosen.name, until, chosen.chunks)
     return make(collective, begun, ranks, root, **parameters), wrong
+
+
+def _declared(schedule: Schedule, function: Callable[..., Steps] | Algorithm | None) -> tuple[Phase, ...]:
+    """The phases that the algorithm declares, if it is the one that is registered under this name."""
+    if schedule.algorithm not in algorithms(schedule.collective):
+        return ()
+    known = find_algorithm(schedule.collective, schedule.algorithm)
+    own = function.function if isinstance(function, Algorithm) else function
+    return known.phases if own in (None, known.function) else ()
 
 
 # The proof -----------------------------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ export function treeSentence(entry: Entry, tree: Tree, name: string): string {
 /** What the cut means, in seconds, with what the schedule takes beside it. */
 export function cutSentence(entry: Entry, cut: Cut): string {
   const cross = bytes(cut.share * state.value.size);
-  const took = entry.timeline?.duration ?? entry.modelled?.seconds;
-  const ours = took ? ` This one takes ${seconds(took)}.` : "";
+  const took = entry.modelled?.seconds;
+  const ours = took ? ` This one is planned to take ${seconds(took)}.` : "";
   return `${cut.sentence[0].toUpperCase()}${cut.sentence.slice(1)}. ${cross} must cross them, so nothing is faster than ${seconds(cut.seconds)}.${ours}`;
 }
 

@@ -1,18 +1,20 @@
 /** View 1, who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import type { Entry } from "../document";
 import { every } from "../numbers";
-import { Key, lights, Picture, Twin, type Drawn } from "../picture";
+import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { fraction } from "../player";
 import { remembered } from "../remembered";
-import { NOTHING, type Replay, type State } from "../replay";
-import { asked, askFor } from "../state";
+import type { Replay, State } from "../replay";
+import { asked, showNumbers } from "../state";
 import { replayOf } from "../source";
+import { opening, phaseAt } from "../story";
 import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
+import { canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseMarks } from "./dense";
 import { Follow, followedTree, TreePicture } from "./follow";
@@ -29,8 +31,17 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
   const state = replay.at(props.step);
   const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = isCrowd(replay);
+  const now = phaseAt(props.entry, props.step);
+  const says = props.step === 0 ? opening(props.entry) : now ? [now.sentence] : [];
   return (
     <>
+      {!props.compact && says.length > 0 && (
+        <div class="opening">
+          {says.map((line) => (
+            <p key={line}>{line}</p>
+          ))}
+        </div>
+      )}
       <Picture
         name="holds"
         label={label}
@@ -150,124 +161,22 @@ function Labels(props: { replay: Replay; grid: Grid; names?: number[] }): JSX.El
   );
 }
 
-function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<number> }): JSX.Element {
-  const { replay, state, grid, changed } = props;
-  const cells: ComponentChildren[] = [];
-  for (let cell = 0; cell < state.datum.length; cell++) {
-    const { rank, chunk } = replay.place(cell);
-    const [x, y] = [grid.x(chunk), grid.y(rank)];
-    const right = replay.asPromised(state, cell);
-    const kind = `cell${right ? " right" : ""}${changed.has(cell) ? " changed" : ""}`;
-    cells.push(
-      <g
-        key={cell}
-        class="hot"
-        {...lights({ ranks: [rank], chunk }, () => askFor(rank, chunk))}
-        data-cell={`${rank} ${chunk}`}
-        data-right={replay.ends[cell] === NOTHING ? undefined : String(right)}
-      >
-        <rect class={kind} x={x} y={y} width={grid.cellX} height={grid.cellY} rx={Math.min(6, grid.cellX / 6)} />
-        {replay.reduces ? contributions(replay, state, grid, cell, x, y) : piece(replay, state, grid, cell, x, y)}
-      </g>,
-    );
-  }
-  return <g>{cells}</g>;
-}
-
-/** One mark per rank, in its own place: filled when that rank's contribution is there. */
-function contributions(
-  replay: Replay,
-  state: State,
-  grid: Grid,
-  cell: number,
-  x: number,
-  y: number,
-): ComponentChildren {
-  const { marks } = grid;
-  const doubled = replay.doubled(state, cell);
-  const empty = state.datum[cell] === NOTHING;
-  const all: ComponentChildren[] = [];
-  for (let rank = 0; rank < replay.ranks; rank++) {
-    const here = !empty && replay.has(state, cell, rank);
-    const left = x + marks.left + (rank % marks.across) * marks.pitch;
-    const top = y + marks.top + Math.floor(rank / marks.across) * marks.pitch;
-    all.push(
-      <rect
-        key={rank}
-        class={here ? "mark" : "mark empty"}
-        x={left}
-        y={top}
-        width={marks.size}
-        height={marks.size}
-        rx={marks.size / 4}
-        fill={here ? colourOf(rank, replay.ranks) : undefined}
-      />,
-    );
-    const times = doubled.get(rank);
-    if (times) {
-      all.push(
-        <text
-          key={`t${rank}`}
-          class="times"
-          x={left + marks.size / 2}
-          y={top + marks.size / 2}
-          font-size={Math.max(7, marks.size * 0.75)}
-        >
-          {times}
-        </text>,
-      );
-    }
-  }
-  const datum = state.datum[cell];
-  if (!empty && datum !== cell % replay.width && grid.cellX > 40) {
-    all.push(
-      <text key="d" class="tiny" x={x + grid.cellX - 4} y={y + grid.cellY - 4} text-anchor="end">
-        {`of ${datum}`}
-      </text>,
-    );
-  }
-  return all;
-}
-
-/** If nothing is combined: one block in the colour of the rank where the data started, with its name. */
-function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
-  const datum = state.datum[cell];
-  if (datum === NOTHING) return null;
-  const inset = Math.min(5, grid.cellX / 7);
-  const from = replay.contributors(state, cell)[0];
-  return (
-    <>
-      <rect
-        class="mark"
-        x={x + inset}
-        y={y + inset}
-        width={grid.cellX - 2 * inset}
-        height={grid.cellY - 2 * inset}
-        rx={Math.min(4, inset)}
-        fill={colourOf(from, replay.ranks)}
-      />
-      {grid.cellX >= 18 && (
-        <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
-          {shortName(replay, datum)}
-        </text>
-      )}
-    </>
-  );
-}
-
-export function shortName(replay: Replay, datum: number): string {
-  const { chunks, collective } = replay.schedule;
-  if (collective !== "all_to_all") return String(datum);
-  const part = Math.max(1, Math.floor(chunks / replay.ranks));
-  return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
-}
-
 function Legend(props: { replay: Replay }): JSX.Element {
   const { replay } = props;
+  const numbers = showNumbers.value && canBeNumbers(replay);
   return (
     <p class="legend">
+      {canBeNumbers(replay) && (
+        <Quiet onClick={() => (showNumbers.value = !showNumbers.value)}>
+          {numbers ? "show contributions instead of numbers" : "show numbers instead of contributions"}
+        </Quiet>
+      )}
       <Key sign="swatch filled">
-        {replay.reduces ? "a rank's contribution, in its own place" : "a piece, in the colour of the rank it came from"}
+        {numbers
+          ? "under a number: whose parts are in it"
+          : replay.reduces
+            ? "a rank's contribution, in its own place"
+            : "a piece, in the colour of the rank it came from"}
       </Key>
       <Key sign="swatch right">as {replay.schedule.collective} promises</Key>
       <Key sign="swatch changed">changed in this step</Key>

@@ -187,7 +187,7 @@ function phase(step: number, done: number): string {
 function saying(one: Transfer, what: Happening): string {
   const carries = one.moves === 1 ? `chunk ${one.chunk}` : `chunk ${one.chunk} and ${one.moves - 1} more`;
   const when = what.clock === "steps" ? "" : `, ${seconds(one.start)} to ${seconds(one.end)}`;
-  return `step ${one.step}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
+  return `step ${one.step + 1}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
 }
 
 /** What a real run did: blocks of work, and whose memory they read. */
@@ -201,7 +201,7 @@ function Work(props: { what: Happening; frame: Frame; done: number }): JSX.Eleme
       class={`work ${phase(one.step, done)}`}
       {...lights({ ranks: [one.rank, ...one.peers] }, () => openStep(one.step + 1))}
     >
-      <title>{`rank ${one.rank}, step ${one.step}: ${one.what}, ${seconds(one.end - one.start)}`}</title>
+      <title>{`rank ${one.rank}, step ${one.step + 1}: ${one.what}, ${seconds(one.end - one.start)}`}</title>
       {what.work.length < SINGLE &&
         one.peers.map((peer) => (
           <line

@@ -28,7 +28,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
     `${plural(replay.ranks, "rank")} over ${total}; ranks are idle for ${percent(idle)} of the time.`,
     ...(critical.length ? [`The critical path goes ${pathInWords(critical)}.`] : []),
     step
-      ? `Step ${step - 1} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
+      ? `Step ${step} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
       : "Nothing has been sent yet.",
   ];
   const crowd = replay.ranks > LIFELINES;
