@@ -33,7 +33,7 @@ file, as for allfold plan. Ctrl-C ends the search with the best so far, if there
 
 _EPILOG = """\
 methods:
-  throughput  spanning trees that keep the narrowest place busy all the time; for large buffers
+  throughput  spanning trees (for scatter and gather, paths) that keep the narrowest place busy; for large buffers
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
   built_in    the best of the algorithms that allfold list lists
