@@ -1,10 +1,10 @@
 """The method for large buffers: spanning trees that use every link of the tightest cut all the time (ForestColl).
 
 An all_gather spreads every rank's slice down trees, a reduce_scatter runs trees backwards, an all_reduce does one after
-the other. The rates between ranks meet the least time (`rates`), trees use the rates up (`trees`), and chunks cross the
-edges of their trees step by step (`emit`). Which number of trees, which order of roots and how many chunks are best is
-found by trying: first a few numbers, then other orders for the best of them, then smaller chunks for the best of those.
-Scatter and gather have no trees but paths, see `scattered`.
+the other, or both at once (`overlap`). The rates between ranks meet the least time (`rates`), trees use the rates up
+(`trees`), and chunks cross the edges of their trees step by step (`emit`). Which number of trees, which order of roots
+and how many chunks are best is found by trying: first a few numbers, then other orders for the best of them, then smaller
+chunks for the best of those. Scatter and gather have no trees but paths, see `scattered`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from ..paths.scattered import COLLECTIVES as ONE_WAY
 from ..paths.scattered import scattered
 from ..rounds import lengths_of
 from .emit import Stage, by_depth, in_rounds, schedule_of
+from .overlap import MOST_RANKS as MOST_OVERLAPPED
+from .overlap import overlapped
 from .rates import Rates, rates_of
 from .trees import Forest, Number, forest_of, numbers_of, quick_forests
 
@@ -53,6 +55,8 @@ def throughput(task: Task) -> Iterator[Schedule]:
     searches = [_search(task, collects) for collects in SENSES[task.collective]]
     for stages in zip(*searches, strict=False):
         yield schedule_of(task, name, list(stages))
+    if task.collective == "all_reduce" and task.ranks <= MOST_OVERLAPPED and not task.good:
+        yield from overlapped(task, name)
 
 
 @dataclass(frozen=True, eq=False)
