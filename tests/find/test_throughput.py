@@ -131,7 +131,7 @@ def test_fewer_trees_when_asked_and_what_they_cost() -> None:
 
 def test_an_all_reduce_collects_and_spreads_at_once_where_that_is_faster() -> None:
     topology = BENCHMARK.without_latency(find_topology("mesh:shape=3x3"))
-    found = af.find("all_reduce", topology, size=2**30, seconds=10, method="throughput")
+    found = af.find("all_reduce", topology, size=2**30, method="throughput")
     # One after the other, each takes as long as the two cables of a corner need for 8 of 9 slices: 4/3 of the bound in
     # all, which is 16 buffers over 24 links.
     assert 1 <= found.ratio < 1.08
