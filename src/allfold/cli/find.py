@@ -135,7 +135,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_json(found.to_json())
         return 0
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
-    title = f"{collective} of {format_size(size)} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
+    of_size = f" of {format_size(size)}" if found.schedule.promise.carries_data else ""
+    title = f"{collective}{of_size} between {counted(found.schedule.ranks, 'rank')} on {topology.name}{hosts}"
     write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
     return 0
@@ -145,10 +146,11 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     schedule, cost = found.schedule, found.cost
     segments = f", {cost.segments:,} segments" if cost.segments > 1 else ""
     yield (
-        f"  found    {schedule.algorithm}: {schedule.chunks:,} chunks, {counted(schedule.steps, 'step')}, "
+        f"  found    {schedule.algorithm}: {counted(schedule.chunks, 'chunk')}, {counted(schedule.steps, 'step')}, "
         f"{schedule.counts.messages:,} messages{segments}"
     )
-    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
+    has_rate = found.time and schedule.promise.carries_data
+    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if has_rate else ""
     yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
     yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
