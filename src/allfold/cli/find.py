@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
     of_size = f" of {format_size(size)}" if found.schedule.promise.carries_data else ""
-    title = f"{collective}{of_size} between {counted(found.schedule.ranks, 'rank')} on {topology.name}{hosts}"
+    title = f"{collective}{of_size} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
     write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
     return 0
@@ -146,7 +146,7 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     schedule, cost = found.schedule, found.cost
     segments = f", {cost.segments:,} segments" if cost.segments > 1 else ""
     yield (
-        f"  found    {schedule.algorithm}: {counted(schedule.chunks, 'chunk')}, {counted(schedule.steps, 'step')}, "
+        f"  found    {schedule.algorithm}: {schedule.chunks:,} chunks, {counted(schedule.steps, 'step')}, "
         f"{schedule.counts.messages:,} messages{segments}"
     )
     has_rate = found.time and schedule.promise.carries_data
