@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from ...errors import UsageError
+from ...price.cost.cuts import tightest_cut
+from ...price.topology.network import Network
 from ...schedule import Schedule
 from ..found import Task
 from ..paths.scattered import COLLECTIVES as ONE_WAY
@@ -37,6 +39,7 @@ _MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have mo
 _SMALL = 16  # ranks up to which more is tried: rounds of several lengths, and even smaller chunks
 _LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
 _ORDERS = 5
+_FAR = 1.1  # times the bound
 _PACES = (0.5, 0.0)
 _WORTH, _PATIENCE = 0.995, 2  # smaller chunks must be so much cheaper, or the next ones
 
@@ -52,11 +55,31 @@ def throughput(task: Task) -> Iterator[Schedule]:
     if task.ranks == 1:
         yield schedule_of(task, name, [])
         return
+    overlaps, both_ways = _worth_overlapping(task), _is_symmetric(task.network)
+    if overlaps and both_ways:
+        yield from overlapped(task, name)
     searches = [_search(task, collects) for collects in SENSES[task.collective]]
     for stages in zip(*searches, strict=False):
         yield schedule_of(task, name, list(stages))
-    if task.collective == "all_reduce" and task.ranks <= MOST_OVERLAPPED and not task.good:
+    if overlaps and not both_ways:  # trees that go up and down then lose what links have more one way: last, if at all
         yield from overlapped(task, name)
+
+
+def _worth_overlapping(task: Task) -> bool:
+    """Whether an all_reduce cannot come near the bound if it collects first and spreads then."""
+    if task.collective != "all_reduce" or task.ranks > MOST_OVERLAPPED:
+        return False
+    cuts = [tightest_cut(half, task.network) for half in ("reduce_scatter", "all_gather")]
+    return sum(cut.time(task.size) for cut in cuts if cut is not None) > task.bound * _FAR
+
+
+def _is_symmetric(network: Network) -> bool:
+    """Whether links are as fast one way as the other."""
+    there, back = (
+        sorted(zip(start.tolist(), end.tolist(), network.bandwidth.tolist(), strict=True))
+        for start, end in ((network.tail, network.head), (network.head, network.tail))
+    )
+    return there == back
 
 
 @dataclass(frozen=True, eq=False)

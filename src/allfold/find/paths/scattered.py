@@ -47,7 +47,8 @@ def scattered(task: Task) -> Iterator[Schedule]:
     far = far_from(among, np.array([task.root]))
     best, in_vain = float("inf"), 0
     for chunks in _numbers(flows) if task.chunks is None else (task.chunks,):
-        if not task.left or (chunks > 1 and int(far[task.root].sum()) * chunks > task.most_moves):
+        # The first takes no time to speak of, and is better than nothing if that is over.
+        if chunks > 1 and (not task.left or int(far[task.root].sum()) * chunks > task.most_moves):
             return
         task.say(f"{task.collective}: {chunks} chunks per rank")
         before = best
