@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from tasks import task_for
 
 import allfold as af
-from allfold.find.all_to_all import all_to_all
 from allfold.find.exact import hops
-from allfold.find.flows import flows_of, least_all_to_all, least_busy_flows
 from allfold.find.least import least_of
 from allfold.find.neighbours import neighbours_of
+from allfold.find.paths.all_to_all import all_to_all
+from allfold.find.paths.flows import flows_of, least_busy_flows, least_by_flows
 from allfold.price import Topology, cost, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.cost.divisions import _burden, _improved
@@ -37,7 +37,7 @@ from allfold.price.topology.network import network_of
 )
 def test_the_flow_is_the_best(text: str, rounds: float) -> None:
     topology = find_topology(text)
-    found = least_busy_flows(neighbours_of(topology, topology.ranks), 100)
+    found = least_busy_flows(neighbours_of(topology, topology.ranks), np.arange(topology.ranks), 100)
     assert found is not None and found.rounds == pytest.approx(rounds)
     assert found.least == pytest.approx(rounds, rel=1e-4) and found.least <= rounds * (1 + 1e-12)
 
@@ -47,7 +47,7 @@ def test_no_schedule_beats_the_flow_and_the_best_is_near_it() -> None:
         task = task_for("all_to_all", find_topology(text), size=2**30)
         flows = flows_of(task)
         assert flows is not None
-        bound = least_all_to_all(task, flows)
+        bound = least_by_flows(task, flows)
         times = []
         for found in all_to_all(replace(task, flows=flows)):
             af.verify(found)
@@ -119,7 +119,7 @@ def test_larger_networks_are_cut_in_half(shape: str, crossing: int) -> None:
 @given(topologies())
 def test_flows_arrive(topology: Topology) -> None:
     among = neighbours_of(topology, topology.ranks)
-    found = least_busy_flows(among, 100)
+    found = least_busy_flows(among, np.arange(topology.ranks), 100)
     assert found is not None
     for start, flow in enumerate(found.by_pair):
         kept = np.bincount(among.destination, flow, among.ranks) - np.bincount(among.source, flow, among.ranks)

@@ -21,7 +21,7 @@ from allfold.registry import _registry
 
 @pytest.fixture(scope="module")
 def found() -> Found:
-    return af.find("all_gather", "one_host:ranks=2", size=2**16, seconds=2)
+    return af.find("all_gather", "one_host:ranks=2", size=2**16, method="greedy")
 
 
 @pytest.fixture(autouse=True)
@@ -175,11 +175,6 @@ def test_bench_measures_a_file_beside_others(found: Found, tmp_path: Path, capsy
     assert "none.json cannot be read" in capsys.readouterr().err
 
 
-def test_hosts_that_were_not_measured_get_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("ALLFOLD_TUNING", str(tmp_path / "tuning.json"))
-    assert main(["find", "--hosts", "2,2"]) == 2
-    assert "allfold run -n 4 --hosts 2,2 -m allfold tune" in capsys.readouterr().err
-    assert main(["find", "--hosts", "2,2", "--topology", "dgx1"]) == 2
-    assert "leave one of them out" in capsys.readouterr().err
+def test_without_a_topology_it_is_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["find", "--collective", "broadcast", "--ranks", "3", "--size", "64K", "--seconds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 3

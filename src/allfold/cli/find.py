@@ -22,7 +22,7 @@ from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
 from ..wording import counted, format_size, parse_size
-from .choose import one_rank_count, parse_hosts
+from .choose import one_rank_count
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
@@ -32,7 +32,7 @@ file, as for allfold plan. Ctrl-C ends the search with the best so far, if there
 
 _EPILOG = """\
 methods:
-  throughput  spanning trees that keep the narrowest place busy all the time; for large buffers
+  throughput  spanning trees (for scatter and gather, paths) that keep the narrowest place busy; for large buffers
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
   built_in    the best of the algorithms that allfold list lists
@@ -53,6 +53,7 @@ example:
 
   $ allfold find --collective all_gather --ranks 4 --size 1M --save here.json       # on the cores of this machine
   $ allfold bench --algo here.json,auto,ring --peers none                           # measured beside others
+  $ torchrun --nnodes 2 … -m allfold topo --emit hosts.json                         # hosts as measured, for --topology
 
 exit status: 0 found, also if Ctrl-C ended the search early; 2 wrong usage, or nothing was found in the time; 130 after
 Ctrl-C before anything was found and proved."""
@@ -67,11 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         metavar="NAME[:k=v,…]|FILE.json",
         help="the network, as for allfold plan (default: the cores of this machine)",
-    )
-    parser.add_argument(
-        "--hosts",
-        metavar="A,B",
-        help="the network between hosts with so many ranks each, as allfold tune has measured it there",
     )
     parser.add_argument(
         "--without",
@@ -106,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
     collective = find_collective(arguments.collective).name
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    topology = without(_topology(arguments, ranks), arguments.without)
+    topology = without(this_machine_unless(arguments.topology, ranks), arguments.without)
     size = parse_size(arguments.size)
     doing: list[str] = []
     try:
@@ -138,35 +134,11 @@ def run(arguments: argparse.Namespace) -> int:
         write_json(found.to_json())
         return 0
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
-    title = f"{collective} of {format_size(size)} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
+    of_size = f" of {format_size(size)}" if found.schedule.promise.carries_data else ""
+    title = f"{collective}{of_size} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
     write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
     return 0
-
-
-def _topology(arguments: argparse.Namespace, ranks: int | None) -> Topology:
-    if arguments.hosts is None:
-        return this_machine_unless(arguments.topology, ranks)
-    if arguments.topology is not None:
-        raise UsageError("--hosts and --topology both name a network; leave one of them out")
-    from ..tune.file import default_path, read_hosts
-
-    counts = parse_hosts(arguments.hosts)
-    if isinstance(counts, int):
-        raise UsageError(f"--hosts {arguments.hosts}: expected the number of ranks on each host (2,2)")
-    runs = {one.tuned.hosts: one for one in read_hosts(default_path())} if default_path().exists() else {}
-    if tuple(counts) not in runs:
-        raise UsageError(
-            f"--hosts {arguments.hosts}: nothing was measured between such hosts; start allfold tune there, as in "
-            f"allfold run -n {sum(counts)} --hosts {arguments.hosts} -m allfold tune"
-        )
-    found = runs[tuple(counts)].topology()
-    if found is None:
-        raise UsageError(
-            f"--hosts {arguments.hosts}: hosts with different numbers of ranks; write their network as JSON, and name it "
-            "by --topology"
-        )
-    return found
 
 
 def _facts(found: Found, topology: Topology) -> Iterator[str]:
@@ -176,7 +148,8 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
         f"  found    {schedule.algorithm}: {schedule.chunks:,} chunks, {counted(schedule.steps, 'step')}, "
         f"{schedule.counts.messages:,} messages{segments}"
     )
-    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
+    has_rate = found.time and schedule.promise.carries_data
+    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if has_rate else ""
     yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
     yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)

@@ -22,12 +22,14 @@ from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
 from .built_in import MOST_RANKS, built_in
-from .flows import flows_of
 from .forest.throughput import SENSES, throughput
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
 from .least import least_of
+from .paths.flows import COLLECTIVES as FLOWING
+from .paths.flows import flows_of
+from .paths.scattered import COLLECTIVES as ONE_WAY
 from .steps import fits as fits_steps
 from .steps import steps
 
@@ -82,7 +84,7 @@ def find(
         progress,
         most_moves,
     )
-    if promise.name == "all_to_all":
+    if promise.name in FLOWING and ranks > 1:
         task = replace(task, flows=flows_of(task))
     least = least_of(task)
     task = replace(task, bound=least.time)
@@ -156,7 +158,7 @@ class _Search:
         """The methods that suit the task: for many bytes first, then for few."""
         task = self.task
         fitting = {
-            "throughput": task.collective in SENSES,
+            "throughput": task.collective in (*SENSES, *ONE_WAY),
             "greedy": fits_greedy(task),
             "built_in": task.ranks <= MOST_RANKS,
             "steps": task.ranks <= _FEW and fits_steps(task),

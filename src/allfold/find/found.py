@@ -14,7 +14,7 @@ from ..price.topology.topology import Topology
 from ..schedule import Schedule
 
 if TYPE_CHECKING:
-    from .flows import Flows
+    from .paths.flows import Flows
 
 Progress = Callable[[str], None]
 
@@ -43,7 +43,7 @@ class Task:
     bound: float = 0.0
     """Seconds that nothing can beat."""
     flows: Flows | None = None
-    """For all_to_all, if they are known already."""
+    """For all_to_all, scatter and gather, if they are known already."""
     prices: list[float] = field(default_factory=list)
     """What the schedules that were yielded so far cost, the last one last: a method may go by it."""
     notes: dict[str, Any] = field(default_factory=dict)

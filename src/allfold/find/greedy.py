@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import UsageError
 from ..schedule import Schedule
-from .all_to_all import MOST_RANKS, all_to_all
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
+from .paths.all_to_all import MOST_RANKS, all_to_all
 from .spreading import COLLECTIVES, Rounds, phases, schedule_of
 
 _MOST_MOVES = 2**25

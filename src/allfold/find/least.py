@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ..price.cost.bounds import lower_bounds
 from ..price.cost.cuts import TightestCut, tightest_cut
 from .all_reduce_bound import least_all_reduce
-from .flows import least_all_to_all
 from .found import Task
+from .paths.flows import least_by_flows
 
 _SAME = 1 + 1e-6
 
@@ -44,4 +44,4 @@ def _by_program(task: Task) -> float:
     if task.collective == "all_reduce":
         task.say("bounding by a linear program")
         return least_all_reduce(task)
-    return 0.0 if task.flows is None else least_all_to_all(task, task.flows)
+    return 0.0 if task.flows is None else least_by_flows(task, task.flows)

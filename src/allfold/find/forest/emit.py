@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _native
-from ...price.cost.cuts import whole_numbers
-from ...price.topology.topology import Topology
 from ...schedule import Move, Schedule, build, copy, reduce
 from ..found import Task
+from ..rounds import per_round
 from .trees import Forest
 
 Index = NDArray[np.int64]
@@ -96,7 +95,7 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
         float
     )
     capacity = np.zeros(len(topology.links), np.int64)
-    capacity[used] = _per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
+    capacity[used] = per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
     # Of a tree's pieces, each is due when its share of the whole time is over; all rounds together are the time that
     # the busiest link needs.
     in_all = float((crossing / capacity[used]).max())
@@ -104,43 +103,6 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     due = ((np.arange(len(tree)) - first + 1) / np.repeat(many, many) * in_all * pace).astype(np.int32)
     rounds = _native.rounds_of(ranks, tree.astype(np.int32), due, parent, offsets, routes.links, capacity, task.left)
     return None if rounds is None else _stage(forest, tree, rounds)
-
-
-_MOST_PER_ROUND = 16  # chunks, over the slowest link
-_TRIED = 24  # lengths of rounds, from one to its double
-
-
-def lengths_of(topology: Topology) -> tuple[int, ...]:
-    """How many chunks the slowest link may carry per round: one number if all bandwidths are in the ratio of small ones."""
-    bandwidth = topology.bandwidth[np.isfinite(topology.bandwidth)]
-    least = int(whole_numbers(bandwidth).min()) if len(bandwidth) else 1
-    return (least,) if least <= _MOST_PER_ROUND else (8, 4, 2, 1)
-
-
-def _per_round(bandwidth: NDArray[np.float64], crossing: NDArray[np.float64], depth: int, least: int) -> Index:
-    """How many chunks links carry per round, where so many cross each of them in all.
-
-    In the ratio of their bandwidths, if that of the slowest is then `least`. Otherwise rounded down: a long round loses
-    little by that, a short one loses little until the last rank has something to do, `depth` rounds after the first.
-    The best length up to twice the least is found by trying.
-    """
-    chunks = np.full(len(bandwidth), 2**40)
-    limited = np.isfinite(bandwidth)
-    if not limited.any():
-        return chunks
-    exact = whole_numbers(bandwidth[limited])
-    if exact.min() <= _MOST_PER_ROUND:
-        chunks[limited] = exact
-        return chunks
-    speed = bandwidth[limited] / bandwidth[limited].min()
-
-    def takes(capacity: NDArray[np.float64]) -> float:
-        rounds = float((crossing[limited] / capacity).max()) + depth
-        return rounds * float((capacity / speed).max())
-
-    tried = [np.floor(speed * length * (1 + 1e-9)) for length in np.geomspace(least, 2 * least, _TRIED)]
-    chunks[limited] = min(tried, key=takes)
-    return chunks
 
 
 def _stage(forest: Forest, tree: Index, when: NDArray[np.int32]) -> Stage:

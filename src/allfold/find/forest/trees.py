@@ -15,6 +15,8 @@ from .rates import Rates
 
 MOST_TREES = 64  # per root that are tried
 _LARGE = 256  # ranks; beyond, testing whether trees exist takes longer than trying
+_WITH_FEW_PRIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""For all_reduce: the chunks of both of its stages are cut until they are equal, into as many as a common multiple."""
 _ROUNDING = 1e-6
 _FEW = 16
 _MOST_FILLED = 200_000
@@ -121,7 +123,8 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
         if (np.abs(wished - whole) < _ROUNDING * many).all():
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
-        if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
+        usual = many in _WITH_FEW_PRIMES if task.collective == "all_reduce" else many <= 16 or many % 4 == 0
+        if rates.ranks <= _LARGE and (usual or task.chunks is not None):
             least = _least(task, rates, many)
             found += [] if least is None else [least]
         if not task.left:
