@@ -10,13 +10,14 @@
 # make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
+# make site: the lessons, the gallery and the docs as a site that opens from disk · make test-site: all its links
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery web test-web test-browser lint format clean
+.PHONY: setup demo test wheels test-wheels types test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -92,6 +93,21 @@ types: setup
 # Makes docs/gallery.md and its figures from the schedules.
 gallery: setup
 	$(VENV)/bin/python docs/gallery.py
+
+# The lessons, the gallery and the docs in build/site; open build/site/index.html. mkdocs has an environment of its own.
+site: setup .venv-site/.installed
+	$(VENV)/bin/python docs/site.py pages build/site-source
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict -f build/site-source/mkdocs.yml -d $(CURDIR)/build/site
+	@echo "the site is at build/site/index.html"
+
+# Every link of the site leads somewhere, and nothing is loaded from elsewhere.
+test-site: site
+	$(VENV)/bin/python docs/site.py check build/site
+
+.venv-site/.installed: docs/site-constraints.txt
+	test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet -c docs/site-constraints.txt mkdocs-material
+	@touch $@
 
 # The page is two files in src/allfold/view/static. They are committed: only building them needs Node, not installing.
 web: web/node_modules/.installed

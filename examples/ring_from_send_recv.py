@@ -7,8 +7,9 @@ P − 1 steps each:
     share-only:   every rank sends on the finished chunks.
 
 Three mistakes are common. First, the peer is always (rank + 1) % P and does not depend on the step: rank + step would be
-the rank itself in step 0. Second, each message is one chunk of S/P, not the whole buffer: whole buffers would carry P times
-as much, and would add the same numbers twice. Third, it ends after 2(P − 1) steps, when every rank has everything.
+the rank itself in the first step. Second, each message is one chunk of S/P, not the whole buffer: whole buffers would
+carry P times as much, and would add the same numbers twice. Third, it ends after 2(P − 1) steps, when every rank has
+everything.
 """
 
 import argparse
@@ -44,7 +45,7 @@ def ring_all_reduce(comm, array, log=None):
         messages, elements = messages + 1, elements + len(chunks[outgoing])
         if log is not None:
             verb = "adds" if adding else "takes"
-            log(f"  step {step}: sends chunk {outgoing} to rank {right}, {verb} chunk {incoming} from rank {left}")
+            log(f"  step {step + 1}: sends chunk {outgoing} to rank {right}, {verb} chunk {incoming} from rank {left}")
     return messages, elements
 
 

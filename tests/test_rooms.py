@@ -53,6 +53,7 @@ ROOMS = [
     "bench",
     "tune",
     "export",
+    "learn",
     "studio",
     "torch",
     "cli",
@@ -62,6 +63,7 @@ ROOMS = [
 UPWARDS = {("schedule", "view")}
 MOST_FILES = 16
 ONE_PER_ALGORITHM = "algorithms"  # families, one per file: as many as there are
+LESSONS = SOURCE / "learn" / "lessons"  # what learners get and write: data, not modules
 
 
 def room_of(module: str) -> str:
@@ -75,7 +77,7 @@ def room_of(module: str) -> str:
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    for file in sorted(file for file in SOURCE.rglob("*.py") if file.stat().st_size):
+    for file in sorted(file for file in SOURCE.rglob("*.py") if file.stat().st_size and LESSONS not in file.parents):
         parts = ("allfold", *file.relative_to(SOURCE).with_suffix("").parts)
         yield ".".join(part for part in parts if part != "__init__"), file
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -13,10 +14,13 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "proof/conflicts.hpp"
 #include "proof/fold.hpp"
 #include "proof/follow.hpp"
 #include "proof/happens_before.hpp"
 #include "proof/in_order.hpp"
+#include "proof/step.hpp"
+#include "proof/versions.hpp"
 #include "shared/errors.hpp"
 
 namespace allfold {
@@ -137,6 +141,71 @@ auto order(const Ints& keys) {
     return array_of<int64_t>(std::move(positions));
 }
 
+// The pairs (earlier, later) of rows that must be ordered.
+auto conflicts(const Ints& row, const Ints& place, const Column<const bool>& writes, const Ints& when,
+               const Ints& starts) {
+    need(row.size() == place.size() && row.size() == writes.size() && starts.size() > 0 &&
+             are_starts(starts, when.size()) && when.size() < INT32_MAX,
+         "conflicts: columns of different lengths");
+    need(within(row, static_cast<int64_t>(when.size())) && within(place, INT64_MAX) && within(when, INT64_MAX),
+         "conflicts: accesses of rows that there are not");
+    proof::Conflicts found;
+    {
+        WithoutGil without;
+        found = proof::conflicts({static_cast<int64_t>(row.size()), row.data(), place.data(), writes.data()},
+                                 when.data(), starts.data(), static_cast<int64_t>(starts.size()) - 1);
+    }
+    return nb::make_tuple(array_of<int64_t>(std::move(found.earlier)), array_of<int64_t>(std::move(found.later)));
+}
+
+// What is wrong (0: nothing) and where, whether a copy goes to a chunk that may be shorter, and the folds.
+auto folds_of(const Column<const int32_t>& reduces, const Column<const int32_t>& chunk,
+              const Column<const int32_t>& source, const Column<const int32_t>& destination,
+              const Column<const int32_t>& into, int64_t ranks, int64_t width, int64_t chunks, int64_t part,
+              const Column<const int32_t>& datum, const Column<const int32_t>& first, const Column<int64_t>& written,
+              int64_t number) {
+    const size_t moves = reduces.size();
+    need(chunk.size() == moves && source.size() == moves && destination.size() == moves && into.size() == moves &&
+             ranks >= 0 && width >= 0 && part > 0 && datum.size() == static_cast<size_t>(ranks * width) &&
+             first.size() == datum.size() && written.size() == datum.size(),
+         "folds_of: columns of different lengths");
+    auto below = [moves](const Column<const int32_t>& values, int64_t end) {
+        return std::all_of(values.data(), values.data() + moves, [=](int32_t v) { return v >= 0 && v < end; });
+    };
+    need(below(source, ranks) && below(destination, ranks) && below(chunk, width) && below(into, width),
+         "folds_of: cells that there are not");
+    proof::StepFolds folds = proof::folds_of(
+        {static_cast<int64_t>(moves), reduces.data(), chunk.data(), source.data(), destination.data(), into.data()},
+        {ranks, width, chunks, part, datum.data(), first.data(), written.data()}, number);
+    return nb::make_tuple(static_cast<int>(folds.wrong), folds.at, folds.elsewhere,
+                          array_of<int64_t>(std::move(folds.target)), array_of<int64_t>(std::move(folds.starts)),
+                          array_of<int64_t>(std::move(folds.operands)), array_of<int64_t>(std::move(folds.move)));
+}
+
+// `steps`: where the folds of each step begin among those of all. `cell` and `sizes`: of the versions that are there
+// from the start, whose `datum` and `count` are given, and then of all folds.
+auto versions(const Ints& steps, const Ints& cell, const Ints& sizes, const Ints& operands,
+              const Column<const int32_t>& datum, const Column<const int32_t>& count, int64_t cells) {
+    const size_t total = cell.size(), initial = datum.size();
+    need(initial <= total && sizes.size() == total && count.size() == initial && are_starts(steps, total - initial) &&
+             within(sizes, static_cast<int64_t>(operands.size()) + 1) &&
+             std::accumulate(sizes.data(), sizes.data() + total, int64_t{0}) == static_cast<int64_t>(operands.size()),
+         "versions: columns of different lengths");
+    need(cells >= 0 && within(cell, cells) && within(operands, cells), "versions: cells that there are not");
+    for (size_t i = 0; i < total; ++i) need((sizes(i) > 0) == (i >= initial), "versions: a fold of nothing");
+    proof::Versions made;
+    {
+        WithoutGil without;
+        made = proof::versions({steps.data(), static_cast<int64_t>(steps.size()) - 1, cell.data(), sizes.data(),
+                                operands.data(), static_cast<int64_t>(operands.size())},
+                               datum.data(), count.data(), static_cast<int64_t>(initial), cells);
+    }
+    need(made.whole, "versions: a fold of what holds nothing");
+    return nb::make_tuple(array_of<int64_t>(std::move(made.operand)), array_of<int64_t>(std::move(made.previous)),
+                          array_of<int64_t>(std::move(made.datum)), array_of<int64_t>(std::move(made.count)),
+                          array_of<int64_t>(std::move(made.current)));
+}
+
 using Words = nb::ndarray<uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // What is wrong (0: nothing), in which fold, and with which operand of it.
@@ -172,6 +241,9 @@ std::tuple<int, int64_t, int64_t> fold_symbols(const Ints& target, const Ints& s
 
 void bind_proof(nb::module_& module) {
     module.def("order", &order);
+    module.def("conflicts", &conflicts);
+    module.def("folds_of", &folds_of);
+    module.def("versions", &versions);
     module.def("fold_symbols", &fold_symbols, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
                nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
     module.def("rounds", &rounds);

@@ -196,6 +196,10 @@ ALLFOLD_INLINE void repeat(Body body) {
 constexpr size_t page = 4096, rows_in_memory = 4;
 constexpr int second_level = 2;  // as __builtin_prefetch counts
 
+// How many vectors of results are held at once if there are more than two sources. With more, GCC loads so far ahead
+// that it has to put vectors on the stack.
+constexpr size_t most_held = 8;
+
 // Keeps a pointer in a register. Otherwise GCC adds the offset of a block in every access, which keeps it from using
 // the instructions that load and store two vectors at once.
 template <class Pointer>
@@ -234,7 +238,16 @@ ALLFOLD_INLINE void fold_block(const Call& call, From from, To to, size_t offset
         }
     }
 
-    decltype(Format::widen(Raw<width>{})) value[registers];
+    using Value = decltype(Format::widen(Raw<width>{}));
+    if constexpr (known_sources > 2 && registers * sizeof(Value) > most_held * width) {
+        constexpr size_t half = bytes / 2;
+        fold_block<Format, Operation, half, known_sources, known_destinations>(call, from, to, offset);
+        fold_block<Format, Operation, half, known_sources, known_destinations>(
+            call, [&](size_t s) ALLFOLD_INLINED { return from(s) + half; },
+            [&](size_t d) ALLFOLD_INLINED { return to(d) + half; }, offset + half);
+        return;
+    }
+    Value value[registers];
     const char* first = in_register(from(0));
     repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = Format::widen(load<step>(first + i * step)); });
     for_each<known_sources ? known_sources - 1 : 0>(call.source_count - 1, [&](size_t s) ALLFOLD_INLINED {

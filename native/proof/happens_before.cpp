@@ -1,9 +1,12 @@
 #include "proof/happens_before.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <future>
 #include <limits>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "proof/in_order.hpp"
@@ -242,11 +245,21 @@ int64_t first_unordered(const Programs& programs, const int64_t* when, const int
     const Plan plan(programs, when, std::numeric_limits<int64_t>::max());
     const Pairs pairs(plan, earlier, later, count);
     const bool narrow = fit_into_16_bits(programs);
-    First first = none;
-    for (int64_t left = 0; left < programs.ranks; left += columns_at_once)
-        first = std::min(first, narrow ? unordered<int16_t>(programs, plan, pairs, left)
-                                       : unordered<int32_t>(programs, plan, pairs, left));
-    return first.second;
+    std::vector<First> firsts((programs.ranks + columns_at_once - 1) / columns_at_once, none);
+    std::atomic<size_t> next = 0;
+    auto follow = [&] {
+        for (size_t block; (block = next.fetch_add(1)) < firsts.size();) {
+            const int64_t left = static_cast<int64_t>(block) * columns_at_once;
+            firsts[block] = narrow ? unordered<int16_t>(programs, plan, pairs, left)
+                                   : unordered<int32_t>(programs, plan, pairs, left);
+        }
+    };
+    std::vector<std::future<void>> others;  // a few: they share a cache
+    for (size_t i = 1; i < std::min<size_t>({firsts.size(), std::thread::hardware_concurrency(), 4}); ++i)
+        others.push_back(std::async(std::launch::async, follow));
+    follow();
+    for (std::future<void>& other : others) other.get();
+    return firsts.empty() ? none.second : std::min_element(firsts.begin(), firsts.end())->second;
 }
 
 }  // namespace allfold::proof

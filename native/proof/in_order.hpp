@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdint>
 #include <numeric>
@@ -29,31 +28,42 @@ inline Order in_order(const int64_t* key, int64_t count) {
     return in_order(key, count, count ? *std::max_element(key, key + count) + 1 : 0);
 }
 
-// The positions of the keys in their order; equal ones keep theirs. Each key takes its position along in its low bits,
-// and digit after digit is brought into order, the lowest first.
-inline std::vector<int64_t> order(const int64_t* key, int64_t count) {
-    constexpr int digit = 11;
-    constexpr uint64_t mask = (uint64_t{1} << digit) - 1;
-    uint64_t highest = 0;
-    for (int64_t i = 0; i < count; ++i) highest |= static_cast<uint64_t>(key[i]);
-    const int below = std::bit_width(static_cast<uint64_t>(count)), bits = below + std::bit_width(highest);
-    std::vector<int64_t> positions(count);
-    if (bits > 64) {
-        std::iota(positions.begin(), positions.end(), 0);
-        std::stable_sort(positions.begin(), positions.end(), [=](int64_t a, int64_t b) { return key[a] < key[b]; });
-        return positions;
-    }
-    std::vector<uint64_t> items(count), sorted(count);
-    for (int64_t i = 0; i < count; ++i) items[i] = static_cast<uint64_t>(key[i]) << below | static_cast<uint64_t>(i);
-    for (int shift = below; shift < bits; shift += digit) {
-        std::array<int64_t, mask + 2> at{};
-        for (uint64_t item : items) ++at[(item >> shift & mask) + 1];
+__extension__ typedef unsigned __int128 Wide;  // for keys that need more than 64 bits
+
+// Puts items in the order of their bits from `low` to `high`, digit after digit, the lowest first. Where these bits are
+// equal, items keep their order.
+template <typename Item>
+void sort_by_bits(std::vector<Item>& items, int low, int high) {
+    const int digit = items.size() < 4096 ? 8 : 11;  // few items: counting the digits must not take longer than moving
+    const Item mask = (Item{1} << digit) - 1;
+    std::vector<Item> sorted(items.size());
+    std::vector<int64_t> at;
+    for (int shift = low; shift < high; shift += digit) {
+        at.assign(static_cast<size_t>(mask) + 2, 0);
+        for (Item item : items) ++at[static_cast<size_t>(item >> shift & mask) + 1];
         std::partial_sum(at.begin(), at.end(), at.begin());
-        for (uint64_t item : items) sorted[at[item >> shift & mask]++] = item;
+        for (Item item : items) sorted[at[static_cast<size_t>(item >> shift & mask)]++] = item;
         items.swap(sorted);
     }
-    for (int64_t i = 0; i < count; ++i) positions[i] = static_cast<int64_t>(items[i] & ((uint64_t{1} << below) - 1));
+}
+
+template <typename Item>
+std::vector<int64_t> order_as(const int64_t* key, int64_t count, int below, int bits) {
+    std::vector<Item> items(count);
+    for (int64_t i = 0; i < count; ++i) items[i] = static_cast<Item>(key[i]) << below | static_cast<Item>(i);
+    sort_by_bits(items, below, bits);
+    std::vector<int64_t> positions(count);
+    for (int64_t i = 0; i < count; ++i) positions[i] = static_cast<int64_t>(items[i] & ((Item{1} << below) - 1));
     return positions;
+}
+
+// The positions of the keys in their order; equal ones keep theirs. Each key takes its position along in its low bits.
+inline std::vector<int64_t> order(const int64_t* key, int64_t count) {
+    uint64_t highest = 0;
+    for (int64_t i = 0; i < count; ++i) highest |= static_cast<uint64_t>(key[i]);
+    const auto below = static_cast<int>(std::bit_width(static_cast<uint64_t>(count)));
+    const int bits = below + static_cast<int>(std::bit_width(highest));
+    return bits <= 64 ? order_as<uint64_t>(key, count, below, bits) : order_as<Wide>(key, count, below, bits);
 }
 
 }  // namespace allfold::proof

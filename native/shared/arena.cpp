@@ -81,7 +81,8 @@ void Arena::map() {
         int error = errno;
         close(descriptor_);
         errno = error;
-        fail("cannot map " + std::to_string(size_) + " bytes (is RLIMIT_AS set? `ulimit -v` shows it)");
+        fail("cannot map " + std::to_string(size_) +
+             " bytes (is RLIMIT_AS set? `ulimit -v` shows it; ALLFOLD_ARENA_BYTES=64M asks for less)");
     }
     base_ = static_cast<char*>(base);
     // Huge pages where the system offers them for shared memory; it is free to decline.

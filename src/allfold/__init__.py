@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .find.found import Found
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
-    from .registry import algorithm, algorithms
-    from .schedule import Move, Schedule, copy, reduce
+    from .registry import Phase, algorithm, algorithms, register
+    from .schedule import Move, Schedule, copy, load, reduce
     from .verify import Proof, verify
     from .version import __version__
 
@@ -43,6 +43,7 @@ __all__ = [
     "MismatchError",
     "Move",
     "Op",
+    "Phase",
     "Proof",
     "RankFailed",
     "RankLost",
@@ -57,8 +58,10 @@ __all__ = [
     "copy",
     "find",
     "init",
+    "load",
     "op",
     "reduce",
+    "register",
     "replay",
     "schedule",
     "spawn",
@@ -86,8 +89,8 @@ _HOMES = {
     "find.found": ("Found",),
     "launch.spawn": ("init", "spawn", "start"),
     "ops": ("Op", "op"),
-    "registry": ("algorithm", "algorithms", "schedule"),
-    "schedule": ("Move", "Schedule", "copy", "reduce"),
+    "registry": ("Phase", "algorithm", "algorithms", "register", "schedule"),
+    "schedule": ("Move", "Schedule", "copy", "load", "reduce"),
     "verify": ("Proof", "verify"),
     "version": ("__version__",),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
 from typing import Any, TypeVar
@@ -19,6 +19,18 @@ Generator = TypeVar("Generator", bound=Callable[..., Steps])
 Formula = Callable[[int], int | Fraction | None]
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A part of an algorithm: what it is called, what happens in each of its steps, and how many steps it has.
+
+    `steps` is a function of the number of ranks, or None for all that are left.
+    """
+
+    name: str
+    sentence: str
+    steps: Formula | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Algorithm:
     """A generator function, how many chunks it divides the buffer into, and the cost it declares."""
@@ -30,6 +42,7 @@ class Algorithm:
     steps: Formula | None = None
     port: Formula | None = None
     patterns: Callable[..., Patterns | None] | None = None
+    phases: tuple[Phase, ...] = ()
     made: Schedule | None = None
     """The schedule itself, where there is nothing to generate: one that was found, or read from a file."""
 
@@ -67,6 +80,7 @@ def algorithm(
     steps: Formula | None = None,
     port: Formula | None = None,
     patterns: Callable[..., Patterns | None] | None = None,
+    phases: Iterable[Phase] = (),
 ) -> Callable[[Generator], Generator]:
     """Register a generator function of the number of ranks (and the root, where there is one) as an algorithm.
 
@@ -76,8 +90,13 @@ def algorithm(
 
     Its cost can be counted from its schedule. Declared here, it is known for any number of ranks: `steps` and `port`
     (the bytes through its busiest port, as a multiple of S) are functions of the number of ranks; `patterns` takes what
-    the generator takes. They are called for two or more ranks, and return None where they do not know.
+    the generator takes. They are called for two or more ranks, and return None where they do not know. `phases` are
+    what pictures call its parts; without them, they follow from the schedule.
     """
+    named = tuple(phases)
+    for phase in named:
+        if not isinstance(phase, Phase):
+            raise UsageError(f"phases are made by Phase(name, sentence, steps), not {phase!r}")
     find_collective(collective)
     for what, formula in (("steps", steps), ("port", port), ("patterns", patterns)):
         if formula is not None and not callable(formula):
@@ -88,7 +107,7 @@ def algorithm(
         if not callable(function) or not key:
             raise UsageError(f"@algorithm goes before a generator function, not before {function!r}")
         known = _registry[collective].get(key)
-        if known is not None and _identity(known.function) != _identity(function):
+        if known is not None and (known.made is not None or _identity(known.function) != _identity(function)):
             raise UsageError(f"{collective} already has an algorithm {key!r}, in {known.function.__module__}")
         try:
             # A new dictionary: a function made by functools.wraps shares that of the function it wraps.
@@ -96,13 +115,35 @@ def algorithm(
             setattr(function, _REGISTERED_AS, marks)
         except AttributeError:
             raise UsageError(f"@algorithm goes before a function of a module or a notebook, not {function!r}") from None
-        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns)
+        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns, named)
         if known is not None:
             for stale in on_replacement:
                 stale()
         return function
 
     return register
+
+
+def register(made: Schedule, name: str | None = None) -> Algorithm:
+    """Give a schedule that was found or read a name, by which calls, `plan` and `verify` know it from then on.
+
+    It serves the number of ranks (and the root) that it was made for, on any topology. `name` is the schedule's own
+    unless given. Registered again, the name means the new schedule. Processes that `allfold.spawn` starts know it.
+    """
+    if not isinstance(made, Schedule):
+        raise UsageError(f"register: expected a schedule, as of allfold.find(…).schedule; got {made!r:.80}")
+    key = made.algorithm if name is None else name
+    if not isinstance(key, str) or not key.isidentifier():
+        raise UsageError(f"register: {key!r:.80} cannot be the name of an algorithm; expected letters, digits and _")
+    known = _registry[made.collective].get(key)
+    if known is not None and known.made is None:
+        raise UsageError(f"{made.collective} already has an algorithm {key!r}, in {known.function.__module__}")
+    named = made if made.algorithm == key else replace(made, algorithm=key)
+    _registry[made.collective][key] = algorithm_of(made.collective, named)
+    if known is not None and known.made != named:
+        for stale in on_replacement:
+            stale()
+    return _registry[made.collective][key]
 
 
 def _identity(function: Callable[..., Steps]) -> tuple[str, str]:
@@ -112,12 +153,17 @@ def _identity(function: Callable[..., Steps]) -> tuple[str, str]:
 
 def algorithms_of_script() -> list[Algorithm]:
     """What the script or notebook itself has registered: other processes cannot import it from any module."""
-    return [one for known in _registry.values() for one in known.values() if one.function.__module__ == "__main__"]
+    every = [one for known in _registry.values() for one in known.values()]
+    return [one for one in every if one.made is not None or one.function.__module__ == "__main__"]
 
 
-def algorithms(collective: str) -> list[str]:
-    """The names of a collective's algorithms."""
-    return list(_registry[find_collective(collective).name])
+def algorithms(collective: str, ranks: int | None = None, root: int | None = None) -> list[str]:
+    """The names of a collective's algorithms; with `ranks`, without registered schedules for other ranks or roots."""
+    known = _registry[find_collective(collective).name].values()
+    asked = ranks, root or 0
+    return [
+        one.name for one in known if one.made is None or ranks is None or (one.made.ranks, one.made.root or 0) == asked
+    ]
 
 
 def find_algorithm(collective: str, name: str) -> Algorithm:
@@ -172,7 +218,7 @@ def schedule(
 def _fitting(made: Schedule, ranks: int, root: int | None) -> Schedule:
     if (made.ranks, made.root) != (ranks, root):
         asked = f"{ranks} ranks" + ("" if root is None else f" and the root {root}")
-        raise UsageError(f"{made.title} is a schedule for these ranks only; {asked} are asked for")
+        raise UsageError(f"{made.title} is a schedule for just that; {asked} are asked for")
     return made
 
 

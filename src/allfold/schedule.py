@@ -12,6 +12,8 @@ schedule and of nothing else, and keeps rank order wherever the schedule allows 
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from hashlib import blake2b
 from itertools import chain, count, islice
 from math import prod
 from os.path import basename
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -30,6 +33,7 @@ from numpy.typing import NDArray
 from .collectives import Collective, find_collective
 from .documents import DocumentError, head_of, parse, whole_at
 from .errors import AllfoldError, ScheduleError, UsageError
+from .files import write_whole
 
 Column = NDArray[np.int32]
 
@@ -212,7 +216,7 @@ class Schedule:
         return isinstance(other, Schedule) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash((self.algorithm, self.digest))  # quick; lines are for `__eq__`
 
     @cached_property
     def _identity(self) -> tuple[Any, ...]:
@@ -238,7 +242,8 @@ class Schedule:
         """The page of this schedule as one self-contained HTML file.
 
         `topology` (a name or a `Topology`) and `size` say what it is priced for, `others` are schedules to race it
-        against, `recording` is a `Trace` of a real run of it, `view` and `step` say where to begin.
+        against, `recording` is a `Trace` of a real run of it, `view` and `step` say where to begin, `follow` what is
+        lit: "cut", the limiting cut, or k, the k-th tree.
         """
         from .view.html import page_as_html
         from .view.page import page_of
@@ -315,6 +320,20 @@ class Schedule:
         except (DocumentError, ScheduleError) as error:
             raise UsageError(f"this is not a schedule: {error}") from None
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, for `load` and for every command that takes an algorithm."""
+        write_whole(path, json.dumps(self.to_json(), ensure_ascii=False))
+
+
+def load(path: str | os.PathLike[str]) -> Schedule:
+    """The schedule in a JSON file, as `Schedule.save`, `allfold find --save` and `allfold show --json` write it."""
+    try:
+        return Schedule.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
 
 def build(
     collective: str,
@@ -342,7 +361,7 @@ def build(
         except ScheduleError:
             raise
         except Exception as error:
-            message = f"{title}: raised {type(error).__name__} at step {len(starts) - 1}: {error} ({_raised_at(error)})"
+            message = f"{title}: raised {type(error).__name__} at step {len(starts)}: {error} ({_raised_at(error)})"
             raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
         rows = _rows(step, title, len(starts) - 1)
         if len(rows):
@@ -368,15 +387,15 @@ def _iterate(steps: object, title: str) -> Iterator[object]:
 def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     """The moves of one step as rows of integers, or an error that says what was yielded instead."""
     if isinstance(step, Move):
-        raise ScheduleError(f"{title}: step {number} is a single move {step}; yield a list of moves", step=number)
+        raise ScheduleError(f"{title}: step {number + 1} is a single move {step}; yield a list of moves", step=number)
     if not isinstance(step, Iterable) or isinstance(step, (str, bytes)):
-        raise ScheduleError(f"{title}: step {number} is {step!r}; expected a list of moves", step=number)
+        raise ScheduleError(f"{title}: step {number + 1} is {step!r}; expected a list of moves", step=number)
     moves = list(islice(step, _MOST_MOVES + 1))
     if not moves:
         return _NO_ROWS
     if not {*map(type, moves)} <= {Move}:
         stranger = next(move for move in moves if type(move) is not Move)
-        message = f"{title}: step {number} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
+        message = f"{title}: step {number + 1} holds {stranger!r}; expected moves made by copy(...) and reduce(...)"
         raise ScheduleError(message, step=number)
     kinds = {*map(type, chain.from_iterable(moves))}
     if np.ndarray in kinds:
@@ -392,9 +411,7 @@ def _rows(step: object, title: str, number: int) -> NDArray[np.int64]:
     wrong = next(move for move in moves if not all(map(_is_integral, move)))
     chunk, source, destination, into = wrong[1:5]
     word = describe(wrong.reduces, *(repr(one) for one in (chunk, source, destination, into)))  # type: ignore[arg-type]
-    message = (
-        f"{title}: step {number} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
-    )
+    message = f"{title}: step {number + 1} holds the move {word} ({wrong.where}); ranks and chunks are whole numbers of 31 bits"
     raise ScheduleError(message, step=number, site=wrong.where)
 
 
@@ -403,7 +420,7 @@ def _rows_of_arrays(move: Move, title: str, number: int) -> NDArray[np.int64]:
     names, values = COLUMNS[1:5], move[1:5]
 
     def refuse(what: str) -> NoReturn:
-        message = f"{title}: step {number} holds {move} ({move.where}): {what}"
+        message = f"{title}: step {number + 1} holds {move} ({move.where}): {what}"
         raise ScheduleError(message, step=number, site=move.where)
 
     for name, value in zip(names, values, strict=True):
@@ -454,7 +471,7 @@ def _check_ranges(schedule: Schedule, table: NDArray[np.int64]) -> None:
             step = int(np.searchsorted(schedule.starts, move, side="right")) - 1
             word = describe(*(int(number) for number in table[move, :5]))  # type: ignore[arg-type]
             message = (
-                f"{schedule.title}: step {step}, move {word}: {name} {value} is out of range 0–{limit - 1} "
+                f"{schedule.title}: step {step + 1}, move {word}: {name} {value} is out of range 0–{limit - 1} "
                 f"({schedule.where(move)})"
             )
             raise ScheduleError(message, step=step, site=schedule.where(move))

@@ -23,6 +23,8 @@ from .wording import name_ranks
 Cells = NDArray[np.int64]
 MOST_BYTES = 8 * 2**30  # a schedule from a file may name any number of ranks; memory is limited
 _MOST_COMPARED = 2**28  # remainders that are tried, over all pairs of chunks whose lengths are compared
+_MOVE = ("reduces", "chunk", "source", "destination", "into")
+_TAKES_NOTHING, _TWO_WRITES = 1, 2  # what `folds_of` finds wrong; 3: a move reduces into what holds nothing
 _MIXTURE, _REDUCTION = 1, 2  # what `fold_symbols` finds wrong; 3: a contribution comes twice
 
 
@@ -47,6 +49,7 @@ class State:
         self.schedule = schedule
         self.promise = schedule.promise
         self.step = 0
+        self._marks = 0
         self.width = schedule.chunks + schedule.scratch
         cells = schedule.ranks * self.width
         words = -(-schedule.ranks // 64) if self.promise.reduces else 0
@@ -58,6 +61,7 @@ class State:
         self.datum, rank, self.expression = at_start(schedule)
         self.first = rank.copy()  # the lowest and the highest rank that has contributed
         self.last = rank.copy()
+        self._written = np.zeros(cells, np.int64)  # which step wrote each cell last, in the marks of `folds_of`
         self.count = np.where(self.datum == NOTHING, 0, 1).astype(np.int32)
         self.in_order = np.ones(cells, bool)  # contributions are consecutive ranks, folded from left to right
         # `expression` is a hash of the whole expression, brackets included; this one also covers where folds rounded.
@@ -90,42 +94,32 @@ class State:
     def advance(self) -> Folds:
         """Take one step, or raise `ScheduleError` if it makes no sense."""
         start, end = self.schedule.starts[self.step : self.step + 2].tolist()
-        columns, width = self.schedule.columns, np.int64(self.width)
-        source = columns["source"][start:end] * width + columns["chunk"][start:end]
-        target = columns["destination"][start:end] * width + columns["into"][start:end]
-        reduces = columns["reduces"][start:end] != 0
-        empty = self.datum[source] == NOTHING
-        if empty.any():
-            self._refuse_empty(int(empty.argmax()) + start, "takes", source[empty.argmax()])
-        copies, reducing = (~reduces).nonzero()[0], reduces.nonzero()[0]
-        parts, too_long = [], None
-        if len(copies):
-            self._check_copies(target, copies, reducing, start)
-            parts.append(Folds(target[copies], np.arange(len(copies) + 1), source[copies], copies + start))
-            too_long = self._too_long(parts[0])
-        if len(reducing):
-            parts.append(self._reductions(source[reducing], target[reducing], reducing + start))
-        folds = parts[0] if len(parts) == 1 else _joined(*parts)
+        reduces, chunk, source, destination, into = (self.schedule.columns[name][start:end] for name in _MOVE)
+        self._marks += 2
+        wrong, at, elsewhere, target, starts, operands, move = _native.folds_of(
+            reduces,
+            chunk,
+            source,
+            destination,
+            into,
+            self.schedule.ranks,
+            self.width,
+            self.schedule.chunks,
+            self._part if self.promise.carries_data else 1,
+            self.datum,
+            self.first,
+            self._written,
+            self._marks,
+        )
+        if wrong:
+            self._refuse_step(wrong, at, start, end)
+        folds = Folds(target, starts, operands, move + start)
+        too_long = self._too_long(folds) if elsewhere else None
         self._fold(folds, write=too_long is None)
         if too_long is not None:
             raise too_long
         self.step += 1
         return folds
-
-    def _reductions(self, source: Cells, target: Cells, moves: Cells) -> Folds:
-        """What the moves that reduce fold: each target's own content is one of the operands."""
-        own = _unique(target)
-        hollow = self.datum[own] == NOTHING
-        if hollow.any():
-            cell = own[hollow.argmax()]
-            self._refuse_empty(int(moves[(target == cell).argmax()]), "reduces into", cell)
-        operands = np.concatenate([source, own])
-        targets = np.concatenate([target, own])
-        order = order_of(targets * self.schedule.ranks + self.first[operands])
-        operands, targets = operands[order], targets[order]
-        heads = heads_of(targets)
-        last = np.append(moves, np.full(len(own), -1))[order]
-        return Folds(own, np.append(heads, len(targets)), operands, np.maximum.reduceat(last, heads))
 
     def run_to_end(self) -> State:
         """Take all steps that remain."""
@@ -156,30 +150,14 @@ class State:
         else:
             self._refuse_double(cell, operands, move)
 
-    def _check_copies(self, target: Cells, copies: Cells, reducing: Cells, start: int) -> None:
-        """A copy into a chunk that something else is written to in the same step has no defined outcome."""
-        if not len(copies):
-            return
-        copied = in_order(target[copies])
-        clash = copied[1:][copied[1:] == copied[:-1]]
-        if not len(clash) and len(reducing):
-            clash = np.intersect1d(copied, target[reducing])
-        if len(clash):
-            rank, chunk = divmod(int(clash[0]), self.width)
-            moves = np.flatnonzero(target == clash[0]) + start
-            words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
-            title, site = self.schedule.title, self.schedule.where(int(moves[0]))
-            message = f"{title}: step {self.step} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
-            raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
-
-    def _too_long(self, copies: Folds) -> ScheduleError | None:
+    def _too_long(self, folds: Folds) -> ScheduleError | None:
         """Where the buffer does not divide evenly, chunks differ in length; what is copied to another chunk must fit.
 
         What is reduced is the same piece of data on both sides, so it fits. Scratch chunks hold any length.
         """
-        if not self.promise.carries_data or self._part == 1:
-            return None
-        chunk, datum = copies.target % self.width, self.datum[copies.operands]
+        copies = (folds.starts[1:] - folds.starts[:-1] == 1).nonzero()[0]
+        target, move = folds.target[copies], folds.move[copies]
+        chunk, datum = target % self.width, self.datum[folds.operands[folds.starts[copies]]]
         piece, place = datum % self.schedule.chunks % self._part, chunk % self._part
         for i in np.flatnonzero((piece != place) & (chunk < self.schedule.chunks)).tolist():
             pair = int(piece[i]), int(place[i])
@@ -191,7 +169,7 @@ class State:
                 )
             elements = longer_by(*pair, self._part)
             if elements is not None:
-                return self._wrong_length(int(copies.target[i]), int(datum[i]), elements, int(copies.move[i]))
+                return self._wrong_length(int(target[i]), int(datum[i]), elements, int(move[i]))
             self._fits.add(pair)
         return None
 
@@ -199,14 +177,38 @@ class State:
 
     def _word(self, move: int) -> str:
         columns = self.schedule.columns
-        names = ("reduces", "chunk", "source", "destination", "into")
-        return describe(*(int(columns[name][move]) for name in names))  # type: ignore[arg-type]
+        return describe(*(int(columns[name][move]) for name in _MOVE))  # type: ignore[arg-type]
+
+    def _refuse_step(self, wrong: int, at: int, start: int, end: int) -> None:
+        """What `folds_of` found: `at` is a move of this step, or a cell."""
+        columns = {name: self.schedule.columns[name][start:end] for name in _MOVE}
+        source = columns["source"] * np.int64(self.width) + columns["chunk"]
+        target = columns["destination"] * np.int64(self.width) + columns["into"]
+        if wrong == _TAKES_NOTHING:
+            self._refuse_empty(at + start, "takes", source[at])
+        elif wrong == _TWO_WRITES:
+            self._refuse_two_writes(target, columns["reduces"] != 0, start)
+        else:
+            self._refuse_empty(int((target == at).argmax()) + start, "reduces into", at)
+
+    def _refuse_two_writes(self, target: Cells, reduces: NDArray[np.bool_], start: int) -> None:
+        """A copy into a chunk that something else is written to in the same step has no defined outcome."""
+        copied = in_order(target[~reduces])
+        clash = copied[1:][copied[1:] == copied[:-1]]
+        if not len(clash):
+            clash = np.intersect1d(copied, target[reduces])
+        rank, chunk = divmod(int(clash[0]), self.width)
+        moves = np.flatnonzero(target == clash[0]) + start
+        words = " and ".join(f"{self._word(int(move))} ({self.schedule.where(int(move))})" for move in moves[:2])
+        title, site = self.schedule.title, self.schedule.where(int(moves[0]))
+        message = f"{title}: step {self.step + 1} has two unordered writes to chunk {chunk} of rank {rank}: {words}"
+        raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def _refuse_empty(self, move: int, verb: str, cell: int) -> None:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} {verb} chunk {chunk} of rank {rank}, "
             f"which holds nothing ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -216,9 +218,9 @@ class State:
         site, piece = self.schedule.where(move), datum % self.schedule.chunks
         of = "slices" if self.promise.sliced else "a buffer"
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} puts {self.name_of(datum)} into chunk {chunk} "
-            f"of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk {chunk} "
-            f"none ({site}); a scratch chunk holds any length"
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} puts {self.name_of(datum)} into chunk "
+            f"{chunk} of rank {rank}, which can be shorter: of {of} of {elements} elements chunk {piece} has one, chunk "
+            f"{chunk} none ({site}); a scratch chunk holds any length"
         )
         return ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
@@ -226,7 +228,7 @@ class State:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} reduces, but {self.promise.name} "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} reduces, but {self.promise.name} "
             f"only copies ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -235,7 +237,7 @@ class State:
         rank, chunk = divmod(int(cell), self.width)
         site = self.schedule.where(move)
         message = (
-            f"{self.schedule.title}: step {self.step}, move {self._word(move)} mixes {self.name_of(datum)} with "
+            f"{self.schedule.title}: step {self.step + 1}, move {self._word(move)} mixes {self.name_of(datum)} with "
             f"{self.name_of(other)} in chunk {chunk} of rank {rank} ({site})"
         )
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
@@ -255,9 +257,8 @@ class State:
             doubled = [r for r, n in sorted(seen.items()) if n == times]
             faults.append(f"has {name_ranks(doubled)} {'twice' if times == 2 else f'{times} times'}")
         site = self.schedule.where(move)
-        message = (
-            f"{self.schedule.title}: after step {self.step}, rank {rank} chunk {chunk} {' and '.join(faults)} ({site})"
-        )
+        where = f"after step {self.step + 1}, rank {rank} chunk {chunk}"
+        message = f"{self.schedule.title}: {where} {' and '.join(faults)} ({site})"
         raise ScheduleError(message, rank=rank, chunk=chunk, step=self.step, site=site)
 
     def name_of(self, datum: int) -> str:
@@ -290,20 +291,6 @@ def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:
     origins = np.zeros(int(start.max()) + 2, np.int32)
     origins[start[ranks, chunks]] = ranks
     return origins
-
-
-def _joined(first: Folds, second: Folds) -> Folds:
-    return Folds(
-        target=np.concatenate([first.target, second.target]),
-        starts=np.concatenate([first.starts, first.starts[-1] + second.starts[1:]]),
-        operands=np.concatenate([first.operands, second.operands]),
-        move=np.concatenate([first.move, second.move]),
-    )
-
-
-def _unique(cells: Cells) -> Cells:
-    ordered = in_order(cells)
-    return ordered[heads_of(ordered)]
 
 
 def heads_of(ordered: Cells) -> Cells:

@@ -25,6 +25,8 @@ from .schedule import Counts, Schedule
 from .symbolic import Cells, State
 from .wording import name_ranks
 
+ACROSS_HOSTS = 12  # ranks up to which the message programs are proved, too
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -108,12 +110,12 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
     # Three segments cover the reuse of the work area; the largest schedules are proved for one. Programs for arrays
     # that peers cannot reach are proved for few ranks only: for many, the compiler follows the same rule.
     segments = None if schedule.moves < 100_000 else 1
-    kinds = list(get_args(Memory)[: 3 if schedule.ranks <= 12 else 1])
+    kinds = list(get_args(Memory)[: 3 if schedule.ranks <= ACROSS_HOSTS else 1])
     while versions and kinds:
         made = compile(schedule, kinds.pop(0), versions)
         versions = versions if kinds else None  # large, and no longer needed
         check(made, state, segments)
-    across_hosts = programs and schedule.ranks <= 12
+    across_hosts = programs and schedule.ranks <= ACROSS_HOSTS
     if across_hosts:
         check_messages(lower(schedule), state)
     same_bits = rank_order = uniform = None
@@ -154,7 +156,7 @@ def check_promise(state: State) -> Cells:
     site = schedule.where(int(np.flatnonzero(writes)[-1])) if writes.any() else None
     others = int(wrong.sum()) - 1
     more = f"; {others} more {'chunk is' if others == 1 else 'chunks are'} wrong" if others else ""
-    last = f"after step {schedule.steps - 1}, " if schedule.steps else "without any step, "
+    last = f"after step {schedule.steps}, " if schedule.steps else "without any step, "
     where = f" ({site})" if site else " (nothing was ever moved there)"
     message = f"{schedule.title}: {last}rank {rank} chunk {chunk} {fault}{where}{more}"
     raise ScheduleError(message, rank=rank, chunk=chunk, step=schedule.steps - 1, site=site)

@@ -19,11 +19,11 @@ from allfold.bench.crew import CrewFailed
 from allfold.bench.measure import Timing
 from allfold.bench.peers import HOW_TO_GET, Wanted, parse_peers, start_peer
 from allfold.bench.report import FLOOR, WIDTH, Point, Table, Variant
-from allfold.bench.sizes import format_size, parse_size, size_row
 from allfold.cli import main
 from allfold.collectives import COLLECTIVES
 from allfold.dtypes import DTYPES
 from allfold.ops import OPS, check_supported, find_op
+from allfold.wording import format_size, parse_size, size_row
 
 WITH_DATA = [name for name, kind in COLLECTIVES.items() if kind.carries_data]
 

@@ -87,7 +87,9 @@ def test_the_index_lists_every_page() -> None:
     listed = {
         (index.parent / path).resolve() for path in re.findall(r"\]\(([^)#\s]+)\)", index.read_text(encoding="utf-8"))
     }
-    missing = [page for page in PAGES if page != "docs/index.md" and (ROOT / page).resolve() not in listed]
+    lessons = "src/allfold/learn/lessons/"  # they are listed by allfold learn
+    pages = [page for page in PAGES if page != "docs/index.md" and not page.startswith(lessons)]
+    missing = [page for page in pages if (ROOT / page).resolve() not in listed]
     assert not missing, f"docs/index.md does not list {', '.join(missing)}"
 
 

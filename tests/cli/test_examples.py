@@ -226,7 +226,7 @@ def check_train_on(out: str, ranks: int) -> None:
 
 
 def check_reduce_scatter_by_hand(out: str, ranks: int) -> None:
-    assert ranks == 2 and "step 0  +0:1→0  +1:0→1" in out
+    assert ranks == 2 and "step 1  +0:1→0  +1:0→1" in out
     assert "rank 0 had [[-1, 5], [2, 2]] and gets [2, 2]" in out
     assert "rank 1 had [[3, -3], [4, 1]] and gets [6, 3]" in out
 

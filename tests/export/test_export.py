@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,17 +145,3 @@ def test_the_example_of_the_help_is_real(call: Call) -> None:
         words, *quoted = part.rstrip().splitlines()
         if quoted:
             assert_printed([line[2:] for line in quoted], call(*words.split())[1], words)
-
-
-def test_the_output_in_the_document_is_real(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    count = 0
-    for part in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for command in part.split("$ allfold ")[1:]:
-            words, *quoted = command.splitlines()
-            _, out, err = call(*words.split())
-            assert_printed(quoted, out + err, words)
-            count += 1
-    assert count >= 6

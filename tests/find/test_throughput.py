@@ -13,12 +13,16 @@ import pytest
 from graphs import topologies, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tasks import task_for
 
 import allfold as af
+from allfold.find.all_reduce_bound import least_all_reduce
+from allfold.find.forest.overlap import _Packing, overlapped
+from allfold.find.forest.rates import rates_of
+from allfold.find.forest.throughput import SENSES
+from allfold.find.forest.trees import forest_of, numbers_of
 from allfold.find.found import Task
-from allfold.find.rates import rates_of
-from allfold.find.throughput import SENSES
-from allfold.find.trees import forest_of, numbers_of
+from allfold.find.neighbours import neighbours_of
 from allfold.price import Topology, cost, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.network import network_of
@@ -123,3 +127,49 @@ def test_fewer_trees_when_asked_and_what_they_cost() -> None:
     losses = {k: numbers_of(replace(task, chunks=k), rates)[0].loss for k in (1, 2, 3)}
     assert losses[1] == pytest.approx(342.86 / 266.67, rel=2e-3)  # published for one tree per root
     assert losses[1] > losses[2] > losses[3] == 1
+
+
+def test_an_all_reduce_collects_and_spreads_at_once_where_that_is_faster() -> None:
+    topology = BENCHMARK.without_latency(find_topology("mesh:shape=3x3"))
+    found = af.find("all_reduce", topology, size=2**30, method="throughput")
+    # One after the other, each takes as long as the two cables of a corner need for 8 of 9 slices: 4/3 of the bound in
+    # all, which is 16 buffers over 24 links.
+    assert 1 <= found.ratio < 1.08
+    reduces, step = (
+        found.schedule.columns["reduces"],
+        np.repeat(np.arange(found.schedule.steps), np.diff(found.schedule.starts)),
+    )
+    assert step[reduces == 0].min() < step[reduces == 1].max()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 7), st.data())
+def test_overlapped_schedules_are_proved(ranks: int, data: st.DataObject) -> None:
+    speed = st.sampled_from([1e9, 2e9, 3e9])
+    pairs = [(a, b) for a in range(ranks) for b in range(a)]
+    chosen = {(a, a - 1) for a in range(1, ranks)} | set(data.draw(st.lists(st.sampled_from(pairs))))
+    topology = written(ranks, [edge for a, b in sorted(chosen) for edge in ((a, b, data.draw(speed)), (b, a, 1e9))])
+    task = task_for("all_reduce", topology)
+    least = least_all_reduce(task)
+    seen = 0
+    for one in overlapped(task, "overlapped"):
+        af.verify(one)
+        assert cost(one, topology, task.size).time >= least * (1 - 1e-9)
+        seen += 1
+        if seen == 4:
+            break
+    assert seen == 4
+
+
+def test_spanning_trees_share_the_links_evenly() -> None:
+    # 24 edges of a tree over 40 cables: each is in 0.6 of the trees at best.
+    packing = _Packing(neighbours_of(find_topology("mesh:shape=5x5"), 25))
+    for number in range(1, 201):
+        parent = packing.next_tree()
+        assert parent is not None and (parent < 0).sum() == 1
+        if number == 200:
+            assert (packing.load * packing.cost).max() <= 1.02 * 0.6 * number
+    # Links one way only: there is no tree that goes up and down.
+    circle = written(3, [(0, 1, 1e9), (1, 2, 1e9), (2, 0, 1e9)])
+    assert _Packing(neighbours_of(circle, 3)).next_tree() is None
+    assert not list(overlapped(task_for("all_reduce", circle), "overlapped"))

@@ -69,7 +69,7 @@ def test_a_doubled_and_a_missing_contribution_in_one_sentence() -> None:
 
     error = error_of(confused)
     assert str(error) == (
-        "confused(ranks=6): after step 2, rank 4 chunk 0 lacks rank 1 and has rank 3 twice "
+        "confused(ranks=6): after step 3, rank 4 chunk 0 lacks rank 1 and has rank 3 twice "
         f"(test_verify.py:{line_of('# planted: 3 comes twice')})"
     )
 
@@ -176,15 +176,15 @@ def test_wrong_only_for_some_rank_counts() -> None:
     ("algorithm", "what"),
     [
         (lambda ranks: None, "gave None; an algorithm is a generator"),
-        (lambda ranks: iter([reduce(0, 0, 1)]), "step 0 is a single move +0:0→1; yield a list"),
-        (lambda ranks: iter([7]), "step 0 is 7; expected a list of moves"),
-        (lambda ranks: iter(["01"]), "step 0 is '01'"),
+        (lambda ranks: iter([reduce(0, 0, 1)]), "step 1 is a single move +0:0→1; yield a list"),
+        (lambda ranks: iter([7]), "step 1 is 7; expected a list of moves"),
+        (lambda ranks: iter(["01"]), "step 1 is '01'"),
         (lambda ranks: iter([[(0, 0, 1)]]), "expected moves made by copy(...) and reduce(...)"),
         (lambda ranks: iter([[reduce(0.5, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
         (lambda ranks: iter([[reduce(2**70, 0, 1)]]), "ranks and chunks are whole numbers"),
         (lambda ranks: iter([[reduce(None, 0, 1)]]), "ranks and chunks are whole numbers"),  # type: ignore[arg-type]
-        (lambda ranks: iter([copy(np.arange(2), 0, 1)]), "step 0 is a single move copy of arrays; yield a list"),
-        (lambda ranks: iter([[copy(np.zeros(2), 0, 1)]]), "step 0 holds copy of arrays (test_verify.py:"),
+        (lambda ranks: iter([copy(np.arange(2), 0, 1)]), "step 1 is a single move copy of arrays; yield a list"),
+        (lambda ranks: iter([[copy(np.zeros(2), 0, 1)]]), "step 1 holds copy of arrays (test_verify.py:"),
         (lambda ranks: iter([[copy(np.zeros(2), 0, 1)]]), "chunk is of float64; ranks and chunks are whole numbers"),
         (lambda ranks: iter([[reduce(0, np.array([True]), 1)]]), "source is of bool; ranks and chunks are whole"),
         (lambda ranks: iter([[reduce(0, np.array([2**63]), 1)]]), "source has 9223372036854775808 to 92233720368"),
@@ -196,7 +196,7 @@ def test_wrong_only_for_some_rank_counts() -> None:
         ),
         (
             lambda ranks: iter([[copy(0, 0, np.arange(3))]]),
-            "step 0, move 0:0→2: destination rank 2 is out of range 0–1",
+            "step 1, move 0:0→2: destination rank 2 is out of range 0–1",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_generator_that_raises() -> None:
 
     error = error_of(breaks, ranks=2)
     assert str(error) == (
-        f"breaks(ranks=2): raised KeyError at step 1: 'planted' (test_verify.py:{line_of('raise KeyError(')})"
+        f"breaks(ranks=2): raised KeyError at step 2: 'planted' (test_verify.py:{line_of('raise KeyError(')})"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import select
 import signal
@@ -318,6 +319,20 @@ def allfold_run(
         return process.returncode, output, errors
 
 
+def test_too_few_open_files_are_named() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 6, hard))
+    try:
+        for start in (lambda: everywhere(lambda place: None, 8), lambda: launch([sys.executable, "-c", "pass"], 8)):
+            with pytest.raises(
+                UsageError, match=r"8 ranks need more open files than this process may have \(\d+, `ulimit -n`\)"
+            ):
+                start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert everywhere(lambda place: place.rank, 2) == [0, 1]
+
+
 def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     # One write per line: without prefixes, nothing keeps partial lines of different ranks apart.
@@ -351,6 +366,7 @@ def test_a_script_a_module_and_a_command(tmp_path: Path) -> None:
         (["-n", 2, "--"], 2, "expected a command after --"),
         (["-n", 2, "-m"], 2, "-m: expected the name of a module after it"),
         (["-n", 2, "no-such-script.py"], 2, "there is no script 'no-such-script.py'"),
+        (["-n", 0, "no-such-script.py"], 2, "expected a whole number of ranks, at least 1; got 0"),
         (["-n", 2, "--", "no-such-command"], 2, "there is no command 'no-such-command' that can be run"),
         (["-n", 2, "--timeout", "-1", "--", "true"], 2, "--timeout -1: expected a number of seconds above 0"),
         (["-n", 2, "--timeout", "0.2", "--", "sleep", "1000"], 124, "ranks 0 and 1 of 2 had not finished after 0.2 s"),

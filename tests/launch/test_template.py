@@ -85,6 +85,50 @@ def test_nothing_is_written_twice_or_lost(capfd: pytest.CaptureFixture[str]) -> 
     assert sorted(capfd.readouterr().out.splitlines()) == ["at the end of 0", "at the end of 1", "of 0", "of 1"]
 
 
+def test_a_rank_ends_as_an_interpreter_does(tmp_path: Path) -> None:
+    """Though it leaves alone what was imported before the fork."""
+    (tmp_path / "of_the_rank.py").write_text("kept = []\n")
+
+    def work(place: Place, extension: str) -> None:
+        import atexit
+        import importlib
+
+        def late(name: str) -> None:
+            threading.Event().wait(0.1)
+            (tmp_path / f"{name} {place.rank}").write_text("done")
+
+        def kept(name: str) -> Any:
+            file = open(tmp_path / f"{name} {place.rank}", "w")  # noqa: SIM115 - flushed when the interpreter ends
+            file.write("done")
+            return file
+
+        threading.Thread(target=late, args=("thread",)).start()
+        atexit.register(late, "atexit")
+        sys.path.append(str(tmp_path))
+        importlib.import_module("of_the_rank").kept.append(kept("in a module of its own"))
+        np.kept = kept("in a module of all ranks")  # type: ignore[attr-defined]
+        if extension:
+            importlib.import_module(extension)
+
+    for extension in ("", "_lsprof"):
+        everywhere(work, 2, args=(extension,))
+        found = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file() and path.suffix != ".py"}
+        kinds = ("thread", "atexit", "in a module of its own", "in a module of all ranks")
+        assert found == {f"{kind} {rank}": "done" for kind in kinds for rank in range(2)}
+        for name in found:
+            (tmp_path / name).unlink()
+
+
+def test_output_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(place: Place) -> None:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        sys.stdout.write("into a buffer")
+
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with pytest.raises(RankFailed, match="exited with status 120"):
+        everywhere(work, 1)
+
+
 def test_many_ranks() -> None:
     assert everywhere(lambda place: place.rank, 64, timeout=120) == list(range(64))
 

@@ -179,6 +179,45 @@ def test_what_is_out_of_range_is_refused() -> None:
         needed_waits(starts, waits, when[::-1].copy(), 4)
     with pytest.raises(UsageError, match="different lengths"):
         rounds_of(starts, Lists(waits.starts, waits.rank, waits.value[:0]))
+    one, write = np.array([0]), np.array([True])
+    with pytest.raises(UsageError, match="rows that there are not"):
+        _native.conflicts(one + 2, one, write, when, starts)
+    with pytest.raises(UsageError, match="different lengths"):
+        _native.conflicts(one, one, write, when[:1], starts)
+    none, datum = np.zeros(0, np.int64), np.zeros(1, np.int32)
+    with pytest.raises(UsageError, match="cells that there are not"):
+        _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 1]), one + 2, datum, datum, 2)
+    with pytest.raises(UsageError, match="what holds nothing"):
+        _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 1]), one + 1, datum, datum, 2)
+    with pytest.raises(UsageError, match="a fold of nothing"):
+        _native.versions(np.array([0, 1]), np.array([0, 1]), np.array([0, 0]), none, datum, datum, 2)
+    move, cells = np.zeros(1, np.int32), np.zeros(2, np.int32)
+    with pytest.raises(UsageError, match="cells that there are not"):
+        _native.folds_of(move, move, move, move + 2, move, 2, 1, 1, 1, cells, cells, np.zeros(2, np.int64), 2)
+
+
+@pytest.mark.parametrize("spread", [1, 2**45])  # the second one needs keys of more than 64 bits
+@pytest.mark.parametrize("seed", range(20))
+def test_conflicts_are_those_of_a_plain_search(seed: int, spread: int) -> None:
+    rng = random.Random(seed)
+    starts = np.cumsum([0, *(rng.randint(0, 5) for _ in range(rng.randint(1, 4)))])
+    rows = int(starts[-1])
+    rank = np.arange(len(starts) - 1).repeat(np.diff(starts))
+    when = [rng.randint(0, 6) * spread // 2**20 for _ in range(rows)]
+    accesses = [(rng.randrange(rows), rng.randint(0, 4) * spread, rng.random() < 0.4) for _ in range(rows * 4)]
+    ordered = sorted(accesses, key=lambda access: (access[1], when[access[0]], access[2]))
+    after, before = [], []
+    for at, (row, place, writes) in enumerate(ordered):
+        last = [one for one, where, wrote in ordered[:at] if wrote][-1:]
+        if last and [where for _, where, wrote in ordered[:at] if wrote][-1] == place:
+            after.append((last[0], row))
+        following = [(one, where) for one, where, wrote in ordered[at + 1 :] if wrote][:1]
+        if not writes and following and following[0][1] == place:
+            before.append((row, following[0][0]))
+    wanted = [(one, other) for one, other in after + before if rank[one] != rank[other]]
+    columns = [np.array([access[i] for access in accesses], kind) for i, kind in enumerate((np.int64, np.int64, bool))]
+    found = _native.conflicts(*columns, np.array(when, np.int64), starts)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == wanted
 
 
 @pytest.mark.parametrize("highest", [1, 2, 2000, 2**40, 2**62])

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from allfold.collectives import COLLECTIVES
 from allfold.errors import ScheduleError, UsageError
 from allfold.programs.messages import Instruction, Kind, MessagePrograms, check_messages, lower
 from allfold.registry import algorithms, schedule
-from allfold.schedule import Schedule
+from allfold.schedule import Schedule, build, copy, reduce
 
 RANKS = (1, 2, 3, 4, 5, 8, 9)
 
@@ -40,6 +45,44 @@ def test_what_one_rank_reads_of_another_in_a_step_is_one_message() -> None:
     made = lower(built)
     pairs = [(message.step, message.source, message.destination) for message in made.messages]
     assert len(pairs) == len(set(pairs)) == 8 * built.steps
+
+
+def lines_executed(work: Callable[[], object]) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def long_pipeline(chunks: int, reduces: bool) -> Schedule:
+    """Down a chain of three ranks, four chunks of one message per step; they come to the last rank in another order."""
+    groups = [np.arange(first, first + 4)[::-1] for first in range(0, chunks, 4)]
+    move = reduce if reduces else copy
+    steps = [
+        [move(groups[at], hop, hop + 1) for hop, at in ((0, step), (1, step - 1)) if 0 <= at < len(groups)]
+        for step in range(len(groups) + 1)
+    ]
+    collective, root = ("reduce", 2) if reduces else ("broadcast", 0)
+    return build(collective, "pipeline", 3, root, steps, chunks)
+
+
+@pytest.mark.parametrize("reduces", [False, True])
+def test_making_and_proving_takes_work_in_proportion_to_the_moves(reduces: bool) -> None:
+    def prove(schedule: Schedule) -> None:
+        check_messages(lower(schedule))
+
+    work = [lines_executed(partial(prove, long_pipeline(size, reduces))) for size in (64, 512)]
+    assert work[1] < 8 * work[0]
 
 
 def changed(made: MessagePrograms, draw: random.Random) -> tuple[str, MessagePrograms]:

@@ -113,7 +113,7 @@ def by_name(comm: Communicator) -> str:
 
 def test_a_registered_algorithm_is_proved_before_it_runs() -> None:
     for said in af.spawn(by_name, 3):
-        assert "half of a chain(ranks=3): after step 1, rank 0 chunk 0 lacks rank 2" in said
+        assert "half of a chain(ranks=3): after step 2, rank 0 chunk 0 lacks rank 2" in said
 
 
 def different(comm: Communicator, name: str | None, elements: int) -> str:

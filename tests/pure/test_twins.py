@@ -82,7 +82,8 @@ def test_proofs(twins: list[str], collective: str) -> None:
     for name in algorithms(collective):
         for ranks in (1, 2, 3, 6, 8):
             verify(schedule(collective, name, ranks))
-    assert {"order", "fold_symbols", "rounds", "needed_waits", "first_unordered", "follow"} <= set(twins)
+    assert set(twins) >= {"order", "folds_of", "fold_symbols", "versions", "conflicts", "rounds", "needed_waits"}
+    assert set(twins) >= {"first_unordered", "follow"}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -106,7 +107,7 @@ def test_wrong_schedules_are_refused_alike(twins: list[str], seed: int) -> None:
         verify(af.Schedule.from_json(document))
     except ScheduleError as error:
         assert str(error)
-    assert "order" in twins or "fold_symbols" in twins
+    assert "folds_of" in twins
 
 
 def test_damaged_programs(twins: list[str]) -> None:
@@ -123,6 +124,37 @@ def test_damaged_programs(twins: list[str]) -> None:
             rows = rng.integers(0, starts[-1], (2, 40))
             _native.needed_waits(starts, waits.starts, waits.rank, count, when, int(rng.integers(0, 9)))
             _native.first_unordered(starts, waits.starts, waits.rank, count, when, rows[0].copy(), rows[1].copy())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_moves_make_the_same_folds(seed: int) -> None:
+    """Also where they make no sense: nothing to take, two writes, nothing to reduce into."""
+    rng = np.random.default_rng(seed)
+    ranks, width, moves = (int(rng.integers(low, high)) for low, high in ((1, 5), (1, 6), (0, 9)))
+    chunks = int(rng.integers(1, width + 1))
+    nothing = rng.random(ranks * width) < rng.choice([0.0, 0.1, 0.5])
+    state = [rng.integers(0, end, ranks * width).astype(np.int32) for end in (chunks * ranks, ranks)]
+    state[0][nothing] = -1
+    table = [rng.integers(0, end, moves).astype(np.int32) for end in (2, width, ranks, ranks, width)]
+    table[0] *= rng.random() < 0.7  # else there are copies only
+    written = [np.zeros(ranks * width, np.int64) for _ in range(2)]
+    sizes = ranks, width, chunks, int(rng.integers(1, 4))
+    answer = pure.folds_of(*table, *sizes, *state, written[0], 2)
+    assert_same("folds_of", answer, _native.folds_of(*table, *sizes, *state, written[1], 2))
+    assert_same("folds_of", *written)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_accesses_have_the_same_conflicts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    starts = np.append(0, rng.integers(0, 4, rng.integers(1, 5))).cumsum()
+    many = int(rng.integers(0, 30)) if starts[-1] else 0
+    row, place = rng.integers(0, max(1, starts[-1]), many), rng.integers(0, rng.choice([1, 4, 2**60]), many)
+    when, writes = rng.integers(0, 3, starts[-1]), rng.random(many) < rng.random()
+    accesses = row, place, writes, when, starts
+    assert_same("conflicts", pure.conflicts(*accesses), _native.conflicts(*accesses))
 
 
 @settings(max_examples=25, deadline=None)

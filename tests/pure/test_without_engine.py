@@ -36,6 +36,10 @@ WORKS: list[tuple[str, ...]] = [
     ("demo", "--json"),
     ("studio", "--help"),
     ("completion", "bash"),
+    ("learn",),
+    ("learn", "start"),
+    ("learn", "words"),
+    ("learn", "solution", "2"),
 ]
 NEEDS_THE_ENGINE: list[tuple[str, ...]] = [
     ("run", "-n", "2", "mine.py"),
@@ -93,6 +97,35 @@ print("fine")
 """
 
 
+LEARN = """
+from pathlib import Path
+from allfold.learn.judge import judge
+from allfold.learn.lesson import lessons
+from allfold.learn.worker import judge_file
+from allfold.errors import UsageError
+solved = 0
+for lesson in lessons():
+    file = Path(f"{lesson.name}.py")
+    predictions = {one.name: 1 for one in lesson.predictions}
+    file.write_text(f"{lesson.read('solution.py')}\\nPREDICTIONS = {predictions}\\n")
+    found = judge_file(lesson, file, run=True)
+    assert found["error"] is None, found
+    assert len([one for one in found["predictions"] if "answer" in one]) == len(lesson.predictions), found
+    for one in found["exercises"]:
+        solved += one["passed"]
+        # Exercises that are tried between ranks, and timings, need the engine.
+        said = one["message"] if not one["passed"] else (one.get("run") or ("needs allfold's engine",))[0]
+        assert "needs allfold's engine" in said, one
+try:
+    judge(lesson, file)
+except UsageError as error:
+    assert "limits" in str(error)
+else:
+    raise SystemExit("it was judged without limits")
+print(solved)
+"""
+
+
 def without(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*WITHOUT, *words], capture_output=True, text=True, cwd=folder, timeout=240)
 
@@ -123,6 +156,12 @@ def test_every_command(tmp_path: Path) -> None:
 def test_in_python(tmp_path: Path) -> None:
     done = without("-c", IN_PYTHON, folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_lessons_are_judged(tmp_path: Path) -> None:
+    done = without("-c", LEARN, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) >= 10
 
 
 def test_the_studio_serves(tmp_path: Path) -> None:

@@ -18,16 +18,20 @@ from allfold.cli import choose, main
 from allfold.cli.show.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
+from allfold.price.cost.plan import plan
 from allfold.price.simulate.simulate import simulate
 from allfold.view import html
-from allfold.view.page import VIEWS, document, entry, page_of, schedule_up_to_error, table, topologies
+from allfold.view.page import VIEWS, document, entry, page_of, schedule_up_to_error, topologies
 from allfold.view.text import draw
+from allfold.view.wins import table
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = "hosts:ranks_per_host=2"
 
-ALWAYS = {"key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "counts", "bounds"}
+ALWAYS = {
+    "key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "phases", "counts", "bounds",
+}  # fmt: skip
 PRICED = {"topology", "timeline", "modelled", "links", "pairs", "bottleneck"}
 
 WRONG = """\
@@ -95,7 +99,8 @@ def priced(schedule: Schedule, size: int = 4096) -> dict[str, object]:
 def test_an_entry_holds_the_schedule_and_its_price(collective: str, name: str) -> None:
     schedule = af.schedule(collective, name, 5)
     bare, full = entry(schedule), priced(schedule)
-    assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED
+    cut = set() if collective in ("barrier", "all_to_all") else {"cut"}  # those have none
+    assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED | cut
     assert Schedule.from_json(json.loads(json.dumps(bare["schedule"]))) == schedule
     width = schedule.chunks + schedule.scratch
     promise = schedule.promise
@@ -157,6 +162,23 @@ def test_where_no_bytes_go_no_link_is_the_busiest() -> None:
     assert "waiting" in sentence and "link" not in sentence
 
 
+def test_the_cut_is_the_one_that_bounds_it() -> None:
+    topology = find_topology("dgx1")
+    one = entry(af.schedule("all_gather", "ring", 8), topology, 2**30)
+    cut, links = one["cut"], {link["name"]: link for link in one["links"]}
+    assert cut["ranks"] == [1, 2, 3, 4, 5, 6, 7] and len(cut["links"]) == 4
+    assert sum(links[name]["bandwidth"] for name in cut["links"]) == cut["bandwidth"] == 150e9
+    assert cut["seconds"] == one["modelled"]["least"] == pytest.approx(7 / 8 * 2**30 / 150e9)
+    assert "ranks 1–7 can send no more than 150 GB/s to the rest: 4 links" in cut["sentence"]
+
+
+def test_what_a_search_wrote_down_has_no_source() -> None:
+    found = af.find("all_gather", "dgx1", 2**20, seconds=2)
+    page = page_of(found.schedule, "dgx1", 2**20, follow="cut")
+    assert page["state"]["follow"] == "cut" and page["entries"][0]["code"] is None
+    assert len(page["entries"]) > 1  # something to race against
+
+
 def test_the_source_goes_with_the_steps() -> None:
     found = entry(af.schedule("all_reduce", "ring", 4))
     text = found["code"]["text"].splitlines()
@@ -201,7 +223,7 @@ def test_wrong_schedules_are_blamed_at_their_place() -> None:
     proof = entry(schedule, error=error)["proof"]
     assert schedule.steps == 1 and proof["step"] == 1 and proof["site"] == "wrong.py:11"
     schedule, error = schedule_up_to_error("all_reduce", space["raising"], 4)
-    assert schedule.steps == 1 and "raised LookupError at step 1" in entry(schedule, error=error)["proof"]["message"]
+    assert schedule.steps == 1 and "raised LookupError at step 2" in entry(schedule, error=error)["proof"]["message"]
 
 
 def test_a_recording_begins_at_its_beginning() -> None:
@@ -243,6 +265,7 @@ def test_the_document_has_what_the_page_expects() -> None:
         "view": "holds",
         "clock": "modelled",
         "rivals": ["naive", "driver"],
+        "follow": None,
     }
     assert page["entries"][0]["schedule"]["algorithm"] == "ring"
     assert {one["schedule"]["algorithm"] for one in page["entries"]} == set(af.algorithms("all_reduce"))
@@ -287,17 +310,45 @@ def test_a_wrong_schedule_opens_where_it_is_wrong() -> None:
 
 
 def test_large_schedules_come_alone() -> None:
-    assert len(document([entry(af.schedule("all_reduce", "tree", 128))], table_ranks=[2])["entries"]) == 1
+    assert len(document([entry(af.schedule("all_reduce", "tree", 128))])["entries"]) == 1
     assert len(page_of(af.schedule("all_reduce", "tree", 128), None, table_ranks=[2])["entries"]) == 1
 
 
-def test_the_table_is_counted() -> None:
-    rows = {(row["algorithm"], row["ranks"]): row for row in table("all_reduce", [3, 8])}
-    ring = rows["ring", 8]
-    assert (ring["steps"], ring["messages"]) == (14, 112)
-    assert ring["busiest_port_bytes"] == 1.75 and ring["reduced_bytes"] == 0.875
-    assert rows["naive", 3]["reduced_bytes"] == 2
-    assert all(row["reduced_bytes"] == 0 for row in table("all_gather", [4]))
+def test_who_wins_is_what_plan_says() -> None:
+    (case,) = table("all_reduce", TOPOLOGY, [8])
+    assert (case["collective"], case["topology"], case["ranks"]) == ("all_reduce", TOPOLOGY, 8)
+    times = {one["name"]: one["times"] for one in case["algorithms"]}
+    for place, size in enumerate(case["sizes"]):
+        planned = plan("all_reduce", find_topology(TOPOLOGY, 8), 8, size)
+        assert case["winners"][place] == planned.winner.algorithm
+        for cost in planned.costs:
+            assert times[cost.algorithm][place] == pytest.approx(cost.time, rel=1e-8)
+
+
+def test_the_page_has_one_time_for_an_algorithm() -> None:
+    page = page_of(af.schedule("all_reduce", "ring", 8), TOPOLOGY, 2**20, table_ranks=[8])
+    (case,) = page["table"]
+    times = {one["name"]: one["times"][case["sizes"].index(2**20)] for one in case["algorithms"]}
+    for one in page["entries"]:
+        assert one["modelled"]["seconds"] == pytest.approx(times[one["schedule"]["algorithm"]], rel=1e-8)
+
+
+def test_what_was_found_is_compared_with_the_others() -> None:
+    found = af.find("all_gather", "dgx1", 2**26, seconds=2)
+    cases = page_of(found.schedule, find_topology("dgx1"), 2**26)["table"]
+    assert [case["ranks"] for case in cases] == [2, 4, 8]  # as many as it has room for
+    row = next(one for one in cases[-1]["algorithms"] if one["name"] == found.schedule.algorithm)
+    assert row["times"][cases[-1]["sizes"].index(2**26)] == pytest.approx(found.time, rel=1e-8)
+
+
+def test_without_a_topology_only_what_if_is_known() -> None:
+    (case,) = table("all_gather", None, [4])
+    assert case["winners"] == [] and all(one["times"] == [] and one["flat"]["steps"] for one in case["algorithms"])
+
+
+def test_the_topologies_of_gpu_servers_are_on_offer() -> None:
+    names = {one["name"] for one in topologies(8)}
+    assert {"dgx1", "dgx2", "dgx_a100", "dgx_h100", "mi250", "ndv2", "mesh", "hypercube", "torus"} <= names
 
 
 def test_every_topology_on_offer_has_room() -> None:
@@ -368,7 +419,7 @@ def test_a_hostile_name_stays_a_name(call: Call, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
     out = tmp_path / "page.html"
     status, _, err = call("show", f"{tmp_path / 'wrong.py'}:raising", "--collective", "all_reduce", "--html", str(out))
-    assert status == 1 and "raised LookupError at step 1" in err
+    assert status == 1 and "raised LookupError at step 2" in err
     page = Page(out.read_text(encoding="utf-8"))
     assert len(page.scripts) == 2 and "alert(1)" not in page.scripts[1]
     first = json.loads(page.scripts[0])["entries"][0]
@@ -449,7 +500,7 @@ def test_a_film_has_a_frame_a_step(call: Call) -> None:
     shown = [[line.plain for line in frame] for frame in frames(draw(schedule, 100))]
     assert len(shown) == schedule.steps + 1
     assert {tuple(frame[:3]) for frame in shown} == {tuple(shown[0][:3])} and shown[0][3] == "at the start"
-    assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(4)]
+    assert [frame[3].split("  ")[0] for frame in shown[1:]] == [f"step {step}" for step in range(1, 5)]
     assert shown[-1][-1].count("✓") == 3
     plain, animated = (call("show", "ring", "--ranks", "3", *more)[1] for more in ((), ("--animate",)))
     assert plain == animated  # this is not a terminal

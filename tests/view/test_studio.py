@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import inspect
 import json
@@ -25,7 +26,7 @@ import allfold as af
 from allfold import Schedule
 from allfold.registry import find_algorithm
 from allfold.studio.answers import Answers, TooManyMoves, topology_of, within
-from allfold.studio.edit import Limits
+from allfold.studio.edit import EditError, Limits, Workers
 from allfold.view.page import entry
 
 COMMAND = [sys.executable, "-m", "allfold", "studio", "--no-browser"]
@@ -110,10 +111,13 @@ def test_a_thousand_ranks_are_computed(studio: Studio) -> None:
     assert status == 200 and found["proof"]["ok"] and len(found["schedule"]["steps"]) == 10
 
 
-def test_the_table_is_counted(studio: Studio) -> None:
-    status, rows, _ = studio.ask("/api/table?collective=all_reduce&ranks=3,8")
+def test_the_table_is_priced(studio: Studio) -> None:
+    status, rows, _ = studio.ask("/api/table?collective=all_reduce&topology=laptop&ranks=3,8")
     assert status == 200 and {row["ranks"] for row in rows} == {3, 8}
-    assert {row["algorithm"] for row in rows} == set(af.algorithms("all_reduce"))
+    assert all({one["name"] for one in row["algorithms"]} == set(af.algorithms("all_reduce")) for row in rows)
+    assert all(row["topology"] == "laptop" and len(row["winners"]) == len(row["sizes"]) for row in rows)
+    status, refused, _ = studio.ask("/api/table?collective=all_reduce&topology=/etc/hosts&ranks=3")
+    assert status == 400 and "knows no topology" in refused["error"]["message"]
 
 
 def test_a_run_is_recorded(studio: Studio) -> None:
@@ -253,8 +257,32 @@ def test_a_chunk_sent_to_the_wrong_rank_is_blamed_at_its_cell(studio: Studio) ->
     assert status == 200 and not found["proof"]["ok"] and "timeline" not in found
     proof, line = found["proof"], 1 + next(i for i, text in enumerate(wrong.splitlines()) if "step == 2" in text)
     assert (proof["rank"], proof["chunk"], proof["step"], proof["site"]) == (1, 0, 2, f"edited.py:{line}")
-    assert "after step 2, rank 1 chunk 0 lacks rank 0 and has rank 1 twice" in proof["message"]
+    assert "after step 3, rank 1 chunk 0 lacks rank 0 and has rank 1 twice" in proof["message"]
     assert {"site": f"edited.py:{line}", "file": "edited.py", "line": line} in found["sources"]
+
+
+def test_the_file_has_the_name_that_the_page_shows(studio: Studio) -> None:
+    wrong = RING.replace("range(ranks - 1)", "range(ranks)", 1)
+    _, found = studio.edit(wrong, ranks=4, file="ring.py")
+    assert found["code"]["file"] == "ring.py" and found["proof"]["site"].startswith("ring.py:")
+    for strange in ("../ring.py", "/etc/passwd", "a b.py", 7):
+        assert studio.edit(wrong, ranks=4, file=strange)[1]["code"]["file"] == "edited.py"
+
+
+def test_a_worker_waits_for_the_next_edit() -> None:
+    workers = Workers()
+    try:
+        for _ in range(2):
+            workers.prepare()
+            waiting = workers._next
+            assert waiting is not None
+            pid = waiting.result().process.pid
+            request = {**CASE, "code": "import os\nraise ValueError(os.getpid())", "algorithm": None, "file": None}
+            with pytest.raises(EditError, match=f"ValueError: {pid}"):
+                workers.prove(request, Limits())
+            assert not Path(f"/proc/{pid}").exists()
+    finally:
+        workers.close()
 
 
 def test_the_algorithm_that_is_meant_is_taken(studio: Studio) -> None:
@@ -286,7 +314,7 @@ def test_a_schedule_that_breaks_off_is_drawn_so_far(studio: Studio) -> None:
         ("def f(:\n    pass", "not Python", 1),
         ("x = 1\nraise KeyError('lost')\n", "KeyError: 'lost'", 2),
         ("import nowhere", "No module named 'nowhere'", 1),
-        ("def f(ranks):\n    nothing\n    yield []\n", "raised NameError at step 0", 2),
+        ("def f(ranks):\n    nothing\n    yield []\n", "raised NameError at step 1", 2),
         ("x = 1", "defines no generator function", None),
         ("import sys\nsys.exit(3)", "SystemExit", 2),
         ("import os\nos._exit(3)", "exit status 3", None),
@@ -379,8 +407,8 @@ def test_what_is_running_ends_with_the_studio() -> None:
 
 
 def _ask_in_vain(studio: Studio, code: str) -> None:
-    with pytest.raises((OSError, http.client.HTTPException)):
-        studio.edit(code)
+    with contextlib.suppress(OSError, http.client.HTTPException):  # as a rule the connection ends first
+        assert studio.edit(code)[0] == 400
 
 
 @pytest.mark.parametrize("words", [("--port", "70000"), ("--port", "-1"), ("--edit-seconds", "0")])

@@ -88,7 +88,7 @@ def test_a_wrong_step_is_flagged_and_the_figure_ends_there() -> None:
     text = figure([af.schedule("all_reduce", twice, 2)])
     drawn = grids(text)
     assert [count(grid, "flaw") for grid in drawn] == [0, 0, 1]
-    assert "rank 0 chunk 0 has rank 1 twice" in text and "step 1 ✗" in text
+    assert "rank 0 chunk 0 has rank 1 twice" in text and "step 2 ✗" in text
 
 
 def test_what_is_lacking_at_the_end_is_flagged_there() -> None:
@@ -104,7 +104,7 @@ def test_it_says_what_it_shows() -> None:
     text = figure([af.schedule("all_reduce", "ring", 4)])
     root = ElementTree.fromstring(text)
     assert root.findtext(f"{SVG}title") == "all_reduce by ring, 4 ranks"
-    assert "step 5  2:0→1  3:1→2  0:2→3  1:3→0" in (root.findtext(f"{SVG}desc") or "")
+    assert "step 6  2:0→1  3:1→2  0:2→3  1:3→0" in (root.findtext(f"{SVG}desc") or "")
     assert "6 steps · 24 messages · 6 S sent in all · 1.5 S through the busiest port" in text
     assert "font-family" in text and not re.search("url\\(|@font-face|href", text)
     assert float(root.get("width") or 0) <= WIDTH

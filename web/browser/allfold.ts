@@ -23,6 +23,18 @@ export function exported(name: string, ...given: string[]): string {
   return `file://${path}`;
 }
 
+/** The address of the page of a schedule that `allfold find ARGUMENTS` found, and the schedule's file. */
+export function found(name: string, ...given: string[]): { address: string; file: string } {
+  const [path, file] = [join(folder, `${name}.html`), join(folder, `${name}.json`)];
+  execFileSync(PROGRAM, ["find", ...given, "--seconds", "20", "--html", path, "--save", file], { stdio: "pipe" });
+  return { address: `file://${path}`, file };
+}
+
+/** What `allfold plan ARGUMENTS --size 1M` says. */
+export function planned(...given: string[]): { winner: string } {
+  return JSON.parse(execFileSync(PROGRAM, ["plan", ...given, "--size", "1M", "--json"], { encoding: "utf8" }));
+}
+
 export function written(name: string, text: string): string {
   const path = join(folder, name);
   writeFileSync(path, text);

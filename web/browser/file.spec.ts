@@ -46,7 +46,7 @@ test("the page works inside the frame that a notebook gives it", async ({ page }
   await page.goto(`file://${path}`);
   const frame = page.frameLocator("iframe");
   await frame.getByRole("button", { name: "One step on" }).click();
-  await expect(frame.locator(".where")).toHaveText("step 0");
+  await expect(frame.locator(".where")).toHaveText(/^step 1 of/);
   await frame.getByRole("tab", { name: "Space and time" }).click();
   await expect(frame.locator("#view-time svg.picture")).toBeVisible();
 });
@@ -74,6 +74,32 @@ def my_ring(ranks):
   await page.keyboard.press("6");
   await expect(page.locator('[data-line="4"]')).toContainText("</script><script>");
   expect(await page.title()).not.toBe("broken out");
+});
+
+test("a wrong schedule is called wrong in every view, and its network is drawn", async ({ page }) => {
+  const path = written(
+    "half_ring.py",
+    `from allfold import reduce
+
+def half_ring(ranks):
+    for step in range(ranks - 1):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+`,
+  );
+  await page.goto(exported("half", `${path}:half_ring`, "--collective", "all_reduce", "--ranks", "8"));
+  await page.keyboard.press("3");
+  await expect(page.locator("#view-bytes")).toContainText("This schedule is wrong");
+  await expect(page.locator("#view-bytes")).not.toContainText("No topology was given");
+  expect(await page.locator("#view-bytes .link").count()).toBeGreaterThan(8);
+  await expect(page.locator("#view-bytes .busiest")).toContainText("rank 0 out and");
+  await page.keyboard.press("4");
+  await expect(page.locator(".lane").first()).toContainText("wrong");
+  await expect(page.locator(".wrong-end")).toContainText("wrong");
+  await expect(page.locator("#view-race .note")).toContainText("half_ring is wrong and was not simulated");
+  for (const key of "123456") {
+    await page.keyboard.press(key);
+    await expect(page.locator(".verdict h3")).toHaveText("Wrong");
+  }
 });
 
 test("a cell that lacks one rank and has another twice says both", async ({ page }) => {

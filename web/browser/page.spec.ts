@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { Page } from "@playwright/test";
 import * as table from "../src/views/table";
-import { exported, expect, test, written } from "./allfold";
+import { exported, expect, planned, test, written } from "./allfold";
 
 const VIEWS = table.VIEWS.map((view) => view.name);
 let address = "";
@@ -31,11 +31,11 @@ test("keys play, step and change views; the address follows, and shows the same 
   await page.goto(address);
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("ArrowRight");
-  await expect(page.locator(".where")).toHaveText("step 1");
+  await expect(page.locator(".where")).toHaveText(/^step 2 of/);
   await page.keyboard.press("ArrowLeft");
-  await expect(page.locator(".where")).toHaveText("step 0");
+  await expect(page.locator(".where")).toHaveText(/^step 1 of/);
   await page.keyboard.press("End");
-  await expect(page.locator(".where")).toHaveText("step 13");
+  await expect(page.locator(".where")).toHaveText(/^step 14 of/);
   await page.keyboard.press("2");
   await expect(page.locator("#view-time")).toBeVisible();
   await expect.poll(() => page.url()).toContain("view=time");
@@ -44,21 +44,41 @@ test("keys play, step and change views; the address follows, and shows the same 
   await page.goto("about:blank");
   await page.goto(link);
   await expect(page.locator("#view-time")).toBeVisible();
-  await expect(page.locator(".where")).toHaveText("step 13");
+  await expect(page.locator(".where")).toHaveText(/^step 14 of/);
   await page.keyboard.press("?");
   await expect(page.getByRole("dialog")).toBeVisible();
   await page.keyboard.press("Escape");
   await expect(page.getByRole("dialog")).toHaveCount(0);
 });
 
-test("an address that asks for what the file does not hold shows what it has", async ({ page }) => {
+test("an address that asks for what the file does not hold shows what it has, and says so", async ({ page }) => {
+  const notice = page.locator(".notice");
   await page.goto(`${address}#collective=gather&algorithm=nobody&ranks=77&view=time`);
   await expect(page.locator("#view-time svg.picture")).toBeVisible();
   await expect(page.locator("h1")).toContainText("8 ranks");
+  await expect(notice).toContainText("does not hold gather, nobody, 77 ranks");
+  await expect(notice).toContainText("It shows all_reduce, ring, 8 ranks");
   await page.goto("about:blank");
-  await page.goto(`${address}#collective=all_reduce&algorithm=tree&ranks=77`);
+  await page.goto(`${address}#collective=all_reduce&algorithm=tree&ranks=3000`);
   await expect(page.locator("h1 b")).toHaveText("tree");
   await expect.poll(() => page.url()).toContain("ranks=8");
+  await expect(notice).toContainText("does not hold 3000 ranks. It shows 8 ranks.");
+  await notice.getByRole("button").click();
+  await expect(notice).toHaveCount(0);
+  await page.goto("about:blank");
+  await page.goto(`${address}#ranks=many`);
+  await expect(notice).toContainText("ranks=many, which means nothing");
+});
+
+test("a map cell that the file does not hold says so, and how to get it", async ({ page }) => {
+  await page.goto(`${address}#view=wins`);
+  await page.locator("svg[data-name=map] .tile").first().click();
+  await expect(page.locator(".notice")).toContainText("This file does not hold");
+  await expect(page.locator(".notice")).toContainText("--html");
+  await expect(page.locator("#view-wins")).toBeVisible();
+  await page.locator("svg[data-name=map] .tile.current").click();
+  await expect(page.locator("#view-holds")).toBeVisible();
+  await expect(page.locator(".notice")).toHaveCount(0);
 });
 
 test("space plays and pauses, and motion is left out where it is not wanted", async ({ page }) => {
@@ -66,7 +86,7 @@ test("space plays and pauses, and motion is left out where it is not wanted", as
   await page.goto(address);
   await page.keyboard.press(" ");
   await expect(page.getByRole("button", { name: "Pause" })).toBeVisible();
-  await expect(page.locator(".where")).toHaveText("step 0");
+  await expect(page.locator(".where")).toHaveText(/^step 1 of/);
   expect(await page.locator(".traveller").count()).toBe(0);
   await page.keyboard.press(" ");
   await expect(page.getByRole("button", { name: "Play" })).toBeVisible();
@@ -90,13 +110,14 @@ test("a click on a cell shows how its content has come together", async ({ page 
   await page.locator('[data-cell="2 4"]').click();
   await expect(page.locator(".provenance li")).toHaveCount(8);
   await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds chunk 4");
+  await expect(page.locator(".provenance")).toContainText("came via 5 → 6 → 7 → 0 → 1 → 2");
   await page.keyboard.press("Escape");
   await expect(page.locator(".provenance")).toHaveCount(0);
 });
 
 test("every picture has its words", async ({ page }) => {
   await page.goto(`${address}#step=4`);
-  await expect(page.locator(".twin")).toContainText("Step 3: rank 0 sends chunk 4 to rank 1, reduced");
+  await expect(page.locator(".twin")).toContainText("Step 4: rank 0 sends chunk 4 to rank 1, reduced");
   for (const view of VIEWS) {
     await page.goto(`${address}#view=${view}&step=4`);
     for (const picture of await page.locator("svg.picture").all())
@@ -107,17 +128,21 @@ test("every picture has its words", async ({ page }) => {
   await expect(page.locator(".twin").first()).toBeVisible();
 });
 
-test("who wins where: the sliders move the winners, a click goes there", async ({ page }) => {
+test("who wins where is what allfold plan says; what if is labelled, and moves the winners", async ({ page }) => {
   await page.goto(`${address}#view=wins`);
   const words = page.locator("#view-wins .twin");
   const before = await words.innerText();
+  expect(before).toContain("as allfold plan prices it");
+  const plan = planned("--collective", "all_reduce", "--topology", "hosts:ranks_per_host=4", "--ranks", "8");
+  const best = page.locator(".values li").first();
+  await expect(best).toContainText(plan.winner);
+  await expect(best).toContainText("best");
+  await page.getByRole("button", { name: "what if" }).click();
   await page.getByRole("slider", { name: "latency" }).fill("1000");
-  await expect(words).toContainText("latency 100 µs");
+  await expect(words).toContainText("What if every rank had one port with a latency of 100 µs");
   expect(await words.innerText()).not.toBe(before);
-  await page.getByRole("button", { name: "back to the topology" }).click();
+  await page.getByRole("button", { name: "as planned" }).click();
   expect(await words.innerText()).toBe(before);
-  await page.locator("svg[data-name=map] .tile").first().click();
-  await expect(page.locator("#view-holds")).toBeVisible();
 });
 
 test("the race ends with everything arrived, the lower bound before everybody", async ({ page }) => {
@@ -128,6 +153,75 @@ test("the race ends with everything arrived, the lower bound before everybody", 
   for (const lane of await page.locator(".lane").all()) await expect(lane).toContainText("arrived100 %");
   await expect(page.locator(".least")).toContainText("lower bound");
 });
+
+test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures say that they go on", async ({
+  page,
+}) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  const wide = (): Promise<[number, number]> =>
+    page.locator("#view-holds .frame").evaluate((frame) => [frame.scrollWidth, frame.clientWidth]);
+  await page.goto(`${exported("many", "ring", "--ranks", "64")}#step=9`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [all, seen] = await wide();
+  expect(all).toBeLessThanOrEqual(seen);
+  await page.goto(`${exported("scattered", "ring", "--collective", "all_gather", "--ranks", "16")}#view=holds`);
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
+  const [needed, there] = await wide();
+  await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
+});
+
+test("the shape of the algorithm stands beside the grid, and its arrows move with it", async ({ page }) => {
+  await page.goto(address);
+  const shape = page.locator("svg[data-name=shape]");
+  await expect(shape.locator("circle.rank")).toHaveCount(8);
+  await expect(shape.locator(".arc")).toHaveCount(0);
+  await page.keyboard.press("ArrowRight");
+  await expect(shape.locator(".arc.reduce")).toHaveCount(8);
+  await page.keyboard.press("End");
+  await expect(shape.locator(".arc.copy")).toHaveCount(8);
+});
+
+test("the grid shows numbers that add up, or contributions if one prefers", async ({ page }) => {
+  await page.goto(address);
+  await expect(page.locator(".amount")).toHaveCount(64);
+  const column = await page.locator('[data-cell$=" 3"] .amount').allTextContents();
+  await page.keyboard.press("End");
+  const sum = column.map(Number).reduce((all, one) => all + one, 0);
+  for (const cell of await page.locator('[data-cell$=" 3"] .amount').allTextContents()) expect(Number(cell)).toBe(sum);
+  await expect(page.locator('[data-cell="0 3"] title')).toHaveText(`${column.join(" + ")} = ${sum}`);
+  await page.getByRole("button", { name: "show contributions" }).click();
+  await expect(page.locator(".amount")).toHaveCount(0);
+  await expect(page.locator(".mark").first()).toBeVisible();
+});
+
+test("it opens with what is going on; every step has its sentence, and phases are named on the scrubber", async ({
+  page,
+}) => {
+  await page.goto(address);
+  await expect(page.locator(".opening")).toContainText(
+    "Every rank has a list of numbers, and every rank wants the sum",
+  );
+  await page.keyboard.press("ArrowRight");
+  await expect(page.locator(".opening")).toHaveText("Every rank passes a chunk to the right, where it is added.");
+  await page.locator(".phases").getByRole("button", { name: "hand out" }).click();
+  await expect(page.locator(".where")).toHaveText("step 8 of 14");
+  await expect(page.locator(".sentence")).toHaveText("hand out: Every rank passes a finished chunk on to the right.");
+});
+
+for (const width of [390, 1024, 1440]) {
+  test(`the player covers nothing at ${width} pixels`, async ({ page }) => {
+    await page.setViewportSize({ width, height: 700 });
+    await page.goto(`${address}#step=4`);
+    const player = (await page.locator(".bar").boundingBox())!;
+    const pane = (await page.locator(".pane").boundingBox())!;
+    expect(pane.y + pane.height).toBeLessThanOrEqual(player.y + 0.5);
+    expect(player.y + player.height).toBeLessThanOrEqual(700.5);
+    // What is lowest on the page can be scrolled into sight above it.
+    await page.locator(".counts tr").last().scrollIntoViewIfNeeded();
+    const last = (await page.locator(".counts tr").last().boundingBox())!;
+    expect(last.y + last.height).toBeLessThanOrEqual(player.y);
+  });
+}
 
 for (const width of [390, 1440]) {
   test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {

@@ -31,9 +31,12 @@ test("a ring made wrong is blamed at the right cell, and mended again", async ({
   const code = await source.inputValue();
   expect(code).toContain("for step in range(ranks - 1):");
   await source.fill(code.replace("for step in range(ranks - 1):", "for step in range(ranks):"));
-  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
-  await page.locator(".beside").getByRole("button", { name: "Show where" }).click();
+  await expect(page.locator(".beside .alarm")).toContainText("after step 6, rank 0 chunk 5 has rank 0 twice");
+  // The page goes there, names the file as the editor does, tells how it happened, and marks the line.
   await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 5");
+  await expect(page.locator(".beside .alarm")).toContainText("ring.py:");
+  await expect(page.locator(".beside .alarm")).toContainText("It was last added to by rank 5 in step 6.");
+  await expect(page.locator(".lines .bad")).toContainText("reduce(chunk=(r - 1 - step) % ranks");
   await expect(page.locator(".says")).toHaveText("has rank 0 twice");
   // The line that made the wrong move is lit.
   await expect(page.locator(".lines .lit").first()).toContainText("reduce(chunk=(r - 1 - step) % ranks");
@@ -54,10 +57,10 @@ test("edited code stays while other views are looked at, and is proved for other
   const code = await source.inputValue();
   const changed = code.replace("for step in range(ranks - 1):", "for step in range(ranks):");
   await source.fill(changed);
-  await expect(page.locator(".beside .alarm")).toContainText("after step 5, rank 0 chunk 5 has rank 0 twice");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 6, rank 0 chunk 5 has rank 0 twice");
   await page.getByRole("spinbutton", { name: "ranks" }).fill("4");
   await page.getByRole("spinbutton", { name: "ranks" }).press("Enter");
-  await expect(page.locator(".beside .alarm")).toContainText("after step 3, rank 0 chunk 3 has rank 0 twice");
+  await expect(page.locator(".beside .alarm")).toContainText("after step 4, rank 0 chunk 3 has rank 0 twice");
   await page.getByRole("tab", { name: "Who holds what" }).click();
   await expect(page.locator(".verdict")).toContainText("has rank 0 twice");
   await page.getByRole("tab", { name: "Code and picture" }).click();
@@ -67,6 +70,34 @@ test("edited code stays while other views are looked at, and is proved for other
   await expect(page.locator(".beside .alarm")).toHaveCount(0);
   await page.getByRole("tab", { name: "Who holds what" }).click();
   await expect(page.locator(".verdict h3")).toHaveText("Proved");
+});
+
+test("at the first key nothing of the old code is left standing", async ({ page }) => {
+  expectTrouble("Failed to load resource: the server responded with a status of 400 (Bad Request)");
+  await page.goto(
+    `${studio.address}#view=code&collective=all_reduce&algorithm=ring&ranks=6&topology=one_host&size=1048576&step=2`,
+  );
+  const source = page.getByLabel("Source of the algorithm");
+  await expect(page.locator(".lines .lit").first()).toBeVisible();
+  const code = await source.inputValue();
+  let answer = (): void => undefined;
+  const held = new Promise<void>((done) => (answer = done));
+  await page.route("**/api/edit", async (route) => {
+    await held;
+    await route.continue();
+  });
+  await source.fill(`${code}\n\nthis is no Python`);
+  await expect(page.locator(".beside .waiting")).toHaveText("Being proved …");
+  await expect(page.locator(".lines .lit")).toHaveCount(0);
+  await expect(page.locator(".verdict h3")).toHaveText("Being proved …");
+  answer();
+  await expect(page.locator(".listing .alarm")).toContainText("this is not Python");
+  await expect(page.locator(".beside .waiting")).toContainText("the code does not run");
+  await expect(page.locator(".verdict h3")).toHaveText("Not proved");
+  await expect(page.locator(".beside svg.picture")).toHaveCount(0);
+  await page.getByRole("button", { name: "undo all" }).click();
+  await expect(page.locator(".verdict h3")).toHaveText("Proved");
+  await expect(page.locator(".lines .lit").first()).toBeVisible();
 });
 
 test("code that does not run shows its error at its line", async ({ page }) => {

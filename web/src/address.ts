@@ -2,7 +2,7 @@
 
 import { effect } from "@preact/signals";
 import type { Clock, PageState } from "./document";
-import { beside, CLOCKS, state } from "./state";
+import { beside, CLOCKS, notice, state } from "./state";
 import { settle } from "./source";
 import { viewNamed, type ViewName } from "./views/table";
 
@@ -15,30 +15,55 @@ export function toHash(one: PageState, second: ViewName | null = null): string {
   words.set("step", String(one.step));
   words.set("clock", one.clock);
   if (one.rivals.length) words.set("rivals", one.rivals.join(","));
+  if (one.follow !== null) words.set("follow", String(one.follow));
   if (second) words.set("beside", second);
   return `#${words}`;
 }
 
-/** The state that a hash describes, on top of the state before. Invalid parts are ignored. */
+const LEAST: Record<string, number> = { ranks: 1, root: 0, size: 0, step: 0 };
+
+/** A word of the hash as a whole number; null if it is absent, or none. */
+function whole(words: URLSearchParams, name: string): number | null {
+  const word = words.get(name) ?? "";
+  const value = Number(word);
+  return word !== "" && Number.isSafeInteger(value) && value >= LEAST[name] ? value : null;
+}
+
+/** What a hash says that means nothing, as `ranks=many`. */
+export function nonsense(hash: string): string[] {
+  const words = new URLSearchParams(hash.replace(/^#/, ""));
+  const means: Record<string, (word: string) => boolean> = {
+    view: (word) => viewNamed(word) !== null,
+    beside: (word) => viewNamed(word) !== null,
+    clock: (word) => CLOCKS.includes(word as Clock),
+    follow: (word) => followFrom(word) !== null,
+  };
+  return [...words]
+    .filter(([name, word]) => (name in LEAST ? whole(words, name) === null : means[name]?.(word) === false))
+    .map(([name, word]) => `${name}=${word}`);
+}
+
+/** The state that a hash describes, on top of the state before. What means nothing is left out: see `nonsense`. */
 export function fromHash(hash: string, before: PageState): PageState {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
-  const whole = (name: string, least: number, was: number): number => {
-    const value = Number(words.get(name));
-    return words.has(name) && Number.isInteger(value) && value >= least ? value : was;
-  };
   const clock = words.get("clock") as Clock;
   return {
     collective: words.get("collective") || before.collective,
     algorithm: words.get("algorithm") || before.algorithm,
-    ranks: whole("ranks", 1, before.ranks),
-    root: words.has("root") ? whole("root", 0, before.root ?? 0) : words.has("collective") ? null : before.root,
+    ranks: whole(words, "ranks") ?? before.ranks,
+    root: words.has("root") ? (whole(words, "root") ?? before.root ?? 0) : words.has("collective") ? null : before.root,
     topology: words.get("topology") ?? before.topology,
-    size: whole("size", 0, before.size),
-    step: whole("step", 0, before.step),
+    size: whole(words, "size") ?? before.size,
+    step: whole(words, "step") ?? before.step,
     view: viewNamed(words.get("view")) ?? before.view,
     clock: CLOCKS.includes(clock) ? clock : before.clock,
     rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, 2) : before.rivals,
+    follow: words.has("follow") ? followFrom(words.get("follow")!) : words.has("collective") ? null : before.follow,
   };
+}
+
+function followFrom(word: string): PageState["follow"] {
+  return word === "cut" ? "cut" : /^[1-9]\d{0,6}$/.test(word) ? Number(word) : null;
 }
 
 export function besideFromHash(hash: string): ViewName | null {
@@ -52,7 +77,9 @@ export function followHash(): void {
     seen = location.hash;
     state.value = fromHash(location.hash, state.value);
     beside.value = besideFromHash(location.hash);
-    settle();
+    const [wrong, missing] = [nonsense(location.hash), settle()];
+    const ignored = wrong.length ? `The address says ${wrong.join(", ")}, which means nothing here.` : "";
+    notice.value = [ignored, missing].filter(Boolean).join(" ") || null;
   };
   if (location.hash.length > 1) read();
   addEventListener("hashchange", read);

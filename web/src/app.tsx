@@ -12,12 +12,14 @@ import { dimming, Quiet, showText } from "./picture";
 import { jumpTo, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
-import { asked, beside, focus, go, hovered, pinned, state } from "./state";
+import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
 import { moment, plural } from "./words";
+import { followedTree, followNext } from "./views/follow";
 import { VIEWS, viewOf, type ViewName } from "./views/table";
 
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
+  const pane = useRef<HTMLDivElement>(null);
   useTheme();
   // Before the first picture is drawn, so that keys and the background are ready in time.
   useLayoutEffect(() => {
@@ -27,6 +29,7 @@ export function App(): JSX.Element {
         setHelp(false);
         asked.value = null;
         pinned.value = null;
+        if (state.value.follow !== null) go({ follow: null });
       } else if (event.key === "?") setHelp((shown) => !shown);
       else if (!onKeyOfPlayer(event)) return;
       event.preventDefault();
@@ -37,31 +40,50 @@ export function App(): JSX.Element {
   const { entry, waiting, error } = current.value;
   length.value = entry ? entry.schedule.steps.length : 0;
   plays.value = viewOf(state.value.view).plays;
+  useEffect(() => void pane.current?.scrollTo(0, 0), [state.value.view]);
   return (
-    <div class="page">
-      <style>{dimming(focus.value)}</style>
-      <Top onHelp={() => setHelp(true)} entry={entry} />
-      <Tabs />
-      <Choose />
-      {entry && waiting && (
-        <p class="computing" role="status">
-          Being computed …
-        </p>
-      )}
-      {error && (
-        <p class="alarm" role="alert">
-          {error}
-        </p>
-      )}
-      {entry ? (
-        <Stage entry={entry} />
-      ) : (
-        !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
-      )}
+    <div class="shell">
+      <div class="pane" ref={pane}>
+        <div class="page">
+          <style>{dimming(focus.value, entry && chunksLit(entry))}</style>
+          <Top onHelp={() => setHelp(true)} entry={entry} />
+          <Tabs />
+          <Choose />
+          {entry && waiting && (
+            <p class="computing" role="status">
+              Being computed …
+            </p>
+          )}
+          {notice.value && (
+            <p class="notice" role="status">
+              {notice.value}
+              <Quiet onClick={() => (notice.value = null)} aria-label="Close">
+                ×
+              </Quiet>
+            </p>
+          )}
+          {error && (
+            <p class="alarm" role="alert">
+              {error}
+            </p>
+          )}
+          {entry ? (
+            <Stage entry={entry} />
+          ) : (
+            !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
+          )}
+          {help && <Help onClose={() => setHelp(false)} />}
+        </div>
+      </div>
       {entry && <Bar entry={entry} />}
-      {help && <Help onClose={() => setHelp(false)} />}
     </div>
   );
+}
+
+/** The columns of the followed tree, if the grid shows others too. */
+function chunksLit(entry: Entry): number[] | null {
+  const tree = followedTree(entry);
+  return tree && tree.chunks.length <= 256 && entry.schedule.chunks <= 1024 ? tree.chunks : null;
 }
 
 function Stage(props: { entry: Entry }): JSX.Element {
@@ -191,6 +213,9 @@ function onKeyOfPlayer(event: KeyboardEvent): boolean {
   else if (event.key === "ArrowLeft") stepBy(-many);
   else if (event.key === "Home") jumpTo(0);
   else if (event.key === "End") jumpTo(length.value);
+  else if ((event.key === "[" || event.key === "]") && current.value.entry)
+    followNext(current.value.entry, event.key === "]" ? 1 : -1);
+  else if (event.key === "c" && current.value.entry?.cut) go({ view: "bytes", follow: "cut" });
   else if (view) openView(view.name);
   else return false;
   return true;

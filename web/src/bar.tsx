@@ -1,7 +1,7 @@
 /** Play, pause, step, scrub, speed; in the race the scrubber is the race's clock. */
 
 import type { JSX } from "preact";
-import type { Entry } from "./document";
+import type { Entry, Phase } from "./document";
 import { fraction, jumpTo, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
 import { state } from "./state";
 import { moment, percent } from "./words";
@@ -34,9 +34,11 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
           }}
         />
       ) : (
-        <Scrubber steps={steps} step={step} />
+        <Scrubber entry={props.entry} steps={steps} step={step} />
       )}
-      <output class="where">{racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step - 1}`}</output>
+      <output class="where">
+        {racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step} of ${steps}`}
+      </output>
       <label class="speed">
         <span class="unseen">Speed</span>
         <select value={String(speed.value)} onChange={(event) => (speed.value = Number(event.currentTarget.value))}>
@@ -52,31 +54,56 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
 }
 
 /** Its own component, so that a moving thumb redraws nothing else. */
-function Scrubber(props: { steps: number; step: number }): JSX.Element {
+function Scrubber(props: { entry: Entry; steps: number; step: number }): JSX.Element {
   const { steps, step } = props;
   return (
-    <input
-      type="range"
-      min={0}
-      max={Math.max(1, steps)}
-      step="any"
-      value={step + fraction.value}
-      aria-label="Step"
-      aria-valuetext={step ? `${moment(step)} of ${steps}` : moment(step)}
-      onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}
-      onKeyDown={(event) => {
-        // With step="any" the browser's own arrows would move by hundredths.
-        const by =
-          event.key === "ArrowRight" || event.key === "ArrowUp"
-            ? 1
-            : event.key === "ArrowLeft" || event.key === "ArrowDown"
-              ? -1
-              : 0;
-        if (!by) return;
-        event.preventDefault();
-        stepBy(by);
-      }}
-    />
+    <div class="scrubber">
+      <Phases phases={props.entry.phases} steps={steps} step={step} />
+      <input
+        type="range"
+        min={0}
+        max={Math.max(1, steps)}
+        step="any"
+        value={step + fraction.value}
+        aria-label="Step"
+        aria-valuetext={step ? `${moment(step)} of ${steps}` : moment(step)}
+        onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}
+        onKeyDown={(event) => {
+          // With step="any" the browser's own arrows would move by hundredths.
+          const by =
+            event.key === "ArrowRight" || event.key === "ArrowUp"
+              ? 1
+              : event.key === "ArrowLeft" || event.key === "ArrowDown"
+                ? -1
+                : 0;
+          if (!by) return;
+          event.preventDefault();
+          stepBy(by);
+        }}
+      />
+    </div>
+  );
+}
+
+/** The parts of the algorithm above the scrubber; a click goes to the first step of one. */
+function Phases(props: { phases: Phase[]; steps: number; step: number }): JSX.Element | null {
+  const { phases, steps, step } = props;
+  if (phases.length < 2 || phases.length > 8) return null;
+  return (
+    <div class="phases">
+      {phases.map((one) => (
+        <button
+          key={one.first}
+          type="button"
+          class={step > one.first && step <= one.first + one.steps ? "is" : ""}
+          style={{ width: `${(100 * one.steps) / steps}%` }}
+          title={`${one.name}: steps ${one.first + 1} to ${one.first + one.steps}`}
+          onClick={() => jumpTo(one.first + 1)}
+        >
+          {one.name}
+        </button>
+      ))}
+    </div>
   );
 }
 

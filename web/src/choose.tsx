@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { choices, choose, data, inStudio } from "./source";
-import { state } from "./state";
+import { notice, state } from "./state";
 import { bytes } from "./words";
 
 const MOST_RANKS = 1024;
@@ -38,7 +38,10 @@ export function Choose(): JSX.Element {
             onChange={(event) => {
               const ranks = Math.round(Number(event.currentTarget.value));
               if (ranks >= 1 && ranks <= MOST_RANKS) choose({ ranks });
-              else event.currentTarget.value = String(one.ranks);
+              else {
+                notice.value = `${event.currentTarget.value || "No"} ranks: the studio draws 1 to ${MOST_RANKS}. This is still ${one.ranks}.`;
+                event.currentTarget.value = String(one.ranks);
+              }
             }}
           />
         </label>

@@ -16,6 +16,8 @@ export interface PageState {
   view: ViewName;
   clock: Clock;
   rivals: string[];
+  /** What is lit: the limiting cut, or the k-th tree, counted from 1. */
+  follow: "cut" | number | null;
 }
 
 /** [reduces, chunk, source, destination, into, site] */
@@ -109,6 +111,18 @@ export interface TopologyJson {
   parameters?: Record<string, unknown>;
 }
 
+/** Ranks that can send no more to the rest (or receive from it) than some links let through: Python's `TightestCut`. */
+export interface Cut {
+  ranks: number[];
+  links: string[];
+  bandwidth: number;
+  /** What must cross it, as a multiple of the buffer. */
+  share: number;
+  receives: boolean;
+  sentence: string;
+  seconds: number;
+}
+
 /** Bytes between pairs of ranks, and the links that they take, as indices into `links`. */
 export interface PairsJson {
   source: number[];
@@ -137,6 +151,14 @@ export interface CodeFile {
   text: string;
 }
 
+/** A part of an algorithm, with a sentence for each of its steps; `first` is an index. */
+export interface Phase {
+  name: string;
+  first: number;
+  steps: number;
+  sentences: string[];
+}
+
 export interface Entry {
   key: string;
   schedule: ScheduleJson;
@@ -148,26 +170,38 @@ export interface Entry {
   also?: CodeFile[];
   lines?: number[];
   proof: Proof;
+  phases: Phase[];
   counts: Counts;
   bounds: Bounds;
   topology?: TopologyJson | null;
-  modelled?: { seconds: number; parts: Record<string, number>; least: number } | null;
+  modelled?: { seconds: number; segments: number; parts: Record<string, number>; least: number } | null;
   timeline?: TimelineJson | null;
   links?: LinkJson[] | null;
   pairs?: PairsJson | null;
+  cut?: Cut | null;
   bottleneck?: { link: string; sentence: string } | null;
   recording?: { events: TraceEvent[] } | null;
 }
 
-export interface TableRow {
+/** An algorithm on a network of ports only, as shares of the buffer: see `src/allfold/view/wins.py`. */
+export interface Flat {
+  /** Kinds of steps: how many, messages, bytes, combined, combined locally. */
+  steps: number[][];
+  /** Messages and bytes of ports over all steps. */
+  ports: number[][];
+  combined: number;
+  largest: number;
+}
+
+/** Who wins for one number of ranks: what `allfold plan` says, by size, and what the "what if" needs. */
+export interface Case {
   collective: string;
-  algorithm: string;
+  topology: string;
   ranks: number;
-  steps: number;
-  rounds: number;
-  messages: number;
-  busiest_port_bytes: number;
-  reduced_bytes: number;
+  sizes: number[];
+  /** Empty without a topology, like `times`. */
+  winners: string[];
+  algorithms: { name: string; times: number[]; flat: Flat }[];
 }
 
 export interface MeasuredPoint {
@@ -193,7 +227,7 @@ export interface PageData {
   state: PageState;
   catalogue: { collective: string; algorithm: string; summary: string; rooted: boolean }[];
   entries: Entry[];
-  table: TableRow[];
+  table: Case[];
   topologies: TopologyChoice[];
   measured?: MeasuredPoint[];
 }

@@ -5,8 +5,10 @@ import type { Entry } from "./document";
 import { Quiet, ShowWhere } from "./picture";
 import { plays } from "./player";
 import { nameRanks } from "./replay";
-import { replayOf } from "./source";
+import { outdated, replayOf } from "./source";
 import { pinned } from "./state";
+import { phaseAt, verdictOf } from "./story";
+import { Sending } from "./views/sending";
 import { plural, seconds, stepLines, timesS } from "./words";
 
 export function Facts(props: { entry: Entry; step: number }): JSX.Element {
@@ -14,6 +16,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
   const replay = replayOf(entry);
   const { right, all } = replay.progress(replay.at(step));
   const moves = replay.moves(step - 1).length;
+  const now = phaseAt(entry, step);
   return (
     <aside class="facts">
       {pinned.value && (
@@ -21,6 +24,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
           {pinned.value.ranks?.length ? `${nameRanks(pinned.value.ranks)} ` : ""}
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
+          {pinned.value.links && `${plural(pinned.value.links.length, "link")} `}
           kept in sight
           <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
             ×
@@ -30,9 +34,16 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
       {plays.value === "steps" && (
         <section>
           <h3>
-            {step === 0 ? "At the start" : `Step ${step - 1}`}
+            {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
+          <Sending entry={entry} step={step} />
+          {now && (
+            <p class="sentence">
+              {entry.phases.length > 1 && <b>{now.phase.name}: </b>}
+              {now.sentence}
+            </p>
+          )}
           <ul class="moves">
             {stepLines(replay, step).map((line) => (
               <li key={line}>{line}</li>
@@ -51,10 +62,22 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   const { proof } = props.entry;
+  if (outdated.value) {
+    return (
+      <section class="verdict">
+        <h3>{outdated.value === "being proved" ? "Being proved …" : "Not proved"}</h3>
+        <p>
+          {outdated.value === "being proved"
+            ? "The code has been edited."
+            : "The edited code does not run. What is drawn is the schedule before the edit."}
+        </p>
+      </section>
+    );
+  }
   return (
     <section class={proof.ok ? "verdict ok" : "verdict not"}>
       <h3>{proof.ok ? "Proved" : "Wrong"}</h3>
-      <p>{proof.message}</p>
+      <p>{verdictOf(replayOf(props.entry), proof)}</p>
       {proof.facts.length > 0 && (
         <ul>
           {proof.facts.map((fact) => (
@@ -76,8 +99,11 @@ function Counted(props: { entry: Entry }): JSX.Element {
     ["bytes in all", timesS(counts.bytes), timesS(bounds.bytes)],
     ["busiest port", timesS(counts.busiest_port_bytes), timesS(bounds.busiest_port_bytes)],
   ];
-  const took = timeline?.duration ?? modelled?.seconds;
-  if (took !== undefined) rows.push(["modelled time", seconds(took), modelled ? seconds(modelled.least) : ""]);
+  if (modelled) {
+    const cut = modelled.segments > 1 ? ` in ${modelled.segments} segments` : "";
+    rows.push([`planned time${cut}`, seconds(modelled.seconds), seconds(modelled.least)]);
+  }
+  if (timeline) rows.push(["simulated, not cut", seconds(timeline.duration), ""]);
   return (
     <section>
       <h3>What it takes</h3>

@@ -9,6 +9,8 @@ const KEYS: [string, string][] = [
   ["← →", "one step back, one step on; with shift five"],
   ["home end", "to the start, to the end"],
   ...VIEWS.map(({ key, title, summary }): [string, string] => [key, `${title}: ${summary}`]),
+  ["[ ]", "follow the tree before, the next tree"],
+  ["c", "the limiting cut in the network"],
   ["esc", "let go of what is held"],
   ["?", "this"],
 ];

@@ -1,33 +1,84 @@
-/** The α-β-γ model: the time of an algorithm at any size, from the counts of its schedule. Pure. */
+/**
+ * "What if": the time of an algorithm on a flat network, for any latency, bandwidth and combining speed. Pure.
+ *
+ * It is what Python's `price` computes for that network, from the same figures (`flat` in the document); a test holds
+ * both equal.
+ */
 
-import type { TableRow } from "./document";
+import type { Flat } from "./document";
 
 export interface Figures {
-  /** Seconds a message takes besides its bytes (α). */
+  /** Seconds that a port takes to start a message (α). */
   latency: number;
   /** Bytes per second through a port (1/β) and through a rank's arithmetic (1/γ). */
   bandwidth: number;
   reduction: number;
 }
 
-/** T = rounds · α + bytes of the busiest port · β + bytes that the busiest rank combines · γ. */
-export function timeOf(row: TableRow, size: number, figures: Figures): number {
-  return (
-    row.rounds * figures.latency +
-    (row.busiest_port_bytes * size) / figures.bandwidth +
-    (row.reduced_bytes * size) / figures.reduction
-  );
+export interface Price {
+  seconds: number;
+  segments: number;
 }
 
-/** The fastest row; at a tie, the earlier one. */
-export function winner(rows: TableRow[], size: number, figures: Figures): TableRow | null {
-  let best: TableRow | null = null;
-  let least = Infinity;
-  for (const row of rows) {
-    const time = timeOf(row, size, figures);
-    if (time < least * (1 - 1e-12)) [best, least] = [row, time];
+const SMALLEST_SEGMENT = 4096; // as in Python's `load`
+const MOST_SEGMENTS = 65_536;
+const CLOSE = 1.01;
+
+/** The time with the fewest segments that are within 1 % of the best. */
+export function priceOf(flat: Flat, size: number, figures: Figures): Price {
+  const time = (segments: number): number => inSegments(flat, size, segments, figures);
+  let low = 1;
+  let high = Math.floor(Math.min(MOST_SEGMENTS, Math.max(1, (flat.largest * size) / SMALLEST_SEGMENT)));
+  while (low < high) {
+    const middle = Math.floor((low + high) / 2);
+    if (time(middle) <= time(middle + 1)) high = middle;
+    else low = middle + 1;
   }
-  return best;
+  const enough = CLOSE * time(low);
+  let least = 1;
+  let most = low;
+  while (least < most) {
+    const middle = Math.floor((least + most) / 2);
+    if (time(middle) <= enough) most = middle;
+    else least = middle + 1;
+  }
+  return { seconds: time(least), segments: least };
+}
+
+/** One segment takes the sum of all steps; the others follow at the interval of the busiest port or rank. */
+function inSegments(flat: Flat, size: number, segments: number, { latency, bandwidth, reduction }: Figures): number {
+  const part = size / segments;
+  let seconds = 0;
+  for (const [times, starts, bytes, combined, locally] of flat.steps) {
+    const path = starts * latency + (bytes * part) / bandwidth + (combined * part) / reduction;
+    seconds += times * (path + Math.max(0, (locally * part) / reduction - path));
+  }
+  let interval = (flat.combined * part) / reduction;
+  for (const [starts, bytes] of flat.ports)
+    interval = Math.max(interval, starts * latency + (bytes * part) / bandwidth);
+  return seconds + (segments - 1) * interval;
+}
+
+export interface Contender {
+  name: string;
+  seconds: number;
+  /** Steps times segments: of algorithms that are as good as each other, the one with the fewest starts wins. */
+  starts: number;
+}
+
+/** As `allfold plan` chooses: the fastest, or of those within 1 % of it the one with the fewest starts. */
+export function winnerOf(contenders: Contender[]): Contender | null {
+  const sorted = [...contenders].sort((a, b) => a.seconds - b.seconds);
+  const close = sorted.filter((one) => one.seconds <= CLOSE * sorted[0].seconds);
+  return close.sort((a, b) => a.starts - b.starts)[0] ?? null;
+}
+
+/** Every algorithm of a case on the flat network. */
+export function contendersOf(algorithms: { name: string; flat: Flat }[], size: number, figures: Figures): Contender[] {
+  return algorithms.map(({ name, flat }) => {
+    const { seconds, segments } = priceOf(flat, size, figures);
+    return { name, seconds, starts: segments * flat.steps.reduce((sum, [times]) => sum + times, 0) };
+  });
 }
 
 export interface Reign {
@@ -37,17 +88,12 @@ export interface Reign {
 }
 
 /** Who wins from which size to which, along sizes in ascending order. */
-export function reigns(rows: TableRow[], sizes: number[], figures: Figures): Reign[] {
+export function reigns(winners: string[], sizes: number[]): Reign[] {
   const found: Reign[] = [];
-  for (const size of sizes) {
-    const best = winner(rows, size, figures);
-    if (!best) continue;
+  winners.forEach((algorithm, i) => {
     const last = found[found.length - 1];
-    if (last && last.algorithm === best.algorithm) last.to = size;
-    else {
-      if (last) last.to = size;
-      found.push({ algorithm: best.algorithm, from: size, to: size });
-    }
-  }
+    if (last) last.to = sizes[i];
+    if (last?.algorithm !== algorithm) found.push({ algorithm, from: sizes[i], to: sizes[i] });
+  });
   return found;
 }

@@ -45,6 +45,11 @@ export function colourOf(index: number, many: number): string {
   return `hsl(${Math.round(hue % 360)} ${dark.value ? 52 : 48}% ${light}%)`;
 }
 
+/** The colour of text, for what has no colour of its own. */
+export function ink(): string {
+  return dark.value ? "#e6e9ed" : "#20242a";
+}
+
 type Colour = [number, number, number];
 
 const HEAT: Record<"light" | "dark", Colour[]> = {

@@ -37,23 +37,27 @@ export function Picture(props: {
   }, []);
   const wanted = Math.max(width, props.least ?? 0);
   const drawn = width ? props.draw(wanted) : null;
+  const goesOn = drawn !== null && (drawn.width ?? wanted) > width + 1;
   return (
-    <div class="frame" ref={frame} tabIndex={drawn && (drawn.width ?? wanted) > width ? 0 : undefined}>
-      {drawn && (
-        <svg
-          class="picture"
-          role="img"
-          aria-label={props.label}
-          data-name={props.name}
-          data-caption={props.caption}
-          width={drawn.width ?? wanted}
-          height={drawn.height}
-          viewBox={`0 0 ${drawn.width ?? wanted} ${drawn.height}`}
-        >
-          {drawn.content}
-        </svg>
-      )}
-    </div>
+    <>
+      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined}>
+        {drawn && (
+          <svg
+            class="picture"
+            role="img"
+            aria-label={props.label}
+            data-name={props.name}
+            data-caption={props.caption}
+            width={drawn.width ?? wanted}
+            height={drawn.height}
+            viewBox={`0 0 ${drawn.width ?? wanted} ${drawn.height}`}
+          >
+            {drawn.content}
+          </svg>
+        )}
+      </div>
+      {goesOn && <p class="goes-on-hint">the picture goes on: scroll it sideways →</p>}
+    </>
   );
 }
 
@@ -121,12 +125,16 @@ export function lights(focus: Focus, onClick?: () => void): Record<string, unkno
   };
 }
 
-/** The rules that dim everything unrelated to the focus: one style sheet for all views, nothing is redrawn. */
-export function dimming(focus: Focus | null): string {
-  if (!focus) return "";
+/** The rules that dim everything unrelated to the focus, or without one to the chunks that are followed: one style sheet for all views, nothing is redrawn. */
+export function dimming(focus: Focus | null, chunks: number[] | null = null): string {
+  if (!focus)
+    return chunks
+      ? `.picture[data-name="holds"] [data-c]${chunks.map((one) => `:not([data-c="${one}"])`).join("")}{opacity:.22}`
+      : "";
   const rules: string[] = [];
   if (focus.ranks?.length) rules.push(`[data-r]${focus.ranks.map((rank) => `:not([data-r~="${rank}"])`).join("")}`);
   if (focus.chunk !== undefined) rules.push(`[data-c]:not([data-c="${focus.chunk}"])`);
+  if (focus.links) rules.push(`[data-l]${focus.links.map((name) => `:not([data-l="${CSS.escape(name)}"])`).join("")}`);
   if (focus.link !== undefined) rules.push(`[data-l]:not([data-l="${CSS.escape(focus.link)}"])`);
   return rules.length ? `${rules.map((rule) => `.picture ${rule}`).join(",")}{opacity:.22}` : "";
 }

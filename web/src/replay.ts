@@ -241,6 +241,12 @@ export class Replay {
     return paths.sort((a, b) => a.rank - b.rank);
   }
 
+  /** Whether any move writes into a cell. */
+  writes(cell: number): boolean {
+    const { rank, chunk } = this.place(cell);
+    return this.schedule.steps.some((step) => step.some((row) => row[3] === rank && row[4] === chunk));
+  }
+
   place(cell: number): { rank: number; chunk: number } {
     return { rank: Math.floor(cell / this.width), chunk: cell % this.width };
   }
@@ -285,7 +291,7 @@ export class Replay {
       if (written) {
         const already = written.get(to);
         if (already !== undefined && (already || !reduces))
-          note("unordered", to, () => `has two unordered writes in step ${step}`);
+          note("unordered", to, () => `has two unordered writes in step ${step + 1}`);
         written.set(to, !reduces || already === true);
       }
       if (!reduces) {

@@ -1,12 +1,14 @@
 /** Where entries come from: embedded in the page, or computed by the studio when they are asked for. */
 
 import { computed, effect, signal } from "@preact/signals";
-import type { Entry, MeasuredPoint, PageData, PageState, TableRow } from "./document";
+import type { Case, Entry, MeasuredPoint, PageData, PageState } from "./document";
 import { every, unique } from "./numbers";
+import { colourOf, ink } from "./palette";
 import { remembered } from "./remembered";
 import { Replay } from "./replay";
-import { go, state } from "./state";
-import { messageOf } from "./words";
+import { go, notice, state } from "./state";
+import { treesOf } from "./trees";
+import { bytes, messageOf, plural } from "./words";
 
 let page: PageData;
 const entries = new Map<string, Entry>();
@@ -18,7 +20,9 @@ const failures = new Map<string, string>();
 
 /** A schedule made from edited code; it stays until something else is chosen. */
 export const edited = signal<Entry | null>(null);
-export const table = signal<TableRow[]>([]);
+/** Whether what is shown is not what the edited code makes: it is being proved, or it does not run. */
+export const outdated = signal<"being proved" | "does not run" | null>(null);
+const table = signal<Case[]>([]);
 export const measured = signal<MeasuredPoint[]>([]);
 
 export const data = (): PageData => page;
@@ -33,10 +37,12 @@ export function open(document: PageData): void {
 }
 
 export function keyOf(one: PageState, algorithm = one.algorithm): string {
-  return [one.collective, algorithm, one.ranks, one.root, one.topology, one.size].join("/");
+  return [one.collective, algorithm, one.ranks, String(one.root), one.topology, one.size].join("/"); // as Python's `key_of`
 }
 
 export const replayOf = remembered((entry: Entry) => new Replay(entry));
+
+export const treesOfEntry = remembered((entry: Entry) => treesOf(replayOf(entry)));
 
 /** The links between two ranks, as indices into `links`; null if routes are not known. */
 export const routesOf = remembered((entry: Entry) => {
@@ -94,6 +100,24 @@ function tail(entry: Entry): [string, string] {
   return [parts.slice(4, -1).join("/"), parts[parts.length - 1]];
 }
 
+/** Whether a file holds just this, with the rest of the state as it is. */
+function holds(algorithm: string, ranks: number, size: number): boolean {
+  return entries.has(keyOf({ ...state.value, ranks, size }, algorithm));
+}
+
+/** Who wins where, by number of ranks. */
+export function casesOf(collective: string, topology: string): Case[] {
+  const here = table.value.filter((one) => one.collective === collective && one.topology === topology);
+  return here.sort((a, b) => a.ranks - b.ranks);
+}
+
+/** The colour of an algorithm, the same in all views. One that is not registered has the colour of the text. */
+export function hueOf(algorithm: string): string {
+  const known = page.catalogue.filter((row) => row.collective === state.value.collective).map((row) => row.algorithm);
+  const place = known.indexOf(algorithm);
+  return place < 0 ? ink() : colourOf(place, known.length);
+}
+
 /** What can be chosen: everything in the studio, what is embedded in a file. */
 export function choices(
   one: PageState,
@@ -128,13 +152,38 @@ export function rooted(collective: string): boolean {
   return page.catalogue.find((row) => row.collective === collective)?.rooted ?? false;
 }
 
-/** An address may ask for an entry that a file does not hold: then the state is set to what is shown instead. */
-export function settle(): void {
-  if (page.mode === "studio") return;
+/** An address may ask for what is not here: then the state is set to what is shown instead, and a sentence says so. */
+export function settle(): string {
   const one = state.value;
-  const entry = entries.get(keyOf(one)) ?? nearest(one, one.algorithm);
+  const entry = page.mode === "file" ? (entries.get(keyOf(one)) ?? nearest(one, one.algorithm)) : null;
   if (entry) go(placeOf(entry));
-  else go({ ...page.state, view: one.view });
+  else if (page.mode === "file" || !known(one)) go({ ...page.state, view: one.view });
+  else return "";
+  const shown = state.value;
+  if (page.mode === "studio") {
+    return `There is no algorithm ${one.algorithm} of ${one.collective}. This is ${shown.collective} by ${shown.algorithm}.`;
+  }
+  if (keyOf(one) === keyOf(shown)) return "";
+  return `This file does not hold ${inWords(one, shown)}. It shows ${inWords(shown, one)}. allfold studio has the rest.`;
+}
+
+const known = (one: PageState): boolean =>
+  page.catalogue.some((row) => row.collective === one.collective && row.algorithm === one.algorithm);
+
+/** What distinguishes a state from another: `tree, 77 ranks`. */
+function inWords(one: PageState, other: PageState): string {
+  const words: [keyof PageState, string][] = [
+    ["collective", one.collective],
+    ["algorithm", one.algorithm],
+    ["ranks", plural(one.ranks, "rank")],
+    ["root", one.root === null ? "no root" : `root ${one.root}`],
+    ["topology", one.topology],
+    ["size", bytes(one.size)],
+  ];
+  return words
+    .filter(([key]) => one[key] !== other[key])
+    .map(([, word]) => word)
+    .join(", ");
 }
 
 function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | "size"> {
@@ -145,6 +194,7 @@ function placeOf(entry: Entry): Pick<PageState, "ranks" | "root" | "topology" | 
 /** Choose something; the rest of the state changes to the nearest existing entry. */
 export function choose(change: Partial<PageState>): void {
   edited.value = null;
+  notice.value = null;
   const wanted = { ...state.value, ...change };
   const algorithms = choices(wanted).algorithms;
   if (!algorithms.includes(wanted.algorithm)) wanted.algorithm = algorithms[0] ?? wanted.algorithm;
@@ -156,7 +206,21 @@ export function choose(change: Partial<PageState>): void {
   }
   const same = keyOf(wanted) === keyOf(state.value);
   const rivals = wanted.rivals.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
-  go({ ...wanted, rivals, step: change.step ?? (same ? wanted.step : 0) });
+  // A tree has its number within one schedule; another has others.
+  const follow = same || wanted.follow === "cut" ? wanted.follow : null;
+  go({ ...wanted, rivals, follow, step: change.step ?? (same ? wanted.step : 0) });
+}
+
+/** Open the other views there; a file that does not hold it says so, and how to get it. */
+export function openAt(algorithm: string, ranks: number, size: number): void {
+  const { collective, topology } = state.value;
+  if (!inStudio() && !holds(algorithm, ranks, size)) {
+    const words = `--collective ${collective} --ranks ${ranks} --size ${bytes(size).replace(" ", "")} --topology ${topology}`;
+    notice.value = `This file does not hold ${algorithm} with ${plural(ranks, "rank")} and ${bytes(size)}. allfold studio shows it, or a file of its own: allfold show ${algorithm} ${words} --html ${algorithm}.html`;
+    return;
+  }
+  choose({ algorithm, ranks, size });
+  go({ view: "holds" });
 }
 
 // The studio ----------------------------------------------------------------------------------------------------------
@@ -211,14 +275,18 @@ async function request<T>(path: string, body?: unknown): Promise<T> {
 }
 
 /** Prove and draw edited code; what does not run raises a `Refusal`. */
-export async function proveEdited(code: string): Promise<Entry> {
+export async function proveEdited(code: string, file: string, still: () => boolean): Promise<void> {
   const { collective, algorithm, ranks, root, topology, size } = state.value;
   const asked = keyOf(state.value);
-  const entry = await request<Entry>("/api/edit", { collective, algorithm, ranks, root, code, topology, size });
-  if (keyOf(state.value) !== asked) return entry; // the user has chosen something else meanwhile
+  const question = { collective, algorithm, ranks, root, code, file, topology, size };
+  const entry = await request<Entry>("/api/edit", question);
+  if (!still() || keyOf(state.value) !== asked) return; // the user has typed on, or chosen something else
   edited.value = entry;
-  if (state.value.step > entry.schedule.steps.length) go({ step: entry.schedule.steps.length });
-  return entry;
+  outdated.value = null;
+  const steps = entry.schedule.steps.length;
+  if (!entry.proof.ok)
+    go({ step: Math.min((entry.proof.step ?? 0) + 1, steps) }); // where it went wrong
+  else if (state.value.step > steps) go({ step: steps });
 }
 
 /** Run the current algorithm between real processes, and take the recording. */
@@ -236,20 +304,14 @@ export async function measure(): Promise<void> {
   arrivals.value++;
 }
 
-const counted = new Set<string>();
+const priced = new Set<string>();
 
-/** Rows of the table for numbers of ranks that it lacks; each is asked for once. */
-export async function extendTable(collective: string, ranks: number[]): Promise<void> {
-  const question = `${collective} ${ranks.join()}`;
-  if (counted.has(question)) return;
-  counted.add(question);
-  const rows = await request<TableRow[]>(`/api/table?${new URLSearchParams({ collective, ranks: ranks.join(",") })}`);
-  const fresh = rows.filter(
-    (row) =>
-      !table.value.some(
-        (old) => old.collective === row.collective && old.algorithm === row.algorithm && old.ranks === row.ranks,
-      ),
-  );
+/** Cases for numbers of ranks that are not here; each is asked for once. */
+export async function extendTable(collective: string, topology: string, ranks: number[]): Promise<void> {
+  const words = new URLSearchParams({ collective, topology, ranks: ranks.join(",") });
+  if (priced.has(String(words))) return;
+  priced.add(String(words));
+  const fresh = await request<Case[]>(`/api/table?${words}`);
   table.value = [...table.value, ...fresh];
 }
 
@@ -258,7 +320,10 @@ export function forgetEditsOnChange(): void {
   let last = "";
   effect(() => {
     const key = keyOf(state.value);
-    if (last && key !== last) edited.value = null;
+    if (last && key !== last) {
+      edited.value = null;
+      outdated.value = null;
+    }
     last = key;
   });
 }

@@ -17,6 +17,7 @@ export const state = signal<PageState>({
   view: "holds",
   clock: "steps",
   rivals: [],
+  follow: null,
 });
 
 /** A second view next to the chosen one, on wide windows. */
@@ -31,6 +32,8 @@ export interface Focus {
   ranks?: number[];
   chunk?: number;
   link?: string;
+  /** Links that are equally busy. */
+  links?: string[];
 }
 
 export const hovered = signal<Focus | null>(null);
@@ -41,6 +44,15 @@ export function togglePin(wanted: Focus): void {
   const same = JSON.stringify(pinned.value) === JSON.stringify(wanted);
   pinned.value = same ? null : wanted;
 }
+
+/** The algorithm that the pointer is on. */
+export const pointed = signal<string | null>(null);
+
+/** What the page could not do as asked, and what it did instead. */
+export const notice = signal<string | null>(null);
+
+/** Whether the grid shows numbers that add up, or the marks of contributions. */
+export const showNumbers = signal(true);
 
 /** The cell whose provenance is shown. */
 export const asked = signal<{ rank: number; chunk: number } | null>(null);

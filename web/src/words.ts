@@ -39,8 +39,21 @@ export function digits(value: number): string {
   return String(Number(value.toPrecision(3)));
 }
 
-export function plural(number: number, word: string): string {
-  return `${number} ${word}${number === 1 ? "" : "s"}`;
+export function plural(number: number, word: string, many = `${word}s`): string {
+  return `${number} ${number === 1 ? word : many}`;
+}
+
+/** `1–7, 9`: numbers in ascending order; after eight runs, how many more there are. */
+export function listed(numbers: number[]): string {
+  const runs: [number, number][] = [];
+  for (const one of numbers) {
+    const last = runs[runs.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else runs.push([one, one]);
+  }
+  const shown = runs.slice(0, 8).map(([from, to]) => (from === to ? String(from) : `${from}–${to}`));
+  const left = runs.slice(8).reduce((sum, [from, to]) => sum + to - from + 1, 0);
+  return shown.join(", ") + (left ? ` and ${left} more` : "");
 }
 
 export function percent(share: number): string {
@@ -49,7 +62,7 @@ export function percent(share: number): string {
 
 /** Where the player stands: `after step 3`. */
 export function moment(done: number): string {
-  return done ? `after step ${done - 1}` : "at the start";
+  return done ? `after step ${done}` : "at the start";
 }
 
 export function messageOf(error: unknown): string {
@@ -81,5 +94,5 @@ export function stepSentence(replay: Replay, done: number): string {
   const { right, all } = replay.progress(replay.at(done));
   const end = `${right} of ${plural(all, "cell")} as promised`;
   if (done === 0) return `At the start: ${end}.`;
-  return `Step ${done - 1}: ${stepLines(replay, done).join("; ")}. Then ${end}.`;
+  return `Step ${done}: ${stepLines(replay, done).join("; ")}. Then ${end}.`;
 }

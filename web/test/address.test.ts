@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { PageState } from "../src/document";
-import { besideFromHash, fromHash, toHash } from "../src/address";
+import { besideFromHash, fromHash, nonsense, toHash } from "../src/address";
 
 const state: PageState = {
   collective: "reduce",
@@ -13,6 +13,7 @@ const state: PageState = {
   view: "time",
   clock: "modelled",
   rivals: ["driver", "chain"],
+  follow: "cut",
 };
 const other: PageState = {
   ...state,
@@ -42,4 +43,15 @@ test("what makes no sense in a hash is left as it was", () => {
 
 test("at most two rivals race", () => {
   expect(fromHash("#rivals=a,b,c,d", state).rivals).toEqual(["a", "b"]);
+});
+
+test("what means nothing in an address is named", () => {
+  expect(nonsense(toHash(state, "race"))).toEqual([]);
+  expect(nonsense("#ranks=many&view=upside&size=-1&clock=sundial&follow=7&step=2&beside=x")).toEqual([
+    "ranks=many",
+    "view=upside",
+    "size=-1",
+    "clock=sundial",
+    "beside=x",
+  ]);
 });

@@ -1,38 +1,67 @@
+import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import type { TableRow } from "../src/document";
-import { reigns, timeOf, winner } from "../src/model";
+import type { Case } from "../src/document";
+import { contendersOf, priceOf, reigns, winnerOf, type Figures } from "../src/model";
+import { ratiosOf, standingsOf } from "../src/views/standings";
 
-const row = (algorithm: string, rounds: number, busiest: number, reduced: number): TableRow => ({
-  collective: "all_reduce",
-  algorithm,
-  ranks: 8,
-  steps: rounds,
-  rounds,
-  messages: 0,
-  busiest_port_bytes: busiest,
-  reduced_bytes: reduced,
+interface Priced {
+  case: Case;
+  prices: {
+    figures: Figures;
+    size: number;
+    winner: string;
+    costs: Record<string, [seconds: number, segments: number]>;
+  }[];
+}
+
+const all: Priced[] = JSON.parse(readFileSync(new URL("../fixtures/flat.json", import.meta.url), "utf8"));
+
+describe("what if is what allfold plan says of that network", () => {
+  test.each(all.map((one) => [`${one.case.collective} ${one.case.ranks}`, one] as const))("%s", (_, one) => {
+    for (const { figures, size, winner, costs } of one.prices) {
+      for (const { name, flat } of one.case.algorithms) {
+        const { seconds, segments } = priceOf(flat, size, figures);
+        expect([name, segments]).toEqual([name, costs[name][1]]);
+        expect(seconds / costs[name][0]).toBeCloseTo(1, 7);
+      }
+      const won = winnerOf(contendersOf(one.case.algorithms, size, figures))!.name;
+      // Of algorithms that are equal to the last digit, rounding decides.
+      if (won !== winner) expect(costs[won][0] / costs[winner][0]).toBeCloseTo(1, 9);
+    }
+  });
 });
-const ring = row("ring", 14, 1.75, 0.875);
-const doubling = row("doubling", 3, 3, 3);
-const figures = { latency: 1e-6, bandwidth: 1e10, reduction: 2e10 };
 
-describe("the α-β-γ model", () => {
-  test("adds up rounds, bytes of the busiest port and bytes combined", () => {
-    expect(timeOf(ring, 1e6, figures)).toBeCloseTo(14e-6 + 1.75e6 / 1e10 + 0.875e6 / 2e10, 12);
-  });
+test("who is within 1 % and starts fewer messages wins", () => {
+  const contender = (name: string, seconds: number, starts: number) => ({ name, seconds, starts });
+  const [slow, close, fast] = [contender("slow", 2, 1), contender("close", 1.005, 2), contender("fast", 1, 3)];
+  expect(winnerOf([slow, close, fast])!.name).toBe("close");
+  expect(winnerOf([])).toBeNull();
+});
 
-  test("few rounds win where buffers are small, few bytes where they are large", () => {
-    expect(winner([ring, doubling], 8, figures)!.algorithm).toBe("doubling");
-    expect(winner([ring, doubling], 1e9, figures)!.algorithm).toBe("ring");
-    const sizes = Array.from({ length: 30 }, (_, i) => 2 ** i);
-    const found = reigns([ring, doubling], sizes, figures);
-    expect(found.map((one) => one.algorithm)).toEqual(["doubling", "ring"]);
-    // Where one ends the other begins, at the size at which both take the same, up to the steps between sizes.
-    const even = (11 * figures.latency) / ((3 - 1.75) / figures.bandwidth + (3 - 0.875) / figures.reduction);
-    expect(found[0].to).toBe(found[1].from);
-    expect(found[1].from).toBeGreaterThan(even);
-    expect(found[1].from / 2).toBeLessThan(even);
-  });
+test("a reign ends where the next one begins", () => {
+  expect(reigns(["a", "a", "b"], [1, 2, 4])).toEqual([
+    { algorithm: "a", from: 1, to: 4 },
+    { algorithm: "b", from: 4, to: 4 },
+  ]);
+});
 
-  test("nobody wins where nobody runs", () => expect(winner([], 8, figures)).toBeNull());
+test("planned standings are the document's own numbers", () => {
+  const flat = { steps: [], ports: [], combined: 0, largest: 0 };
+  const one: Case = {
+    collective: "all_reduce",
+    topology: "t",
+    ranks: 4,
+    sizes: [8, 16],
+    winners: ["ring", "tree"],
+    algorithms: [
+      { name: "ring", times: [1, 4], flat },
+      { name: "tree", times: [3, 2], flat },
+      { name: "left out", times: [], flat },
+    ],
+  };
+  const standings = standingsOf(one, null);
+  expect(standings.winners).toEqual(["ring", "tree"]);
+  expect(ratiosOf(standings, "ring")).toEqual([1, 2]);
+  expect(ratiosOf(standings, "tree")).toEqual([3, 1]);
+  expect(ratiosOf(standings, "left out")).toEqual([null, null]);
 });

@@ -21,28 +21,41 @@ find::Graph graph_of(int32_t vertices, const Input<int32_t>& tail, const Input<i
     return graph;
 }
 
+std::vector<int64_t> per_vertex(int32_t vertices, const Input<int64_t>& numbers) {
+    if (numbers.shape(0) != static_cast<size_t>(vertices))
+        throw EngineError(Fault::usage, "expected a number for every vertex");
+    return copied(numbers);
+}
+
+// A graph, what its vertices have for all sinks, and the sinks.
+struct Demand {
+    find::Graph graph;
+    std::vector<int64_t> weight;
+    std::vector<int32_t> sinks;
+};
+
+Demand demand_of(int32_t vertices, const Input<int32_t>& tail, const Input<int32_t>& head,
+                 const Input<int64_t>& capacity, const Input<int64_t>& weight, const Input<int32_t>& sinks) {
+    Demand demand{graph_of(vertices, tail, head, capacity), per_vertex(vertices, weight), copied(sinks)};
+    check_indices(demand.sinks, vertices, "a sink that is not a vertex");
+    return demand;
+}
+
 nb::object tightest_cut(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
                         Input<int64_t> weight, Input<int32_t> sinks, double seconds) {
-    find::Graph graph = graph_of(vertices, tail, head, capacity);
-    std::vector<int64_t> weights = copied(weight);
-    std::vector<int32_t> ends = copied(sinks);
-    if (weights.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a weight for every vertex");
-    check_indices(ends, vertices, "a sink that is not a vertex");
-    auto cut =
-        interruptible(seconds, [&](const find::Stop& stop) { return find::tightest_cut(graph, weights, ends, stop); });
+    Demand all = demand_of(vertices, tail, head, capacity, weight, sinks);
+    auto cut = interruptible(
+        seconds, [&](const find::Stop& stop) { return find::tightest_cut(all.graph, all.weight, all.sinks, stop); });
     if (!cut) return nb::none();
     return nb::make_tuple(cut->weight, cut->capacity, as_array(std::move(cut->inside), 1, vertices));
 }
 
 nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
                       Input<int64_t> weight, Input<int32_t> sinks, int64_t wanted, double seconds) {
-    find::Graph graph = graph_of(vertices, tail, head, capacity);
-    std::vector<int64_t> weights = copied(weight);
-    std::vector<int32_t> ends = copied(sinks);
-    if (weights.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a weight for every vertex");
-    check_indices(ends, vertices, "a sink that is not a vertex");
-    auto cuts = interruptible(
-        seconds, [&](const find::Stop& stop) { return find::cuts_below(graph, weights, ends, wanted, stop); });
+    Demand all = demand_of(vertices, tail, head, capacity, weight, sinks);
+    auto cuts = interruptible(seconds, [&](const find::Stop& stop) {
+        return find::cuts_below(all.graph, all.weight, all.sinks, wanted, stop);
+    });
     if (!cuts) return nb::none();
     std::vector<uint8_t> inside;
     for (const auto& cut : *cuts) inside.insert(inside.end(), cut.begin(), cut.end());
@@ -52,8 +65,7 @@ nb::object cuts_below(int32_t vertices, Input<int32_t> tail, Input<int32_t> head
 nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
                     Input<int64_t> wanted, double seconds) {
     find::Graph graph = graph_of(vertices, tail, head, capacity);
-    std::vector<int64_t> roots = copied(wanted);
-    if (roots.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a number for every vertex");
+    std::vector<int64_t> roots = per_vertex(vertices, wanted);
     auto can = interruptible(seconds, [&](const find::Stop& stop) { return find::can_pack(graph, roots, stop); });
     return can ? nb::cast(*can) : nb::none();
 }
@@ -62,9 +74,8 @@ nb::object can_pack(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, 
 nb::object pack_trees(int32_t vertices, Input<int32_t> tail, Input<int32_t> head, Input<int64_t> capacity,
                       Input<int64_t> wanted, Input<int32_t> order, bool careful, double seconds) {
     find::Graph graph = graph_of(vertices, tail, head, capacity);
-    std::vector<int64_t> roots = copied(wanted);
+    std::vector<int64_t> roots = per_vertex(vertices, wanted);
     std::vector<int32_t> turns = copied(order);
-    if (roots.size() != static_cast<size_t>(vertices)) throw EngineError(Fault::usage, "a number for every vertex");
     check_indices(turns, vertices, "a root that is not a vertex");
     auto trees = interruptible(
         seconds, [&](const find::Stop& stop) { return find::pack_trees(graph, roots, turns, careful, stop); });

@@ -31,7 +31,8 @@ def require_engine(what: str) -> None:
     if MISSING is not None:
         raise EngineMissing(
             f"{what} needs allfold's engine, which runs on Linux (glibc; x86_64 or aarch64), and {MISSING}. "
-            "Without it schedules, list, show, verify, compare, plan, simulate, find, topo, export, studio and replay work"
+            "Without it schedules, list, show, verify, compare, plan, simulate, find, topo, export, studio, learn and replay "
+            "work"
         )
 
 

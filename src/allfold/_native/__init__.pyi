@@ -199,6 +199,35 @@ def is_alive(arena: Arena, /) -> bool: ...
 def load_word(arena: Arena, post: int, word: int, /) -> int: ...
 def store_word(arena: Arena, post: int, word: int, value: int, /) -> None: ...
 def order(keys: _Ints, /) -> _Ints: ...
+def conflicts(
+    row: _Ints, place: _Ints, writes: NDArray[np.bool_], when: _Ints, starts: _Ints, /
+) -> tuple[_Ints, _Ints]: ...
+def folds_of(
+    reduces: NDArray[np.int32],
+    chunk: NDArray[np.int32],
+    source: NDArray[np.int32],
+    destination: NDArray[np.int32],
+    into: NDArray[np.int32],
+    ranks: int,
+    width: int,
+    chunks: int,
+    part: int,
+    datum: NDArray[np.int32],
+    first: NDArray[np.int32],
+    written: _Ints,
+    number: int,
+    /,
+) -> tuple[int, int, bool, _Ints, _Ints, _Ints, _Ints]: ...
+def versions(
+    steps: _Ints,
+    cell: _Ints,
+    sizes: _Ints,
+    operands: _Ints,
+    datum: NDArray[np.int32],
+    count: NDArray[np.int32],
+    cells: int,
+    /,
+) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]: ...
 def fold_symbols(
     target: _Ints,
     starts: _Ints,

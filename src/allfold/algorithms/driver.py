@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Seats, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 
 
@@ -83,6 +83,10 @@ def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 2,
     port=lambda p: p - 1,
     patterns=lambda p: [reductions(*spokes(p, 0), 1.0), copies(*spokes(p, 0)[::-1], 1.0)],
+    phases=[
+        Phase("add up", "Every rank sends all it has to rank 0, which adds it up.", lambda p: 1),
+        Phase("hand out", "Rank 0 sends the result to every rank.", lambda p: 1),
+    ],
 )
 def driver_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Rank 0 collects and adds up all buffers, then sends the result back to everyone.

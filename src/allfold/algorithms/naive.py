@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..patterns import Everybody
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, reduce
 
 
-@algorithm("all_reduce", steps=lambda p: 1, port=lambda p: p - 1, patterns=lambda p: [Everybody(1.0, 1.0)])
+@algorithm(
+    "all_reduce",
+    steps=lambda p: 1,
+    port=lambda p: p - 1,
+    patterns=lambda p: [Everybody(1.0, 1.0)],
+    phases=[Phase("add up", "Every rank sends all it has to every other rank, and adds up what comes.")],
+)
 def naive(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends its whole buffer to everyone else and adds up what arrives.
 

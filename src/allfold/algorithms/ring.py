@@ -17,8 +17,11 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Messages, Pattern, Seats, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
+
+_ADD = "Every rank passes a chunk to the right, where it is added."
+_HAND = "Every rank passes a finished chunk on to the right."
 
 
 def around(seats: Seats, messages: Messages, share: float) -> Iterator[Pattern]:
@@ -34,6 +37,7 @@ def around(seats: Seats, messages: Messages, share: float) -> Iterator[Pattern]:
     steps=lambda p: p - 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p: around(np.arange(p), reductions, 1 / p),
+    phases=[Phase("add up", _ADD)],
 )
 def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     """Everybody adds its own part to the chunk that came from the left, and hands it on to the right.
@@ -51,6 +55,7 @@ def ring_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: p - 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p: around(np.arange(p), copies, 1 / p),
+    phases=[Phase("hand out", _HAND)],
 )
 def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Everybody passes on to the right what last came from the left, starting with its own chunk.
@@ -68,6 +73,7 @@ def ring_all_gather(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: 2 * (p - 1),
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=lambda p: [*around(np.arange(p), reductions, 1 / p), *around(np.arange(p), copies, 1 / p)],
+    phases=[Phase("add up", _ADD, lambda p: p - 1), Phase("hand out", _HAND, lambda p: p - 1)],
 )
 def ring_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Chunks travel around the ring twice: once to be added up, once to be handed out.

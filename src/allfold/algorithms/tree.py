@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Pattern, Seats, Share, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 
 
@@ -129,7 +129,17 @@ def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
 
 
 @algorithm(
-    "all_reduce", "tree", steps=lambda p: 2 * log_up(p), port=log_up, patterns=lambda p: up_and_down(p, share=1.0)
+    "all_reduce",
+    "tree",
+    steps=lambda p: 2 * log_up(p),
+    port=log_up,
+    patterns=lambda p: up_and_down(p, share=1.0),
+    phases=[
+        Phase(
+            "add up", "Pairs of ranks, twice as far apart every time: one of them adds what the other one has.", log_up
+        ),
+        Phase("hand out", "Every rank that has the result passes it on to one that has not.", log_up),
+    ],
 )
 def tree_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Reduce to rank 0 along a binomial tree, then broadcast back along the same tree.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
+from ..engines.shared_memory.processor import this_processor
 from ..version import __version__
 from .peers import cores
 
@@ -25,7 +23,7 @@ def describe_environment(ranks: int, peers: Mapping[str, str]) -> dict[str, Any]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "allfold": __version__,
-        "processor": f"{processor()} ({platform.machine()})",
+        "processor": f"{this_processor()} ({platform.machine()})",
         "cores": cores(),
         "caches": ", ".join(caches()) or "unknown",
         "memory": f"{memory / 2**30:.1f} GiB",
@@ -50,22 +48,6 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
         f"# ranks      {facts['ranks']}, {crowd}",
         f"# recorder   {facts['recorder_ns']:.0f} ns of every call of ours, for the flight recorder",
     ]
-
-
-def processor() -> str:
-    # lscpu knows the names of ARM cores; /proc/cpuinfo has only their numbers.
-    if shutil.which("lscpu"):
-        listed = subprocess.run(
-            ["lscpu"], capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
-        )
-        found = re.search(r"^Model name:\s*(.+)$", listed.stdout, re.MULTILINE)
-        if found and found[1].strip() != "-":
-            return found[1].strip()
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or "unknown processor"
 
 
 def caches() -> Iterator[str]:

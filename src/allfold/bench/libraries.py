@@ -22,6 +22,7 @@ from .case import Case
 
 if TYPE_CHECKING:
     from ..communicator.communicator import Communicator
+    from ..schedule import Schedule
 
 Call = Callable[[], object]
 
@@ -82,6 +83,7 @@ class Allfold(_InMainMemory):
         self.version = f"allfold {__version__}"
         self._communicator = communicator or connect(rank, size, key)
         self._is_lent = communicator is not None
+        self._schedules: dict[str, Schedule] = {}  # by file; each is proved once
         self._ways: dict[str, Any] = {}  # of moving ordinary arrays, by collective, where one was asked for
 
     def empty(self, count: int, dtype: np.dtype[Any], options: Mapping[str, Any]) -> Array:
@@ -92,6 +94,12 @@ class Allfold(_InMainMemory):
             return _copying(case)
         communicator = self._communicator
         named: dict[str, Any] = {"algorithm": options.get("algorithm")}
+        if file := options.get("file"):
+            from ..schedule import load
+
+            if file not in self._schedules:
+                self._schedules[file] = load(file)
+            named["algorithm"] = self._schedules[file]
         if not case.kind.carries_data:
             return partial(communicator.barrier, **named)
         if case.dtype == "bfloat16":  # its arrays are given as uint16

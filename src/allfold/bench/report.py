@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..wording import format_size
 from .case import Case
 from .measure import Subject, Timing
-from .sizes import format_size
 
 WIDTH = 120
 FLOOR = "memcpy"
@@ -26,6 +26,8 @@ class Variant:
 
     algorithm: str
     shared: bool
+    file: str | None = None
+    """Where the algorithm's schedule is, if it is not a registered one."""
 
     @property
     def label(self) -> str:
@@ -36,8 +38,8 @@ class Variant:
         return "shared" if self.shared else "private"
 
     def subject(self) -> Subject:
-        algorithm = None if self.algorithm == "auto" else self.algorithm
-        return Subject(self.label, "allfold", {"algorithm": algorithm, "shared": self.shared})
+        algorithm = None if self.algorithm == "auto" or self.file else self.algorithm
+        return Subject(self.label, "allfold", {"algorithm": algorithm, "file": self.file, "shared": self.shared})
 
 
 @dataclass(frozen=True)

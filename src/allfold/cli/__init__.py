@@ -17,7 +17,6 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from ..collectives import suggest
 from ..errors import AllfoldError, UsageError
 
 COMMANDS = {
@@ -36,6 +35,7 @@ COMMANDS = {
     "bench": "how fast collectives are here, compared with gloo, Open MPI, MPICH and memcpy",
     "doctor": "what the ranks of a live run are doing, and who waits for whom",
     "completion": "completes commands and options in bash, zsh and fish",
+    "learn": "a course on collectives in short lessons, which checks your work",
     "demo": "every all_reduce on four ranks: run, checked, proved, compared, drawn",
 }
 
@@ -50,10 +50,10 @@ environment: NO_COLOR=1 turns styles off; PAGER=less shows help, list, show, com
 example:
   $ allfold show ring --ranks 4 --moves-only
   all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages
-  step 0  +3:0→1  +0:1→2  +1:2→3  +2:3→0
-  step 1  +2:0→1  +3:1→2  +0:2→3  +1:3→0
-  step 2  +1:0→1  +2:1→2  +3:2→3  +0:3→0
-  step 3  0:0→1  1:1→2  2:2→3  3:3→0
+  step 1  +3:0→1  +0:1→2  +1:2→3  +2:3→0
+  step 2  +2:0→1  +3:1→2  +0:2→3  +1:3→0
+  step 3  +1:0→1  +2:1→2  +3:2→3  +0:3→0
+  step 4  0:0→1  1:1→2  2:2→3  3:3→0
   …"""
 
 
@@ -75,7 +75,7 @@ class _Version(argparse.Action):
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
-    gc.set_threshold(200_000, 20, 20)
+    gc.set_threshold(1_000_000, 20, 20)
     _prepare_streams()
     try:
         try:
@@ -142,6 +142,8 @@ def _dispatch(words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if not chosen.startswith("-") and chosen not in COMMANDS:
+        from ..collectives import suggest  # with NumPy, which takes longer to load than all that --help needs
+
         raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, COMMANDS)}")
     try:
         arguments = parser.parse_args(words)

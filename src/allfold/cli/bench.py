@@ -20,7 +20,6 @@ from ..bench.launched import Ranks, check_peer
 from ..bench.measure import Rules, Subject, measure
 from ..bench.peers import HOW_TO_GET, Wanted, parse_peers, start_ours, start_peer
 from ..bench.report import FLOOR, LEGEND, Point, Table, Variant
-from ..bench.sizes import format_size, parse_size, size_row
 from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
@@ -28,7 +27,8 @@ from ..files import write_whole
 from ..launch.environment import launched_place
 from ..ops import check_supported, find_op
 from ..registry import algorithms, find_algorithm
-from ..wording import name_ranks
+from ..schedule import Schedule, load
+from ..wording import format_size, name_ranks, parse_size, size_row
 
 SUMMARY = """\
 Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are
@@ -55,6 +55,7 @@ example:
 
   $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm, and the one chosen by default
   $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
+  $ allfold bench --algo found.json,auto,ring --peers none          a schedule of allfold find --save beside others
   $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI from another environment
   $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
   $ allfold bench -n 4 --device cuda --both                         CUDA tensors, ours and gloo's (and NCCL's, with a GPU each)
@@ -80,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks",
         type=int,
         metavar="RANKS",
-        help="how many processes per library (default: 2, or the launcher's)",
+        help="how many processes per library (default: the launcher's, those of --algo F.json, or 2)",
     )
     add("-b", "--begin", default="8", metavar="SIZE", help="the smallest size: 8, 64K, 128M (default: 8)")
     add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
@@ -88,15 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", metavar="SIZE", help="every size is this many bytes more than the one before, instead of -f")
     add(
         "--collective",
-        default="all_reduce",
         metavar="C|all",
-        help="one collective, several (A,B) or all (default: all_reduce)",
+        help="one collective, several (A,B) or all (default: that of --algo F.json, or all_reduce)",
     )
     add(
         "--algo",
         default="auto",
-        metavar="A,B|all",
-        help="use these algorithms; auto lets the engine choose (default: auto)",
+        metavar="A,B|F.json|all",
+        help="use these algorithms, or schedules of allfold find; auto lets the engine choose (default: auto)",
     )
     add(
         "--torch", action="store_true", help="call ours through torch.distributed; the engine itself is then a peer too"
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--dtype", default="float32", metavar="T", help="element type (default: float32)")
     add("--op", default="sum", metavar="OP", help="reduction (default: sum)")
-    add("--root", type=int, default=0, metavar="R", help="root of rooted collectives (default: 0)")
+    add("--root", type=int, metavar="R", help="root of rooted collectives (default: that of --algo F.json, or 0)")
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--shared", action="store_true", help="use arrays in shared memory (comm.empty)")
     memory.add_argument("--both", action="store_true", help="use private and shared arrays, side by side")
@@ -132,13 +132,15 @@ def run(arguments: argparse.Namespace) -> int:
     _native.require_engine("allfold bench")
     place = launched_place()
     launched = place is not None and place.size > 1
+    found = _schedules(arguments)
     if arguments.ranks is None:
-        arguments.ranks = place.size if place is not None and launched else 2
+        arguments.ranks = place.size if place is not None and launched else found[0].ranks if found else 2
     elif place is not None and launched and arguments.ranks != place.size:
         raise UsageError(f"-n {arguments.ranks}: a launcher has started {place.size} ranks; leave -n out")
     if arguments.device == "cuda":
         arguments.torch = True
         _need_a_gpu()
+    _check_schedules(arguments, found)
     rules = _rules(arguments)
     peers = parse_peers(arguments.peers, arguments.torch, arguments.device)
     tables = _tables(arguments, [peer.name for peer in peers])
@@ -284,15 +286,51 @@ def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
         chosen = _algorithms(kind.name, arguments.algo)
         # A barrier has no arrays, hence none of another kind.
         kinds = memories if kind.carries_data else (False,)
-        tables.append(Table(case, [Variant(one, shared) for one in chosen for shared in kinds], peers))
+        tables.append(Table(case, [Variant(one, shared, file) for one, file in chosen for shared in kinds], peers))
     return tables
 
 
-def _algorithms(collective: str, text: str) -> list[str]:
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def _schedules(arguments: argparse.Namespace) -> list[Schedule]:
+    """The schedules that --algo names; what is not said besides, they say."""
+    found = [load(word) for word in _words(arguments.algo) if word.endswith(".json")]
+    if arguments.collective is None:
+        arguments.collective = found[0].collective if found else "all_reduce"
+    if arguments.root is None:
+        arguments.root = next((one.root for one in found if one.root is not None), 0)
+    return found
+
+
+def _check_schedules(arguments: argparse.Namespace, found: Sequence[Schedule]) -> None:
+    for one in found:
+        root = "" if one.root is None else f" --root {one.root}"
+        asked = "" if one.root is None else f" --root {arguments.root}"
+        serves = f"--collective {one.collective} -n {one.ranks}{root}"
+        if serves != f"--collective {arguments.collective} -n {arguments.ranks}{asked}":
+            raise UsageError(f"--algo: the schedule {one.algorithm} is for {serves}, and for nothing else")
+
+
+def _algorithms(collective: str, text: str) -> list[tuple[str, str | None]]:
+    """Names, and the files of those that are schedules. A schedule that is called as another is called by its file."""
     if text == "all":
-        return ["auto", *algorithms(collective)]
-    words = [word.strip() for word in text.split(",")]
-    return [word if word == "auto" else find_algorithm(collective, word).name for word in words]
+        return [(name, None) for name in ("auto", *algorithms(collective))]
+    words = dict.fromkeys(_words(text))
+    names = {word for word in words if not word.endswith(".json")}
+    chosen: list[tuple[str, str | None]] = []
+    for word in words:
+        if word == "auto":
+            chosen.append((word, None))
+        elif not word.endswith(".json"):
+            chosen.append((find_algorithm(collective, word).name, None))
+        else:
+            name = load(word).algorithm
+            name = word if name in names else name
+            names.add(name)
+            chosen.append((name, str(Path(word).absolute())))
+    return chosen
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

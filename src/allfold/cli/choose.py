@@ -18,7 +18,7 @@ from typing import Any
 from ..collectives import COLLECTIVES, find_collective, suggest
 from ..errors import AllfoldError, UsageError
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
-from ..schedule import Schedule
+from ..schedule import Schedule, load
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,7 @@ def read_schedule(path: str) -> Schedule:
         from ..export.msccl.msccl import read
 
         return read(Path(path))
-    try:
-        return Schedule.from_json(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return load(path)
 
 
 # FILE.py:function ----------------------------------------------------------------------------------------------------

@@ -7,18 +7,13 @@ import json
 import sys
 from pathlib import Path
 
-from ..bench.sizes import format_size, parse_size
 from ..collectives import suggest
 from ..errors import UsageError
-from ..export import FORMATS, perfetto
-from ..export.chakra import chakra
-from ..export.msccl import msccl
-from ..export.mscclpp import mscclpp
+from ..export import FORMATS
 from ..files import write_whole
-from ..price import find_topology
-from ..price.simulate.simulate import simulate
 from ..schedule import Schedule
 from ..verify import verify
+from ..wording import format_size, parse_size
 from .choose import add_with, choose, ranks_of
 
 SUMMARY = """\
@@ -83,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         if Schedule.from_json(content) != schedule:
             raise UsageError(f"{schedule.title} does not come back from its JSON")
     else:
-        content = msccl.write(schedule) if form == "msccl-xml" else mscclpp.write(schedule)
+        content = _plan(schedule, form)
     if arguments.output is None:
         sys.stdout.write(content)
         return 0
@@ -94,12 +89,30 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# Each format is loaded when it is asked for: all together take as long to load as NumPy.
+
+
+def _plan(schedule: Schedule, form: str) -> str:
+    if form == "msccl-xml":
+        from ..export.msccl import msccl
+
+        return msccl.write(schedule)
+    from ..export.mscclpp import mscclpp
+
+    return mscclpp.write(schedule)
+
+
 def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
+    from ..export import perfetto
+
     if arguments.topology is None:
         for option in ("size", "segments"):
             if getattr(arguments, option) is not None:
                 raise UsageError(f"--{option} needs --topology: a trace of steps has no {option.removesuffix('s')}s")
         return perfetto.write(schedule)
+    from ..price import find_topology
+    from ..price.simulate.simulate import simulate
+
     topology = find_topology(arguments.topology, schedule.ranks)
     size = parse_size(arguments.size or "64M")
     return perfetto.write(
@@ -108,6 +121,8 @@ def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
 
 
 def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
+    from ..export.chakra import chakra
+
     if arguments.output is None:
         raise UsageError("--to chakra writes one file per rank: add -o PREFIX")
     prefix = Path(arguments.output)

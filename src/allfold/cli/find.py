@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,28 +12,27 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ..bench.sizes import format_size, parse_size
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
-from ..find.find import METHODS, find
+from ..find.find import METHODS, PROVING, find
 from ..find.found import Found
 from ..price.cost.plan import Planner, duration
-from ..price.topology.parse import find_topology
+from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
-from ..wording import counted
+from ..wording import counted, format_size, parse_size
 from .choose import one_rank_count
 from .terminal import add_color, add_json, write_json, write_lines, write_table
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
 compared with the time that nothing can beat, with the ranks and links that it comes from. The topology is a name or a JSON
-file, as for allfold plan. Ctrl-C ends the search with the best so far. docs/find.md explains the methods."""
+file, as for allfold plan. Ctrl-C ends the search with the best so far, if there is one. docs/find.md explains the methods."""
 
 _EPILOG = """\
 methods:
-  throughput  spanning trees that keep the narrowest place busy all the time; for large buffers
+  throughput  spanning trees (for scatter and gather, paths) that keep the narrowest place busy; for large buffers
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
   built_in    the best of the algorithms that allfold list lists
@@ -52,7 +51,12 @@ example:
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
-exit status: 0 found, 2 wrong usage, or nothing was found in the time."""
+  $ allfold find --collective all_gather --ranks 4 --size 1M --save here.json       # on the cores of this machine
+  $ allfold bench --algo here.json,auto,ring --peers none                           # measured beside others
+  $ torchrun --nnodes 2 … -m allfold topo --emit hosts.json                         # hosts as measured, for --topology
+
+exit status: 0 found, also if Ctrl-C ended the search early; 2 wrong usage, or nothing was found in the time; 130 after
+Ctrl-C before anything was found and proved."""
 
 _MOST_PLANNED = 64  # ranks; up to here the best built-in algorithm is shown beside it
 
@@ -61,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("--collective", default="all_reduce", metavar="C", help="what to find (default: all_reduce)")
     parser.add_argument(
-        "--topology", required=True, metavar="NAME[:k=v,…]|FILE.json", help="the network, as for allfold plan"
+        "--topology",
+        metavar="NAME[:k=v,…]|FILE.json",
+        help="the network, as for allfold plan (default: the cores of this machine)",
     )
     parser.add_argument(
         "--without",
@@ -96,33 +102,40 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
     collective = find_collective(arguments.collective).name
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    topology = without(find_topology(arguments.topology, ranks), arguments.without)
+    topology = without(this_machine_unless(arguments.topology, ranks), arguments.without)
     size = parse_size(arguments.size)
-    with _progress() as say:
-        found = find(
-            collective,
-            topology,
-            size,
-            ranks,
-            arguments.method,
-            arguments.root,
-            arguments.chunks,
-            arguments.seconds,
-            arguments.seed,
-            say,
-        )
+    doing: list[str] = []
+    try:
+        with _progress(doing) as say:
+            found = find(
+                collective,
+                topology,
+                size,
+                ranks,
+                arguments.method,
+                arguments.root,
+                arguments.chunks,
+                arguments.seconds,
+                arguments.seed,
+                say,
+            )
+    except KeyboardInterrupt:
+        what = "what was found was proved" if doing[-1:] == [PROVING] else "anything was found"
+        sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
+        return 128 + signal.SIGINT
     if arguments.save is not None:
-        write_whole(arguments.save, json.dumps(found.schedule.to_json(), ensure_ascii=False))
+        found.schedule.save(arguments.save)
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
 
-        write_whole(arguments.html, page_as_html(page_of(found.schedule, topology, size, view="bytes")))
+        write_whole(arguments.html, page_as_html(page_of(found.schedule, topology, size, view="bytes", follow="cut")))
     if arguments.json:
         write_json(found.to_json())
         return 0
     hosts = f", {topology.hosts} hosts" if topology.hosts > 1 else ""
-    title = f"{collective} of {format_size(size)} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
+    of_size = f" of {format_size(size)}" if found.schedule.promise.carries_data else ""
+    title = f"{collective}{of_size} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
     write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
     return 0
@@ -135,26 +148,15 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
         f"  found    {schedule.algorithm}: {schedule.chunks:,} chunks, {counted(schedule.steps, 'step')}, "
         f"{schedule.counts.messages:,} messages{segments}"
     )
-    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if found.time else ""
+    has_rate = found.time and schedule.promise.carries_data
+    rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if has_rate else ""
     yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
-    yield f"  least    {duration(found.bound)}: {_why(found)}"
+    yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
     if stock:
         yield f"  beside   {stock}"
     ended = "" if found.complete else "; it was ended early, and more time may find a better one"
     yield f"  search   {found.method}, {found.seconds:.2f} s; proved in {found.proving:.2f} s{ended}"
-
-
-def _why(found: Found) -> str:
-    least = found.cost.bounds
-    if found.bound > least.time * (1 + 1e-6):
-        return "however the ranks share the links, nothing is faster (by a linear program)"
-    if least.latency >= max(least.bandwidth, least.reduction):
-        return "word cannot reach all ranks sooner"
-    if least.reduction > least.bandwidth:
-        return "ranks cannot combine faster"
-    exact = found.cut is not None and found.cut.time(found.cost.size) >= least.bandwidth * (1 - 1e-9)
-    return str(found.cut) if exact else f"the bytes that must cross {least.cut}"
 
 
 def _stock(found: Found, topology: Topology) -> str | None:
@@ -181,10 +183,15 @@ def _write_frontier(found: Found, color: bool | None) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """On a terminal: what is being tried, and for how long."""
+def _progress(doing: list[str]) -> Iterator[Callable[[str], None]]:
+    """On a terminal: what is being tried, and for how long. `doing` is all that was said, the last thing last."""
     columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+    def say(sentence: str) -> None:
+        doing.append(sentence)
+        bar.update(task, description=sentence)
+
     with bar:
         task = bar.add_task("looking at the network", total=None)
-        yield lambda sentence: bar.update(task, description=sentence)
+        yield say

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from allfold.cli.choose import parse_hosts
 from allfold.errors import UsageError
-from allfold.launch.spawn import launch
+from allfold.launch.spawn import check_ranks, launch
 
 _DESCRIPTION = """\
 Start a Python script once per rank and supervise the processes: when one fails, all are ended, and the last line says which
@@ -80,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     try:
+        check_ranks(arguments.ranks)
         command = _command(arguments.module, arguments.command)
         if arguments.timeout is not None and not 0 < arguments.timeout < float("inf"):
             raise UsageError(f"--timeout {arguments.timeout:g}: expected a number of seconds above 0")

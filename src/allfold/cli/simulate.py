@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from ..bench.sizes import parse_size
 from ..errors import UsageError
 from ..files import write_whole
 from ..price.cost.closed_form import closed_form
@@ -23,7 +22,7 @@ from ..price.topology.parse import find_topology
 from ..schedule import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
-from ..wording import counted
+from ..wording import counted, parse_size
 from .choose import Choice, add_with, choose, ranks_of
 from .terminal import add_color, add_json, width, write_json, write_lines
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
@@ -58,6 +59,18 @@ def write_lines(lines: Iterable[Text | str], color: bool | None) -> None:
         sys.stdout.write(captured.get())
 
 
+def write_markdown(text: str, color: bool | None) -> None:
+    """Rendered on a terminal; in a pipe, the Markdown itself."""
+    console = _console(color)
+    if not console.is_terminal:
+        sys.stdout.write(text + "\n")
+        return
+    console.width = min(console.width, WIDTH)
+    with console.capture() as captured:
+        console.print(Markdown(text, code_theme="ansi_dark"))
+    sys.stdout.write(captured.get())
+
+
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color: bool | None, left: int = 1) -> None:
     """Aligned columns: words (the first `left` columns and `_TEXT_COLUMNS`) to the left, numbers to the right.
 
@@ -79,7 +92,16 @@ def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-_TEXT_COLUMNS = ("what it does", "same bits", "rank order", "any length", "result")
+_TEXT_COLUMNS = (
+    "what it does",
+    "what it is about",
+    "meaning",
+    "progress",
+    "same bits",
+    "rank order",
+    "any length",
+    "result",
+)
 
 
 def times(value: Fraction) -> str:

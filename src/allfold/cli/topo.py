@@ -140,6 +140,12 @@ def means(machine: Machine) -> Iterator[str]:
     size = max((cache.size for cache in machine.caches if cache.level == last), default=0)
     if size:
         yield f"Buffers of all ranks that fit into the {amount(size)} of L{last} together never cross the memory bus."
+    in_nodes = sum(node.memory for node in machine.nodes)
+    if machine.nodes and abs(in_nodes - machine.memory) > 0.02 * machine.memory:
+        yield (
+            f"The kernel reports {amount(machine.memory)} of memory in all (/proc/meminfo), but {amount(in_nodes)} in its "
+            "memory nodes: the total is that of a virtual machine or container, or some memory is in no node."
+        )
     near = [node for node in machine.nodes if node.cpus]
     if len(near) > 1:
         yield (
@@ -199,7 +205,12 @@ def _rows(machine: Machine) -> Iterator[list[str]]:
         alike = [cache for cache in machine.caches if cache.level == level]
         shared = f"{len(alike[0].cpus)} CPUs" if len(alike[0].cpus) > 1 else "nobody"
         yield [f"cache L{level}", str(len(alike)), amount(alike[0].size), shared]
-    yield ["memory", str(max(1, len(machine.nodes))), amount(machine.memory // max(1, len(machine.nodes))), "all cores"]
+    if machine.nodes:
+        sizes = sorted({node.memory for node in machine.nodes})
+        each = amount(sizes[0]) if len(sizes) == 1 else f"{amount(sizes[0])} to {amount(sizes[-1])}"
+        yield ["memory node", str(len(machine.nodes)), each, "all cores"]
+    else:
+        yield ["memory", "1", amount(machine.memory), "all cores"]
     names = [gpu.name for gpu in machine.gpus]
     for name in dict.fromkeys(names):
         links = {word for gpu in machine.gpus for word in gpu.links.values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ def folds_of(schedule: Schedule) -> Iterator[list[Fold]]:
                 _cells(done.target, state.width), bounds[:-1], bounds[1:], strict=True
             )
         ]
-        yield sorted(found, key=lambda fold: (fold.chunk, fold.rank))
+        yield sorted(found, key=itemgetter(1, 0))
 
 
 def _cells(numbers: Cells, width: int) -> list[Cell]:

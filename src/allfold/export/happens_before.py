@@ -49,13 +49,15 @@ def run_threads(
             missing[action] += 1
     ready = deque(action for action, count in enumerate(missing) if count == 0)
     clocks = np.zeros((total, threads), np.int32)
+    rows = list(clocks)
     order = []
     while ready:
         action = ready.popleft()
         order.append(action)
+        clock = rows[action]
         for other in needs[action]:
-            np.maximum(clocks[action], clocks[other], out=clocks[action])
-        clocks[action, thread[action]] = position[action] + 1
+            np.maximum(clock, rows[other], out=clock)
+        clock[thread[action]] = position[action] + 1
         for follower in followers[action]:
             missing[follower] -= 1
             if missing[follower] == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,9 @@ class TimedMove(NamedTuple):
     written: int
     site: str
     group: int = -1
+
+
+_BY_PLACES = itemgetter(1, 2)  # of moves: from where, and to where
 
 
 def assemble(
@@ -74,29 +78,33 @@ def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | No
     does not come in an earlier step than the moves that read that previous content: within a step, all reads come
     first.
     """
-    group = [move.group if move.group >= 0 else -1 - number for number, move in enumerate(moves)]
+    numbers: dict[int, int] = {}
+    group = [
+        numbers.setdefault(move.group if move.group >= 0 else -1 - i, len(numbers)) for i, move in enumerate(moves)
+    ]
     accesses: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    written = [0] * len(numbers)
     for (reduces, start, end, read, written_at, _, _), own in zip(moves, group, strict=True):
         source, destination = (start[0], cells[start]), (end[0], cells[end])
         if source != destination or reduces:
             accesses[source].append((read, 0, own))
             accesses[destination].append((written_at, 1, own))
-    bounds: dict[int, list[tuple[int, int]]] = {own: [] for own in group}  # (another, how many steps later at least)
+        written[own] = written_at
+    bounds: list[list[tuple[int, int]]] = [[] for _ in numbers]  # (another, how many steps later at least)
     for touched in accesses.values():
-        writer: int | None = None
+        writer = -1
         readers: list[int] = []
         touched.sort()
         for _, writes, own in touched:
-            if writer is not None and writer != own:
+            if writer not in (-1, own):
                 bounds[own].append((writer, 1))
             if writes and own != writer:
                 bounds[own] += [(reader, 0) for reader in readers if reader != own]
                 writer, readers = own, []
             elif not writes:
                 readers.append(own)
-    written = {own: move.written for move, own in zip(moves, group, strict=True)}
-    order = sorted(bounds, key=lambda own: written[own])
-    level = dict.fromkeys(bounds, 0)
+    order = sorted(range(len(bounds)), key=written.__getitem__)
+    level = [0] * len(bounds)
     for _ in range(64):  # one round suffices if data is written before it is read; exchanges need a few more
         changed = False
         for own in order:
@@ -105,10 +113,10 @@ def in_steps(moves: list[TimedMove], cells: Cells) -> list[list[TimedMove]] | No
                 if least > level[own]:
                     level[own], changed = least, True
         if not changed:
-            steps: list[list[TimedMove]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+            steps: list[list[TimedMove]] = [[] for _ in range(max(level, default=-1) + 1)]
             for move, own in zip(moves, group, strict=True):
                 steps[level[own]].append(move)
-            return [sorted(step, key=lambda move: (move.source, move.destination)) for step in steps]
+            return [sorted(step, key=_BY_PLACES) for step in steps]
     return None
 
 

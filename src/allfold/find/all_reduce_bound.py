@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
+from .forest.rates import MOST_PAIRS
 from .found import Task
-from .rates import MOST_PAIRS
 
 _SCALE = 2**24
 _CLOSE = 1e-6
@@ -50,6 +50,8 @@ def least_all_reduce(task: Task) -> float:
     counts = np.bincount(routes.links * np.int64(many) + np.repeat(np.arange(many), routes.lengths))
     counts = np.resize(np.append(counts, np.zeros(len(bandwidth) * many - len(counts))), (len(bandwidth), many))
     used = (counts.sum(axis=1) > 0) & np.isfinite(bandwidth)
+    if not used.any():
+        return 0.0
     unit = float(bandwidth[used].max())
     # Variables: z of every pair, y of every pair and of its reverse (which need not have a link of its own), the time.
     ends, which = np.unique(np.sort(pairs, axis=1), axis=0, return_inverse=True)

@@ -26,7 +26,7 @@ _CHUNKS = (1, 2, 4, 6, 12)
 def breadth_first(task: Task) -> Iterator[Schedule]:
     among = neighbours_of(task.topology, task.ranks)
     for chunks in _CHUNKS if task.chunks is None else (task.chunks,):
-        if not task.left or (task.ranks * task.ranks * chunks > _MOST_MOVES and chunks > 1):
+        if not task.left or (task.ranks * task.ranks * chunks > min(_MOST_MOVES, task.most_moves) and chunks > 1):
             return
         task.say(f"breadth first: {chunks} chunks per rank")
         found = [spread(task, phase, among, chunks) for phase in phases(task)]

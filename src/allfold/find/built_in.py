@@ -14,10 +14,9 @@ _MOST_COUNTED = 64  # ranks; beyond, only algorithms are considered whose price 
 
 
 def built_in(task: Task) -> Iterator[Schedule]:
+    known = [find_algorithm(task.collective, name) for name in algorithms(task.collective)]
     names = [
-        name
-        for name in algorithms(task.collective)
-        if task.ranks <= _MOST_COUNTED or find_algorithm(task.collective, name).patterns is not None
+        one.name for one in known if one.made is None and (task.ranks <= _MOST_COUNTED or one.patterns is not None)
     ]
     if not names:
         return

@@ -42,10 +42,11 @@ def require_scipy() -> Any:
     return optimize
 
 
-def hops(among: Neighbours) -> NDArray[np.int64]:
-    """From every rank to every rank, the fewest moves; -1 where there is no way."""
-    far = np.full((among.ranks, among.ranks), -1, np.int64)
-    np.fill_diagonal(far, 0)
+def hops(among: Neighbours, starts: NDArray[np.integer] | None = None) -> NDArray[np.int64]:
+    """From every rank (or each of `starts`) to every rank, the fewest moves; -1 where there is no way."""
+    begin = np.arange(among.ranks) if starts is None else starts
+    far = np.full((len(begin), among.ranks), -1, np.int64)
+    far[np.arange(len(begin)), begin] = 0
     reached = far == 0
     for steps in range(1, among.ranks):
         new = np.zeros_like(reached)

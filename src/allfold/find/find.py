@@ -14,27 +14,33 @@ from math import inf
 
 from ..collectives import Collective, find_collective, suggest
 from ..errors import UsageError
-from ..price.cost.bounds import lower_bounds
 from ..price.cost.cost import Cost, cost
-from ..price.cost.cuts import tightest_cut
 from ..price.cost.load import check_request
 from ..price.topology.network import network_of
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
-from ..verify import verify
-from .all_reduce_bound import least_all_reduce
+from ..verify import ACROSS_HOSTS, verify
 from .built_in import MOST_RANKS, built_in
+from .forest.throughput import SENSES, throughput
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
+from .least import least_of
+from .paths.flows import COLLECTIVES as FLOWING
+from .paths.flows import flows_of
+from .paths.scattered import COLLECTIVES as ONE_WAY
 from .steps import fits as fits_steps
 from .steps import steps
-from .throughput import SENSES, throughput
 
 Method = Callable[[Task], Iterator[Schedule]]
 
 METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+PROVING = "proving it"
+"""What is said when the search is over."""
+_PROVED = {True: 20_000, False: 150_000}
+"""Moves that are proved per second: with the programs across hosts, and without."""
+_STEP = 1e-3  # seconds that every step adds
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
@@ -62,6 +68,9 @@ def find(
     topology.require(ranks)
     check_request(size, None)
     root = _root(promise, root, ranks)
+    seconds = _seconds(seconds)
+    most_moves = most_proved(ranks, seconds)
+    _check_chunks(promise, ranks, chunks, most_moves, seconds)
     task = Task(
         promise.name,
         topology,
@@ -69,15 +78,16 @@ def find(
         ranks,
         root,
         int(size),
-        _at_least_one("chunks", chunks),
+        chunks,
         seed,
-        started + _seconds(seconds),
+        started + seconds,
         progress,
-        lower_bounds(promise.name, topology, ranks, size, root).time,
+        most_moves,
     )
-    if promise.name == "all_reduce":
-        task.say("bounding by a linear program")
-        task = replace(task, bound=max(task.bound, least_all_reduce(task)))
+    if promise.name in FLOWING and ranks > 1:
+        task = replace(task, flows=flows_of(task))
+    least = least_of(task)
+    task = replace(task, bound=least.time)
     search = _Search(task, method)
     complete = True
     try:
@@ -95,13 +105,14 @@ def find(
     schedule = replace(schedule, algorithm=re.sub(r"\W+", "_", schedule.algorithm))
     searched = time.monotonic()
     complete = complete and task.left > 0
-    task.say("proving it")
+    task.say(PROVING)
     verify(schedule)
     return Found(
         schedule,
         priced,
-        max(task.bound, task.notes.get("flow_bound", 0.0)),
-        tightest_cut(promise.name, task.network, task.root),
+        least.time,
+        least.cut,
+        least.why,
         name,
         searched - started,
         time.monotonic() - searched,
@@ -125,7 +136,7 @@ class _Search:
             return
         chosen = self._fitting()
         for place, name in enumerate(chosen):
-            if not self.task.left:
+            if not self.task.left and self.best is not None:  # if there is nothing yet, something quick may still do
                 return
             # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
             worth = {"steps": 0.1, "greedy": 0.002 if self.task.good else 0.0}.get(name, 1.0 if self.task.good else 0.0)
@@ -139,11 +150,15 @@ class _Search:
             except UsageError as error:  # another may do
                 self.task.notes.setdefault("left_out", {})[name] = str(error)
 
+    def _rank(self, schedule: Schedule, priced: Cost) -> tuple[int, float]:
+        """The lower, the better: the cheapest of those that can be proved in time; failing that, the shortest."""
+        return max(0, proving_effort(schedule) - self.task.most_moves), priced.time
+
     def _fitting(self) -> list[str]:
         """The methods that suit the task: for many bytes first, then for few."""
         task = self.task
         fitting = {
-            "throughput": task.collective in SENSES,
+            "throughput": task.collective in (*SENSES, *ONE_WAY),
             "greedy": fits_greedy(task),
             "built_in": task.ranks <= MOST_RANKS,
             "steps": task.ranks <= _FEW and fits_steps(task),
@@ -154,7 +169,7 @@ class _Search:
         for schedule in METHODS[name](task):
             priced = cost(schedule, task.topology, task.size)
             task.prices.append(priced.time)
-            if self.best is None or priced.time < self.best[1].time:
+            if self.best is None or self._rank(schedule, priced) < self._rank(*self.best[:2]):
                 self.best = schedule, priced, name
                 task.say(f"{name}: {priced.time / task.bound if task.bound else 1:.3f} × the bound")
             if not task.left or (self.method == "auto" and task.good):
@@ -177,10 +192,29 @@ def _root(promise: Collective, root: int | None, ranks: int) -> int | None:
     return chosen
 
 
-def _at_least_one(what: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**20):
-        raise UsageError(f"{what} is {value!r}; expected a whole number from 1 to {2**20}")
-    return value
+def most_proved(ranks: int, seconds: float) -> int:
+    """How many moves a schedule may have so that its proof takes about a tenth of the time of the search."""
+    return int(min(2**40, _PROVED[ranks <= ACROSS_HOSTS] * (1 + seconds / 10)))
+
+
+def proving_effort(schedule: Schedule) -> int:
+    """How many moves are proved in the time that this schedule takes: its own, and more for every step."""
+    return schedule.moves + int(_PROVED[schedule.ranks <= ACROSS_HOSTS] * _STEP) * schedule.steps
+
+
+def _check_chunks(promise: Collective, ranks: int, chunks: int | None, most_moves: int, seconds: float) -> None:
+    if chunks is None:
+        return
+    if isinstance(chunks, bool) or not isinstance(chunks, int) or not 1 <= chunks <= 2**20:
+        raise UsageError(f"chunks is {chunks!r}; expected a whole number from 1 to {2**20}")
+    slices = promise.slices(ranks) if promise.rooted else ranks
+    moves = int(promise.bounds(ranks).bytes * slices) * chunks
+    if chunks > 1 and moves > most_moves:
+        per_what = "per rank" if slices > 1 else "in all"
+        raise UsageError(
+            f"{chunks} chunks {per_what} make at least {moves:,} moves, and no more than {most_moves:,} are proved in "
+            f"time if the search takes {seconds:g} s; give fewer chunks, or more seconds"
+        )
 
 
 def _seconds(value: float) -> float:

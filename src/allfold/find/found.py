@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..price.cost.cost import Cost
 from ..price.cost.cuts import TightestCut
 from ..price.topology.network import Network
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
+
+if TYPE_CHECKING:
+    from .paths.flows import Flows
 
 Progress = Callable[[str], None]
 
@@ -35,8 +38,12 @@ class Task:
     deadline: float = float("inf")
     """By `time.monotonic`. A method ends by itself soon after it."""
     progress: Progress | None = None
+    most_moves: int = 2**40
+    """More take too long to prove. What has more is only taken where there is nothing else."""
     bound: float = 0.0
     """Seconds that nothing can beat."""
+    flows: Flows | None = None
+    """For all_to_all, scatter and gather, if they are known already."""
     prices: list[float] = field(default_factory=list)
     """What the schedules that were yielded so far cost, the last one last: a method may go by it."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -69,6 +76,8 @@ class Found:
     """Seconds that nothing can beat on this topology."""
     cut: TightestCut | None
     """What the bound comes from, if it comes from a cut."""
+    why: str
+    """What the bound comes from, as a sentence."""
     method: str
     seconds: float
     """How long the search took; then, how long the proof."""
@@ -100,6 +109,7 @@ class Found:
             "time": self.time,
             "bound": self.bound,
             "ratio": self.ratio,
+            "why": self.why,
             "cut": None if self.cut is None else self.cut.to_json(),
             "method": self.method,
             "seconds": self.seconds,

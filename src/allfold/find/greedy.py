@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from .. import _native
 from ..errors import UsageError
 from ..schedule import Schedule
-from .all_to_all import MOST_RANKS, all_to_all
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
+from .paths.all_to_all import MOST_RANKS, all_to_all
 from .spreading import COLLECTIVES, Rounds, phases, schedule_of
 
 _MOST_MOVES = 2**25
@@ -54,10 +54,11 @@ def greedy(task: Task) -> Iterator[Schedule]:
     among = neighbours_of(task.topology, task.ranks)
     usual = _CHUNKS if task.root is None else _CHUNKS_OF_A_ROOT
     origins = task.ranks if task.root is None else 1
+    most_moves = max(origins * task.ranks, min(_MOST_MOVES, task.most_moves))
     best: dict[int, int] = {}
     for seed in range(task.seed, task.seed + _SEEDS):
         for chunks in usual if task.chunks is None else (task.chunks,):
-            if origins * task.ranks * chunks > _MOST_MOVES:
+            if origins * task.ranks * chunks > most_moves:
                 continue
             found = [_one(phase.among(among), phase.holders(task, chunks), task, seed) for phase in phases(task)]
             whole = [rounds for rounds in found if rounds is not None]

@@ -37,6 +37,7 @@ class Neighbours:
     names: Numbers
     capacity: Numbers
     """Chunks that each link carries in one round."""
+    bandwidth: NDArray[np.float64]
 
     @property
     def direct(self) -> bool:
@@ -65,7 +66,21 @@ class Neighbours:
 @lru_cache(maxsize=16)
 def neighbours_of(topology: Topology, ranks: int) -> Neighbours:
     """The neighbours among the first `ranks` ranks. Other ranks take no part, but pass on what is routed over them."""
-    source, destination = _adjacent(topology, ranks)
+    return _over_routes(topology, ranks, *_adjacent(topology, ranks))
+
+
+def pairs_of(topology: Topology, ranks: int) -> Neighbours:
+    """The pairs over which whatever the first `ranks` ranks can do may be thought to go.
+
+    Those are the neighbours if they have links of their own, and these are all there are: then a message that passes a
+    rank may as well stop there. Otherwise they are all pairs.
+    """
+    near = neighbours_of(topology, ranks)
+    every = _over_routes(topology, ranks, *_every_pair(ranks))
+    return near if near.direct and np.isin(every.names, near.names).all() else every
+
+
+def _over_routes(topology: Topology, ranks: int, source: Numbers, destination: Numbers) -> Neighbours:
     routes = topology.routes(source, destination)
     lengths = routes.lengths
     pair = np.repeat(np.arange(len(source)), lengths)
@@ -81,7 +96,15 @@ def neighbours_of(topology: Topology, ranks: int) -> Neighbours:
         links.astype(np.int32),
         names.astype(np.int32),
         chunks_per_round(topology.bandwidth[names]),
+        topology.bandwidth[names],
     )
+
+
+def _every_pair(ranks: int) -> tuple[Numbers, Numbers]:
+    everyone = np.arange(ranks, dtype=np.int32)
+    source, destination = np.repeat(everyone, ranks), np.tile(everyone, ranks)
+    other = source != destination
+    return source[other], destination[other]
 
 
 def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
@@ -99,9 +122,7 @@ def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
         # On a ring of two, up and down lead to the same rank.
         both = np.unique(np.concatenate(ends, axis=1), axis=1)
         return both[0], both[1]
-    source, destination = np.repeat(everyone, ranks), np.tile(everyone, ranks)
-    other = source != destination
-    source, destination = source[other], destination[other]
+    source, destination = _every_pair(ranks)
     if isinstance(router, Graph):
         passes = np.zeros(len(source), bool)
         node = source

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import UsageError
-from ..price.cost.cuts import worst_set
+from ..price.cost.cuts import Demand, worst_set
 from ..schedule import Schedule
 from .breadth_first import breadth_first, spread
 from .exact import MOST_VARIABLES, Answer, exists, hops, require_scipy
@@ -182,7 +182,7 @@ def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int3
         weight = np.bincount(origins, minlength=among.ranks).astype(np.int64)
         capacity = _of_pairs(among).astype(np.int64)
         everyone = np.arange(among.ranks, dtype=np.int32)
-        inside = worst_set(among.ranks, among.source, among.destination, capacity, weight, everyone)
+        inside = worst_set(Demand(among.ranks, among.source, among.destination, capacity, weight, everyone))
         leaves = inside[among.source] & ~inside[among.destination]
         return Fraction(int(weight[inside].sum()), int(capacity[leaves].sum()))
     # A link that all pairs cross, as a bus: everything that anybody gets crosses it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pickle
@@ -102,7 +103,7 @@ def start(
     The result is what the work returned on this rank. A process that spawned the ranks gets the result of rank 0, or
     None if rank 0 was lost and `survive` is set. For the results of all ranks there is `spawn`.
     """
-    _check_ranks(ranks)
+    check_ranks(ranks)
     if not callable(work):
         raise UsageError(f"start: expected a function that every rank calls, got {work!r}")
     place = launched_place()
@@ -135,22 +136,23 @@ def run_everywhere(
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
     _native.require_engine("spawn")
-    _check_ranks(ranks)
+    check_ranks(ranks)
     check_timeout("spawn", timeout)
     if not callable(work):
         raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
     places = _pretended(ranks, hosts)
     pickled = _pickled(enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
-    descriptor = _private_file(pickle.dumps((sys.path, _pickled_algorithms(), pickled)))
-    try:
-        with _store(places) as store, Supervisor(prefix_output, survive) as supervisor:
-            common = _common_variables(ranks, prefix_output)
-            own = _own_variables(ranks, places, store)
-            supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
-            supervisor.watch(timeout)
-    finally:
-        os.close(descriptor)
+    with (
+        _enough_files(ranks),
+        _private_file(pickle.dumps((sys.path, _pickled_algorithms(), pickled))) as descriptor,
+        _store(places) as store,
+        Supervisor(prefix_output, survive) as supervisor,
+    ):
+        common = _common_variables(ranks, prefix_output)
+        own = _own_variables(ranks, places, store)
+        supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
+        supervisor.watch(timeout)
     failed = [child for child in supervisor.children if child.has_failed]
     if supervisor.late and all(child.was_told_to_end for child in failed):
         raise CollectiveTimeout(f"spawn: {_late(supervisor, ranks)} after {timeout:g} s; all ranks were ended")
@@ -175,7 +177,7 @@ def launch(
     not end the others, and the run succeeds if one of them does.
     """
     _native.require_engine("a run of several ranks")
-    _check_ranks(ranks)
+    check_ranks(ranks)
     places = _pretended(ranks, hosts)
     if not command:
         raise UsageError("launch: expected a command, the list is empty")
@@ -183,6 +185,7 @@ def launch(
         raise UsageError(f"launch: there is no command {command[0]!r} that can be run")
     try:
         with (
+            _enough_files(ranks),
             _signals() as interrupts,
             _store(places) as store,
             Supervisor(prefix_output, survive) as supervisor,
@@ -209,7 +212,7 @@ def launch(
 # Before: what every rank gets -----------------------------------------------------------------------------------------
 
 
-def _check_ranks(ranks: int) -> None:
+def check_ranks(ranks: int) -> None:
     if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex) or ranks.__index__() < 1:
         raise UsageError(f"expected a whole number of ranks, at least 1; got {ranks!r}")
     if ranks > _native.MOST_RANKS:
@@ -310,7 +313,9 @@ def _pickled_algorithms() -> list[bytes]:
     algorithms = []
     for one in algorithms_of_script():
         with contextlib.suppress(Exception):
-            algorithms.append(cloudpickle.dumps((one.collective, one.name, one.chunks, one.function)))
+            made = one.made is not None
+            what = (one.made,) if made else (one.collective, one.name, one.chunks, one.function)
+            algorithms.append(cloudpickle.dumps(what))
     return algorithms
 
 
@@ -335,7 +340,24 @@ def _mentions_torch(work: Callable[..., Any], pickled: bytes) -> bool:
     return any(isinstance(home, str) and home.startswith("torch") for home in homes)
 
 
-def _private_file(content: bytes) -> int:
+@contextlib.contextmanager
+def _enough_files(ranks: int) -> Iterator[None]:
+    """Says what to do if the ranks need more open files than this process may have."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        import resource  # only here: there is none on Windows
+
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise UsageError(
+            f"{ranks} ranks need more open files than this process may have ({most}, `ulimit -n`); `ulimit -n 4096` allows more"
+        ) from error
+
+
+@contextlib.contextmanager
+def _private_file(content: bytes) -> Iterator[int]:
     """A file that has no name and can no longer be changed: what ranks unpickle comes only from here."""
     import fcntl  # only here: there is none on Windows
 
@@ -346,10 +368,9 @@ def _private_file(content: bytes) -> int:
             left = left[os.write(descriptor, left) :]
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise
-    return descriptor
 
 
 @contextlib.contextmanager

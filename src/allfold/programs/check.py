@@ -24,7 +24,7 @@ from .. import _native
 from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
-from ..symbolic import State, at_start, order_of
+from ..symbolic import State, at_start
 from .compile import INPUT, OUTPUT, WORK, Programs
 from .happens_before import first_unordered, rounds_of
 from .rows import Ints, Lists, lists_of
@@ -174,11 +174,11 @@ def _rows(programs: Programs, segments: int, instruction: Ints) -> Ints:
 
 
 def _check_order(programs: Programs, segments: int, starts: Ints, waits: Lists, when: Ints) -> None:
-    rank = np.arange(programs.schedule.ranks).repeat(starts[1:] - starts[:-1])
-    earlier, later = _conflicts(programs, segments, rank, when)
+    """Accesses of different ranks to the same place are ordered, if one of them writes."""
+    earlier, later = _native.conflicts(*_accesses(programs, segments), when, starts)
     pair = first_unordered(starts, waits, when, earlier, later)
     if pair is not None:
-        _refuse_order(programs, starts, rank, int(earlier[pair]), int(later[pair]))
+        _refuse_order(programs, starts, int(earlier[pair]), int(later[pair]))
 
 
 def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
@@ -198,43 +198,23 @@ def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np
         in_work = lists.value >= floor
         foreign = (~in_work & (lists.rank != owner)).nonzero()[0]
         returns = starts[lists.rank[foreign] + 1] - 1
-        for segment in range(segments):
+        place = slot
+        if segments > 1:
             # There are two work areas, used by segments in turn, or one. Each segment of an array is memory of its own.
-            work = 0 if programs.one_area else segment % 2
-            place = slot + np.where(in_work, work, segment) * (ranks * slots) if segment else slot
-            rows += [first + segment * length[owner], returns]
-            places += [place, place[foreign]]
-            writes += [np.full(len(place), is_write), np.ones(len(foreign), bool)]
+            segment = np.arange(segments)[:, None]
+            place = slot + np.where(in_work, 0 if programs.one_area else segment % 2, segment) * (ranks * slots)
+            first = (first + segment * length[owner]).reshape(-1)
+            foreign, place = (foreign + segment * len(slot)).reshape(-1), place.reshape(-1)
+            returns = np.tile(returns, segments)
+        rows += [first, returns]
+        places += [place, place[foreign]]
+        writes += [np.full(len(place), is_write), np.ones(len(foreign), bool)]
     return np.concatenate(rows), np.concatenate(places), np.concatenate(writes)
 
 
-def _conflicts(programs: Programs, segments: int, rank: Ints, when: Ints) -> tuple[Ints, Ints]:
-    """The pairs of instructions of different ranks that must be ordered, the one of the earlier round first.
+def _refuse_order(programs: Programs, starts: Ints, earlier: int, later: int) -> None:
+    rank = np.arange(programs.schedule.ranks).repeat(starts[1:] - starts[:-1])
 
-    It is enough to compare each access with the last write before it and the next write after it: the rest follows.
-    """
-    row, place, writes = _accesses(programs, segments)
-    order = order_of((place * (int(when.max(initial=0)) + 1) + when[row]) * 2 + writes)
-    row, place, writes = row[order], place[order], writes[order]
-    del order
-    position = np.arange(len(row))
-    last_write = np.maximum.accumulate(np.where(writes, position, -1)) if len(row) else position
-    before = np.append(-1, last_write)[:-1]
-    left = ((before >= 0) & (place[before] == place)).nonzero()[0]
-    earlier, later = [row[before[left]]], [row[left]]
-    del last_write, before, left
-    next_write = np.minimum.accumulate(np.where(writes, position, len(row))[::-1])[::-1] if len(row) else position
-    after = np.append(next_write, len(row))[1:]
-    right = (~writes & (after < len(row)) & (place[np.minimum(after, len(row) - 1)] == place)).nonzero()[0]
-    earlier.append(row[right])
-    later.append(row[after[right]])
-    del next_write, after, right, position, row, place, writes
-    first, second = np.concatenate(earlier), np.concatenate(later)
-    apart = rank[first] != rank[second]
-    return first[apart], second[apart]
-
-
-def _refuse_order(programs: Programs, starts: Ints, rank: Ints, earlier: int, later: int) -> None:
     def name(row: int) -> str:
         if row + 1 == starts[rank[row] + 1]:
             return f"the return of rank {rank[row]}"

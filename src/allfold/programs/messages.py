@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
-from ..pure.hashes import combined, rounded
+from ..pure.hashes import folded
 from ..schedule import Schedule
 from ..symbolic import State
 from .versions import INPUT, OUTPUT, WORK
@@ -117,6 +118,25 @@ class _Step:
         self.sends: list[int] = []
         self.receives: list[int] = []
         self.folds: list[_Fold] = []
+        self.sent: set[int] = set()  # the cells that it sends
+
+    # What follows is asked when the step is complete.
+
+    @cached_property
+    def targets(self) -> set[int]:
+        return {fold.target for fold in self.folds}
+
+    @cached_property
+    def uses(self) -> dict[int, list[_Fold]]:
+        """By cell: the folds that read it, as often as they do."""
+        found: dict[int, list[_Fold]] = defaultdict(list)
+        for fold in self.folds:
+            for cell in fold.cells:
+                found[cell].append(fold)
+        return found
+
+    def reads(self, cell: int) -> bool:
+        return cell in self.sent or cell in self.uses
 
 
 class _Lowering:
@@ -168,6 +188,7 @@ class _Lowering:
             self.messages.append(Message(source, destination, step, lengths, (), ()))
             self.cells.append(tuple(cells))
             self.steps[source][step].sends.append(number)
+            self.steps[source][step].sent.update(cells)
             self.steps[destination][step].receives.append(number)
 
 
@@ -262,9 +283,9 @@ class _Rank:
     def _free(self, place: Place) -> Iterator[Instruction]:
         """Wait until no send reads a place any more."""
         for number in self.leaving.pop(place, ()):
-            for others in self.leaving.values():
-                if number in others:
-                    others.remove(number)
+            for other in self.sent_from[number]:
+                if other != place:
+                    self.leaving[other].remove(number)
             yield Instruction(Kind.SENT, number)
 
     def _directly(self, number: int, step: _Step, last_use: dict[Place, int], now: int) -> tuple[Place, ...]:
@@ -273,34 +294,23 @@ class _Rank:
         The places must be next to each other, hold what is as long as themselves, and be used by nobody between now
         and the step of the message.
         """
-        cells = self.whole.cells[number]
-        targets: dict[int, list[int]] = defaultdict(list)
-        for fold in step.folds:
-            for cell in fold.cells:
-                if cell in cells:
-                    targets[cell].append(fold.target if len(fold.cells) == 1 else -1)
+        between = self.steps[now : self.steps.index(step)]
         places = []
-        for cell, length in zip(cells, self.whole.messages[number].lengths, strict=True):
-            target = targets[cell][0]
-            if len(targets[cell]) > 1 or target < 0:
+        for cell, length in zip(self.whole.cells[number], self.whole.messages[number].lengths, strict=True):
+            uses = step.uses[cell]
+            if len(uses) > 1 or len(uses[0].cells) > 1:
                 return ()
+            target = uses[0].target
             place = self._home(target)
             if place.space != OUTPUT or place.at != length or last_use.get(place, -1) >= now:
                 return ()
-            between = self.steps[now : self.steps.index(step)]
-            if any(fold.target == target for one in between for fold in one.folds):
+            if any(target in one.targets for one in between):
                 return ()
-            if self.lies.get(target, place) == place and self._is_read(target, [*between, step]):
+            if self.lies.get(target, place) == place and any(one.reads(target) for one in (*between, step)):
                 return ()
             places.append(place)
         first = places[0].at
         return tuple(places) if [place.at for place in places] == list(range(first, first + len(places))) else ()
-
-    def _is_read(self, cell: int, steps: Sequence[_Step]) -> bool:
-        """Whether this rank sends or folds a chunk in one of these steps."""
-        sent = (number for step in steps for number in step.sends)
-        read = (fold for step in steps for fold in step.folds)
-        return any(cell in self.whole.cells[number] for number in sent) or any(cell in fold.cells for fold in read)
 
 
 # The proof ------------------------------------------------------------------------------------------------------------
@@ -317,8 +327,8 @@ def check_messages(made: MessagePrograms, state: State | None = None) -> None:
     if state is None:
         state = State(made.schedule).run_to_end()
     _check_queues(made)
-    start = State(made.schedule)
-    ranks = [_Follower(made, rank, start) for rank in range(made.schedule.ranks)]
+    start, results = State(made.schedule), _results(made.schedule)
+    ranks = [_Follower(made, rank, start, results) for rank in range(made.schedule.ranks)]
     begun: dict[int, list[Value]] = {}  # by message: what was sent
     posted: set[int] = set()
     while any(rank.advance(begun, posted) for rank in ranks):
@@ -353,8 +363,8 @@ def _check_queues(made: MessagePrograms) -> None:
 class _Follower:
     """Follows one rank's program with symbols for data."""
 
-    def __init__(self, made: MessagePrograms, rank: int, start: State) -> None:
-        self.made, self.rank, self.at = made, rank, 0
+    def __init__(self, made: MessagePrograms, rank: int, start: State, results: frozenset[Value]) -> None:
+        self.made, self.rank, self.results, self.at = made, rank, results, 0
         self.program = made.programs[rank]
         schedule = made.schedule
         self.holds: dict[Place, Value] = {}
@@ -396,7 +406,7 @@ class _Follower:
             self._write(one.destination, result, one.length_of)
             # Every rank that gets a result gets a complete one, by the promise: what equals a result is complete.
             reduces = len(values) > 1 and self.made.schedule.promise.reduces
-            if one.complete != (reduces and result in _results(self.made.schedule)):
+            if one.complete != (reduces and result in self.results):
                 raise self.wrong("divides an average at the wrong place")
             return
         message = self.made.messages[one.message]
@@ -458,11 +468,7 @@ class _Follower:
             raise self.wrong("folds different pieces of data")
         if len(values) == 1:
             return values[0]
-        parts = np.array([bits for _, bits in values], np.uint64)
-        total = parts[:1]
-        for i in range(1, len(parts)):
-            total = combined(total, parts[i : i + 1])
-        return values[0][0], int(rounded(total)[0])
+        return values[0][0], folded(bits for _, bits in values)
 
     def check_end(self, state: State) -> None:
         schedule = self.made.schedule
@@ -484,8 +490,8 @@ class _Follower:
         one = self.program[self.at]
         message = self.made.messages[one.message]
         if one.kind == Kind.AWAIT:
-            return f"message {one.message} from rank {message.source} (step {message.step})"
-        return f"rank {message.destination} to take message {one.message} (step {message.step})"
+            return f"message {one.message} from rank {message.source} (step {message.step + 1})"
+        return f"rank {message.destination} to take message {one.message} (step {message.step + 1})"
 
     def wrong(self, what: str) -> ScheduleError:
         title = self.made.schedule.title
@@ -494,17 +500,11 @@ class _Follower:
         )
 
 
-_known_results: dict[Schedule, frozenset[Value]] = {}
-
-
 def _results(schedule: Schedule) -> frozenset[Value]:
     """The complete values of a schedule that reduces: all that hold every rank's contribution."""
-    if schedule not in _known_results:
-        _known_results.clear()
-        state, found = State(schedule), set[Value]()
-        while not state.done:
-            targets = state.advance().target
-            full = targets[state.count[targets] == schedule.ranks]
-            found.update(zip(state.datum[full].tolist(), state.bits[full].tolist(), strict=True))
-        _known_results[schedule] = frozenset(found)
-    return _known_results[schedule]
+    state, found = State(schedule), set[Value]()
+    while not state.done:
+        targets = state.advance().target
+        full = targets[state.count[targets] == schedule.ranks]
+        found.update(zip(state.datum[full].tolist(), state.bits[full].tolist(), strict=True))
+    return frozenset(found)

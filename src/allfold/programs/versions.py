@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _native
 from ..collectives import NOTHING
 from ..schedule import Schedule
 from ..symbolic import State
@@ -42,29 +43,23 @@ class Versions:
         self.state = state = State(schedule)  # run to its end below, so it says what every cell holds then
         self.schedule, self.width = schedule, state.width
         held = (state.datum != NOTHING).nonzero()[0]
-        current = np.full(schedule.ranks * state.width, -1, np.int64)
-        current[held] = np.arange(len(held))
         self.initial = len(held)
-        before = np.full(len(held), -1)
-        cell, datum, count, previous = [held], [state.datum[held]], [state.count[held]], [before]
-        operand, sizes, made = [], [np.zeros(len(held), np.int64)], []
-        total = len(held)
+        datum, count = state.datum[held], state.count[held]
+        steps = []
         while not state.done:
-            folds = state.advance()
-            operand.append(current[folds.operands])
-            sizes.append(folds.starts[1:] - folds.starts[:-1])
-            made.append(len(folds.target))
-            cell.append(folds.target)
-            datum.append(state.datum[folds.target])
-            count.append(state.count[folds.target])
-            previous.append(current[folds.target])
-            current[folds.target] = np.arange(total, total + made[-1])
-            total += made[-1]
-        self.cell, self.datum, self.previous = join(cell), join(datum), join(previous)
-        self.operand, self.sizes = join(operand), join(sizes)
+            steps.append(state.advance())
+        made = [len(folds.target) for folds in steps]
+        self.cell = join([held, *(folds.target for folds in steps)])
+        self.sizes = join([np.zeros(len(held), np.int64), *(folds.starts[1:] - folds.starts[:-1] for folds in steps)])
+        operands = join([folds.operands for folds in steps])
+        del steps
+        self.operand, self.previous, self.datum, count, current = _native.versions(
+            np.array([0, *made]).cumsum(), self.cell, self.sizes, operands, datum, count, len(state.datum)
+        )
+        total = len(self.cell)
         self.step = np.arange(-1, schedule.steps).repeat([len(held), *made])
         self.reader = np.arange(total).repeat(self.sizes)
-        self.complete = np.concatenate(count) == schedule.ranks
+        self.complete = count == schedule.ranks
         self.complete[: self.initial] = False
         self.rank, self.chunk = np.divmod(self.cell, self.width)
         self.total = total

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import _native
 from ..symbolic import heads_of, in_order, order_of, sizes_of
 from .happens_before import needed_waits, rounds_of
 from .rows import Ints, Lists, starts_of
@@ -26,12 +27,7 @@ def find_waits(
     slots = (WORK + 2) * width
     place = np.concatenate([sources.rank * slots + sources.value, destinations.rank * slots + destinations.value])
     writes = np.repeat([False, True], [len(sources.rank), len(destinations.rank)])
-    late = int(step.max(initial=0)) + 2  # steps run from −1 (publishing) to one beyond the last (bringing home)
-    order = order_of((place * late + step[row] + 1) * 2 + writes)  # by slot, then by step, reads before writes
-    row, place, writes = row[order], place[order], writes[order]
-    del order
-
-    earlier, later = _conflicts(row, place, writes)
+    earlier, later = _native.conflicts(row, place, writes, step + 1, starts)  # steps begin at −1, with publishing
     waits = _waits(later, rank[earlier], index[earlier] + 1, rank[later], len(rank))
     del earlier, later
     waits = _without_implied(_without_known(waits, rank), starts)
@@ -43,6 +39,8 @@ def find_waits(
     nothing = np.zeros(0, np.int64)
     reuse, one_area = Lists(np.zeros(len(rank) + 1, np.int64), nothing, nothing), True
     if len(in_work):
+        late = int(step.max()) + 2
+        in_work = in_work[order_of((place[in_work] * late + step[row[in_work]] + 1) * 2 + writes[in_work])]
         user = row[in_work]
         writer = user[_first_writes(place[in_work], writes[in_work])]
         one_area = _are_free(waits, rank, starts, user, writer, ranks)
@@ -55,23 +53,8 @@ def find_waits(
     return waits, reuse, leave, one_area
 
 
-def _conflicts(row: Ints, place: Ints, writes: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """The pairs (earlier, later) of instructions to keep in order, from accesses sorted by slot and time."""
-    position = np.arange(len(row) + 1)
-    before = np.maximum.accumulate(np.where(np.append(False, writes), position - 1, -1))[:-1]  # the last write
-    after_write = ((before >= 0) & (place[before] == place)).nonzero()[0]
-    earlier, later = [row[before[after_write]]], [row[after_write]]
-    del before
-    following = np.minimum.accumulate(np.where(np.append(writes, True), position, len(row))[::-1])[-2::-1]
-    before_write = (~writes & (following < len(row))).nonzero()[0]
-    before_write = before_write[place[following[before_write]] == place[before_write]]
-    earlier.append(row[before_write])
-    later.append(row[following[before_write]])
-    return np.concatenate(earlier), np.concatenate(later)
-
-
 def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
-    """For every access the position of the first write to the same slot."""
+    """For every access, in the order of places and of time, the position of the first write to the same slot."""
     heads = heads_of(place)
     group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)))
     first = np.full(len(heads), len(place), np.int64)
@@ -118,14 +101,18 @@ def _without_known(waits: Lists, rank: Ints) -> Lists:
     reached = np.maximum.accumulate(floor + waits.value[order])
     news = np.ones(len(order), bool)
     news[1:] = reached[1:] > np.maximum(reached[:-1], floor[1:])
-    return _keep(waits, np.sort(order[news]))
+    kept = np.zeros(len(order), bool)
+    kept[order[news]] = True
+    return _keep(waits, kept)
 
 
 def _without_implied(waits: Lists, starts: Ints) -> Lists:
     """Drop the waits that other waits imply: in a ring, most of them, as the news comes from the other side as well."""
     needed = needed_waits(starts, waits, rounds_of(starts, waits), horizon=4)
-    return _keep(waits, needed.nonzero()[0])
+    return _keep(waits, needed)
 
 
-def _keep(waits: Lists, kept: Ints) -> Lists:
-    return Lists(np.searchsorted(kept, waits.starts), waits.rank[kept], waits.value[kept])
+def _keep(waits: Lists, kept: NDArray[np.bool_]) -> Lists:
+    before = np.zeros(len(kept) + 1, np.int64)
+    np.cumsum(kept, out=before[1:])
+    return Lists(before[waits.starts], waits.rank[kept], waits.value[kept])

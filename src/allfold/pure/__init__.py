@@ -7,7 +7,9 @@ one instruction, edge or piece after the other where C++ does so, so that both g
 import platform
 
 from .clocks import first_unordered, needed_waits, rounds
+from .conflicts import conflicts
 from .cuts import can_pack, cuts_below, tightest_cut
+from .folds import folds_of, versions
 from .greedy import spread
 from .pieces import rounds_of
 from .symbols import fold_symbols, follow, order
@@ -22,9 +24,11 @@ __all__ = [
     "OPS",
     "WINDOW_BYTES",
     "can_pack",
+    "conflicts",
     "cuts_below",
     "first_unordered",
     "fold_symbols",
+    "folds_of",
     "follow",
     "needed_waits",
     "order",
@@ -34,6 +38,7 @@ __all__ = [
     "segment_bytes",
     "spread",
     "tightest_cut",
+    "versions",
 ]
 
 # As in native/collectives/program.hpp, for this architecture.

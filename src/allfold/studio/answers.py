@@ -22,8 +22,9 @@ from ..price.topology.topology import Topology
 from ..registry import Algorithm, Steps, find_algorithm, schedule
 from ..schedule import Move
 from ..view.entry import NO_TOPOLOGY, check_size, entry
-from ..view.page import SIZE, TOPOLOGY, document, table
-from .edit import MOST_CODE, Limits, prove_edited
+from ..view.page import SIZE, TABLE_RANKS, TOPOLOGY, document, planned
+from ..view.wins import table
+from .edit import MOST_CODE, Limits, Workers
 from .measure import record
 
 MOST_RANKS = 1024
@@ -41,6 +42,7 @@ class Answers:
     """
 
     limits: Limits = field(default_factory=Limits)
+    workers: Workers = field(default_factory=Workers)
     _kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(2))
@@ -48,28 +50,33 @@ class Answers:
 
     def page(self, token: str) -> dict[str, Any]:
         """What the page opens with; it asks for the rest."""
+        self.workers.prepare()
         first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
         rivals = ("naive", "driver")
-        return document([first], mode="studio", token=token, rivals=rivals, all_topologies=True)
+        cases = json.loads(self.table("all_reduce", TOPOLOGY, list(TABLE_RANKS)))
+        return document([first], mode="studio", token=token, rivals=rivals, cases=cases, all_topologies=True)
 
     def entry(self, collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> bytes:
         key = json.dumps(["entry", collective, algorithm, ranks, root, topology, size])
         return self._answer(key, lambda: _entry(collective, algorithm, ranks, root, topology, size))
 
-    def table(self, collective: str, ranks: list[int]) -> bytes:
+    def table(self, collective: str, topology: str, ranks: list[int]) -> bytes:
         find_collective(collective)
         for many in ranks:
-            _check_ranks(many, 1, _MOST_TABLE_RANKS, "the table counts schedules of")
+            _check_ranks(many, 1, _MOST_TABLE_RANKS, "the table prices schedules of")
+            topology_of(topology, many)
         if len(ranks) > 32:
             raise UsageError(f"{len(ranks)} numbers of ranks at once; at most 32")
-        return self._answer(json.dumps(["table", collective, ranks]), lambda: table(collective, ranks))
+        where = None if topology == NO_TOPOLOGY else topology
+        key = json.dumps(["table", collective, topology, ranks])
+        return self._answer(key, lambda: table(collective, where, ranks))
 
     def edit(self, request: dict[str, Any]) -> bytes:
         code = request.get("code")
         if not isinstance(code, str) or len(code) > MOST_CODE:
             raise UsageError(f"code must be text of at most {MOST_CODE:,} characters")
         collective, ranks, root, topology, size = _case(request)
-        named = request.get("algorithm")
+        named, file = request.get("algorithm"), request.get("file")
         question = {
             "collective": collective,
             "ranks": ranks,
@@ -78,8 +85,9 @@ class Answers:
             "size": size,
             "code": code,
             "algorithm": named if isinstance(named, str) else None,
+            "file": file if isinstance(file, str) and re.fullmatch(r"[A-Za-z_]\w{0,80}\.py", file) else None,
         }
-        return self._answer(None, lambda: prove_edited(question, self.limits))
+        return self._answer(None, lambda: self.workers.prove(question, self.limits))
 
     def measure(self, request: dict[str, Any]) -> bytes:
         collective, ranks, root, topology, size = _case(request)
@@ -131,8 +139,10 @@ def _entry(collective: str, algorithm: str, ranks: int, root: int | None, topolo
     _check_ranks(ranks, 1, MOST_RANKS, "the studio draws")
     check_size(size)
     chosen = find_algorithm(collective, algorithm)
-    made = schedule(collective, within(chosen, MOST_MOVES), ranks, root)
-    return entry(made, topology_of(topology, ranks), size, topology_name=topology, function=chosen)
+    where = topology_of(topology, ranks)
+    given = planned(collective, algorithm, ranks, root, where)
+    made = schedule(collective, within(chosen, MOST_MOVES), ranks, root, **given)
+    return entry(made, where, size, topology_name=topology, function=chosen, parameters=given)
 
 
 def _measured(

@@ -15,12 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import Any
 
 MOST_CODE = 200_000  # characters
+_HAS_LIMITS = find_spec("resource") is not None  # not on Windows
 
 
 @dataclass(frozen=True)
@@ -46,33 +49,77 @@ class EditError(Exception):
         self.line = line
 
 
-def prove_edited(request: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """The entry of the schedule that the code makes: proved, or with what is wrong with it."""
-    if find_spec("resource") is None:
-        raise EditError(
-            "edited code is run in a process with limits of time and memory, and this system (Windows) has none: "
-            "save it to a file, and prove it with `allfold verify FILE.py:FUNCTION`"
-        )
+@dataclass(frozen=True)
+class _Worker:
+    """A process that waits for its question, in an empty folder of its own."""
+
+    process: subprocess.Popen[bytes]
+    folder: tempfile.TemporaryDirectory[str]
+
+
+class Workers:
+    """Processes for edited code, each for one question. One that has loaded its modules waits for the next question."""
+
+    def __init__(self) -> None:
+        # A worker dies with the thread that started it (PR_SET_PDEATHSIG), so this thread starts all of them.
+        self._starter = ThreadPoolExecutor(1, "allfold-studio-starter")
+        self._next: Future[_Worker] | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Start the worker of the next question now."""
+        if not _HAS_LIMITS:
+            return
+        with self._lock:
+            self._next = self._next or self._starter.submit(_start)
+
+    def prove(self, request: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        """The entry of the schedule that the code makes: proved, or with what is wrong with it."""
+        if not _HAS_LIMITS:
+            raise EditError(
+                "edited code is run in a process with limits of time and memory, and this system (Windows) has none: "
+                "save it to a file, and prove it with `allfold verify FILE.py:FUNCTION`"
+            )
+        with self._lock:
+            ready, self._next = self._next or self._starter.submit(_start), None
+        worker = ready.result()
+        self.prepare()
+        question = json.dumps({"limits": asdict(limits), "parent": os.getpid(), **request}).encode()
+        process = worker.process
+        try:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it has died, as its missing answer says
+                process.stdin.write(question)
+                process.stdin.close()
+            answer = _receive(process, limits)
+        finally:
+            _end(worker)
+        return _read(answer, process.returncode, limits)
+
+    def close(self) -> None:
+        """End the one that waits."""
+        with self._lock:
+            waiting, self._next = self._next, None
+        self._starter.shutdown()
+        if waiting is not None:
+            _end(waiting.result())
+
+
+def _start() -> _Worker:
     command = [sys.executable, "-I", "-c", "from allfold.studio.worker import main; main()"]
     # OpenBLAS would reserve address space for every core.
     environment = {"PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"}
-    with tempfile.TemporaryDirectory(prefix="allfold-studio-") as folder, tempfile.TemporaryFile() as question:
-        question.write(json.dumps({"limits": asdict(limits), "parent": os.getpid(), **request}).encode())
-        question.seek(0)
-        process = subprocess.Popen(
-            command,
-            stdin=question,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            answer = _receive(process, limits)
-        finally:
-            _end(process)
-    return _read(answer, process.returncode, limits)
+    folder = tempfile.TemporaryDirectory(prefix="allfold-studio-")
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder.name,
+        env=environment,
+        start_new_session=True,
+    )
+    return _Worker(process, folder)
 
 
 _START = 60.0  # seconds to load the interpreter and the modules, even on a busy machine
@@ -96,13 +143,17 @@ def _receive(process: subprocess.Popen[bytes], limits: Limits) -> bytes:
     return received[len(READY) + LENGTH :]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(worker: _Worker) -> None:
     """End the process and everything it started: they are a session of their own."""
-    with contextlib.suppress(ProcessLookupError):
+    process = worker.process
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended: Linux, macOS
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+    worker.folder.cleanup()
 
 
 def _read(answer: bytes, status: int, limits: Limits) -> dict[str, Any]:

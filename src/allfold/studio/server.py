@@ -64,6 +64,10 @@ class Studio(ThreadingHTTPServer):
     def is_token(self, given: str | None) -> bool:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
+    def server_close(self) -> None:
+        super().server_close()
+        self.answers.workers.close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         _LOG.debug("a connection ended early", exc_info=True)  # a browser that closed its tab
 
@@ -132,7 +136,9 @@ class _Request(BaseHTTPRequestHandler):
             )
         if parts.path == "/api/table":
             ranks = [_whole({"ranks": word}, "ranks") for word in query.get("ranks", "").split(",")]
-            return "application/json", self.server.answers.table(query.get("collective", ""), ranks)
+            return "application/json", self.server.answers.table(
+                query.get("collective", ""), query.get("topology", "none"), ranks
+            )
         raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
 
     def _post(self) -> tuple[str, bytes]:

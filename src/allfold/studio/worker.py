@@ -23,12 +23,15 @@ from ..view.entry import entry, schedule_up_to_error
 from .answers import TooManyMoves, topology_of, within
 from .edit import LENGTH, READY
 
-FILE = "edited.py"
+FILE = "edited.py"  # what the code's file is called unless the request names it
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    question = json.loads(sys.stdin.buffer.read())
+    given = sys.stdin.buffer.read()
+    if not given:
+        return  # the studio has ended without a question
+    question = json.loads(given)
     answers = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # what the code prints is not the answer
@@ -44,7 +47,7 @@ def main() -> None:
     except _Refused as refused:
         answer = _error(str(refused), refused.line)
     except AllfoldError as error:
-        answer = _error(str(error), _line_of_site(getattr(error, "site", None)))
+        answer = _error(str(error), _line_of_site(getattr(error, "site", None), _file(question)))
     content = json.dumps(answer).encode()
     text = b"%0*d" % (LENGTH, len(content)) + content
     while text:
@@ -82,9 +85,13 @@ def _limit(seconds: float, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # or to start processes; root is exempt from this limit
 
 
+def _file(question: dict[str, Any]) -> str:
+    return question.get("file") or FILE
+
+
 def _answer(question: dict[str, Any], most_moves: int) -> dict[str, Any]:
     collective = question["collective"]
-    chosen = _choose(collective, _run(question["code"]), question.get("algorithm"))
+    chosen = _choose(collective, _run(question["code"], _file(question)), question.get("algorithm"))
     limited = within(chosen, most_moves)
     schedule, error = schedule_up_to_error(collective, limited, question["ranks"], question.get("root"))
     if error is not None and (isinstance(error, TooManyMoves) or not schedule.steps):
@@ -109,25 +116,25 @@ class _Found:
     plain: list[Callable[..., Steps]]
 
 
-def _run(code: str) -> _Found:
+def _run(code: str, file: str) -> _Found:
     """Run the code as if it were one of the algorithms' files, so that it may import what they import."""
-    linecache.cache[FILE] = (len(code), None, code.splitlines(keepends=True), FILE)
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     module = ModuleType("allfold.algorithms.edited")
     module.__package__ = "allfold.algorithms"
-    module.__file__ = FILE
+    module.__file__ = file
     sys.modules[module.__name__] = module
     # It may register a name that is taken, such as its own. The others are restored, for algorithms made of algorithms.
     before = {collective: dict(known) for collective, known in registry._registry.items()}
     for known in registry._registry.values():
         known.clear()
     try:
-        exec(compile(code, FILE, "exec"), module.__dict__)
+        exec(compile(code, file, "exec"), module.__dict__)
     except SyntaxError as error:
         raise _Refused(f"this is not Python: {error.msg}", error.lineno) from None
     except MemoryError:
         raise
     except BaseException as error:
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == FILE]
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
         what = str(error) if isinstance(error, AllfoldError) else f"{type(error).__name__}: {error}"
         raise _Refused(f"the code raised {what}", lines[-1] if lines else None) from None
     registered = [one for known in registry._registry.values() for one in known.values()]
@@ -153,6 +160,6 @@ def _choose(collective: str, found: _Found, wanted: str | None) -> Algorithm:
     return Algorithm(collective, found.plain[-1].__name__, found.plain[-1], None)
 
 
-def _line_of_site(site: str | None) -> int | None:
+def _line_of_site(site: str | None, own: str) -> int | None:
     file, _, line = (site or "").rpartition(":")
-    return int(line) if file == FILE and line.isdecimal() else None
+    return int(line) if file == own and line.isdecimal() else None

@@ -41,7 +41,9 @@ def choose(
     """
     found = {}
     for collective in dict.fromkeys(item.collective for item in items):
-        names = [name for name in algorithms(collective) if any_order or folds_from_left(collective, name, ranks)]
+        names = [
+            name for name in algorithms(collective, ranks) if any_order or folds_from_left(collective, name, ranks)
+        ]
         rule = choices(collective, ranks)
         twins = _twins(collective, ranks, names, [name for _, name, _ in rule])
         by_size: dict[int, dict[tuple[str, bool], float]] = {}

@@ -19,11 +19,11 @@ from .. import _native
 from ..bench.case import Case, case_of_size
 from ..bench.measure import Subject, measure
 from ..bench.peers import start_ours
-from ..bench.sizes import format_size
 from ..collectives import COLLECTIVES, find_collective
 from ..engines.shared_memory.choice import ALWAYS, Choice, Way, way_at, ways
 from ..programs.compile import Programs
 from ..proved import programs_of
+from ..wording import format_size
 from .choose import WORTH_LEAVING_THE_RULE, WORTH_SWITCHING, best_rows, signature
 from .model import cut
 from .timing import Progress, at_once, rules_for

@@ -13,8 +13,8 @@ import numpy as np
 from ..bench.case import Case, case_of_size, lengths
 from ..bench.measure import Rules, Subject, Timing, measure
 from ..bench.peers import start_ours
-from ..bench.sizes import format_size
 from ..registry import algorithms
+from ..wording import format_size
 from .caches import Floats
 from .model import Item
 
@@ -87,7 +87,7 @@ def _subjects(case: Case) -> list[Subject]:
     kinds = (False, True) if case.kind.carries_data else (False,)
     return [
         Subject(f"{name}{' shared' if shared else ''}", "allfold", {"algorithm": name, "shared": shared})
-        for name in algorithms(case.collective)
+        for name in algorithms(case.collective, case.ranks)
         for shared in kinds
     ]
 

@@ -2,15 +2,19 @@
 
 An entry is plain JSON. Besides the schedule's own fields it holds
 
-    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or
-    anything sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
+    starts, ends          the datum of each cell at the start, and the one required at the end; −1 is nothing, or anything
+    sources, code, also   the lines that made the moves, the algorithm's own file, other files that made moves
     lines                 the generator's line in `code` at each step (absent if not known)
-    proof                 that it is right, with facts, or what is wrong and where counts, bounds        what it sends,
-    and the lower bounds for any schedule topology              name, hosts and figures of the topology (present only
-    with a topology, like what follows) timeline              the messages of a simulation: `move` is the first move of
-    a message, `moves` how many links, bottleneck     what crosses every link, and which one limits it pairs
-    bytes between pairs of ranks, and the links (as indices into `links`) that they take recording             a real
-    run, instruction by instruction
+    proof                 that it is right, with facts, or what is wrong and where
+    phases                the parts of the algorithm by name, with a sentence for every step
+    counts, bounds        what it sends, and the lower bounds for any schedule
+    topology              name, hosts and figures of the topology (present only with a topology, like what follows)
+    timeline              the messages of a simulation: `move` is the first move of a message, `moves` how many
+    modelled              what `allfold plan` says it takes, and in how many segments
+    links, bottleneck     what crosses every link, and which one limits it
+    pairs                 bytes between pairs of ranks, and the links (as indices into `links`) that they take
+    cut                   the ranks that can send no more to the rest than some links let through, if that is known
+    recording             a real run, instruction by instruction
 
 The page invents no numbers: everything it draws is in here.
 """
@@ -25,11 +29,12 @@ from numpy.typing import NDArray
 
 from ..collectives import NOTHING, Bounds, find_collective
 from ..errors import ScheduleError, UsageError
-from ..registry import Algorithm, Steps, algorithm_of
+from ..registry import Algorithm, Phase, Steps, algorithm_of, algorithms, find_algorithm
 from ..registry import schedule as make
 from ..schedule import Schedule
 from ..verify import Proof, verify
 from ..wording import counted
+from .phases import phases_of
 from .source import sites_of, source_of
 
 if TYPE_CHECKING:
@@ -74,6 +79,7 @@ def entry(
         "code": source.own,
         "also": list(source.files[1:]),
         "proof": proof,
+        "phases": phases_of(schedule, _declared(schedule, function)),
         "counts": schedule.counts.to_json(),
         "bounds": _bounds(bounds),
     }
@@ -114,6 +120,15 @@ def schedule_up_to_error(
 
     begun = Algorithm(collective, chosen.name, until, chosen.chunks)
     return make(collective, begun, ranks, root, **parameters), wrong
+
+
+def _declared(schedule: Schedule, function: Callable[..., Steps] | Algorithm | None) -> tuple[Phase, ...]:
+    """The phases that the algorithm declares, if it is the one that is registered under this name."""
+    if schedule.algorithm not in algorithms(schedule.collective):
+        return ()
+    known = find_algorithm(schedule.collective, schedule.algorithm)
+    own = function.function if isinstance(function, Algorithm) else function
+    return known.phases if own in (None, known.function) else ()
 
 
 # The proof -----------------------------------------------------------------------------------------------------------
@@ -191,14 +206,16 @@ def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, An
 
 
 def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right: bool) -> dict[str, Any]:
+    from ..price.cost.bounds import exact_cut
     from ..price.cost.cost import cost
     from ..price.simulate.simulate import simulate
 
     topology.require(schedule.ranks)
     found: dict[str, Any] = {"topology": describe_topology(topology, name, schedule.ranks)}
-    if not right:
-        return found
     size = size if find_collective(schedule.collective).carries_data else 0
+    found |= _links(schedule, topology, size)
+    if not right:
+        return found  # what it sends is known; how long it takes to do the wrong thing is of no interest
     if schedule.counts.messages <= MOST_SIMULATED:
         timeline = simulate(schedule, topology, size)
         columns = ("ready", "start", "sent", "arrived", "landed", "end")
@@ -211,16 +228,19 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
             "critical": timeline.critical.tolist(),
             "idle": _seconds(timeline.idle()),
         }
-    priced = cost(schedule, topology, size, segments=1)
+    priced = cost(schedule, topology, size)
     found["modelled"] = {
         "seconds": priced.time,
+        "segments": priced.segments,
         "parts": priced.parts,
         "least": priced.bounds.time,
         "limit": {"kind": priced.limit.kind, "name": str(priced.limit), "part": priced.limit.part},
     }
-    found |= _links(schedule, topology, size)
     took = found["timeline"]["duration"] if "timeline" in found else priced.time
     found["bottleneck"] = {"link": priced.busiest, "sentence": _bottleneck(priced, found["links"], took)}
+    cut = exact_cut(schedule.collective, topology, schedule.ranks, schedule.root)
+    if cut is not None and size:
+        found["cut"] = {**cut.to_json(), "seconds": cut.time(size)}
     return found
 
 

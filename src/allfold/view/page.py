@@ -7,12 +7,8 @@ it was made on: source files go by their names without folders, and measurements
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
-from functools import lru_cache
 from os.path import basename
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..errors import AllfoldError, ScheduleError, UsageError
@@ -20,12 +16,13 @@ from ..registry import Algorithm, Steps, algorithms, find_algorithm
 from ..registry import schedule as make
 from ..schedule import Schedule
 from .entry import NO_TOPOLOGY, check_size, describe_topology, entry, key_of, schedule_up_to_error
+from .wins import table
 
 if TYPE_CHECKING:
     from ..communicator.trace import Trace
     from ..price.topology.topology import Topology
 
-__all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "table", "topologies"]
+__all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "topologies"]
 
 VIEWS = {
     "holds": "Who holds what",
@@ -43,12 +40,20 @@ _OFFERED = (
     "one_host",
     "laptop",
     "fat_tree:ranks_per_host=4,hosts_per_leaf=2,oversubscription=2",
+    "dgx1",
+    "dgx2",
+    "dgx_a100",
     "dgx_h100",
+    "mi250",
+    "ndv2",
     "ethernet_cloud:ranks_per_node=4",
     "torus",
+    "mesh",
+    "hypercube",
     "ring",
     "dragonfly:routers=4,ranks_per_router=2",
 )
+_MOST_COUNTED = 128  # ranks; who wins where among more takes too long to price
 _MOST_MOVES = 20_000  # in total, of the collective's other algorithms that a file includes
 _RIVALS = ("naive", "driver", "ring", "tree", "halving_doubling", "direct")
 
@@ -61,10 +66,15 @@ def document(
     view: str = "holds",
     step: int | None = None,
     rivals: Iterable[str] | None = None,
-    table_ranks: Sequence[int] = TABLE_RANKS,
+    follow: str | int | None = None,
+    cases: Sequence[dict[str, Any]] = (),
     all_topologies: bool = False,
 ) -> dict[str, Any]:
-    """The whole document. The page opens with the first entry; the others can be chosen and raced."""
+    """The whole document. The page opens with the first entry; the others can be chosen and raced.
+
+    `cases` say who wins where (see `wins`). `follow` is what is lit in the pictures: "cut", the limiting cut, or k, the
+    k-th tree.
+    """
     if not entries:
         raise UsageError("a page needs at least one entry")
     if view not in VIEWS:
@@ -91,10 +101,11 @@ def document(
             "view": view,
             "clock": "measured" if "recording" in first else "modelled" if "timeline" in first else "steps",
             "rivals": list(_rivals(entries) if rivals is None else rivals),
+            "follow": follow,
         },
         "catalogue": catalogue(),
         "entries": list(entries),
-        "table": table(collective, sorted({*table_ranks, *([ranks] if 2 <= ranks <= 128 else [])})),
+        "table": list(cases),
         "topologies": topologies(ranks) if all_topologies else _topologies_of(entries),
         "measured": [point for one in entries if "recording" in one for point in _measured(one)],
     }
@@ -111,21 +122,24 @@ def page_of(
     function: Callable[..., Steps] | Algorithm | None = None,
     parameters: dict[str, Any] | None = None,
     error: ScheduleError | None = None,
+    table_ranks: Sequence[int] = TABLE_RANKS,
     **options: Any,
 ) -> dict[str, Any]:
     """The document of one schedule, with `others` beside it (default: the collective's other algorithms).
 
-    By default only as many are included as stay small; a large schedule comes alone. `function`, `parameters` and
-    `error` are as for `entry`, further options as for `document`.
+    By default only as many are included as stay small. `function`, `parameters` and `error` are as for `entry`, further
+    options as for `document`. Who wins where is priced for `table_ranks` and for the schedule's own number of ranks.
     """
+    check_size(size)
+    everywhere = topology  # a name grows with the number of ranks
     if isinstance(topology, str):
         from ..price.topology.parse import find_topology
 
         name: str | None = topology if ":" in topology or "." not in topology else basename(topology)
         topology = find_topology(topology, schedule.ranks)
+        everywhere = name if name == everywhere else topology
     else:
         name = None if topology is None else topology.name
-    check_size(size)
     first = entry(
         schedule,
         topology,
@@ -136,23 +150,43 @@ def page_of(
         recording=recording,
         error=error,
     )
-    beside = [one for one in (_others(schedule) if others is None else others) if one.algorithm != schedule.algorithm]
-    return document([first, *(entry(one, topology, size, topology_name=name) for one in beside)], **options)
+    beside = [(one, {}) for one in others] if others is not None else _others(schedule, topology)
+    rest = [
+        entry(one, topology, size, topology_name=name, parameters=given)
+        for one, given in beside
+        if one.algorithm != schedule.algorithm
+    ]
+    unknown = schedule.algorithm not in algorithms(schedule.collective) or parameters
+    made = schedule if first["proof"]["ok"] and unknown else None
+    counted = sorted({*table_ranks, *([schedule.ranks] if 2 <= schedule.ranks <= _MOST_COUNTED else [])})
+    cases = table(schedule.collective, everywhere, counted, name, made)
+    return document([first, *rest], cases=cases, **options)
 
 
-def _others(schedule: Schedule) -> list[Schedule]:
-    found: list[Schedule] = []
+def _others(schedule: Schedule, topology: Topology | None) -> list[tuple[Schedule, dict[str, Any]]]:
+    """The collective's other algorithms as `plan` takes them, with their parameters."""
+    found: list[tuple[Schedule, dict[str, Any]]] = []
     # None of these schedules has more moves than a few exchanges of all chunks between all pairs.
-    if schedule.moves > _MOST_MOVES or schedule.ranks > 64:
+    if schedule.ranks > 64:
         return found
     for name in sorted(algorithms(schedule.collective), key=lambda name: name not in _RIVALS):
         try:
-            other = make(schedule.collective, name, schedule.ranks, schedule.root)
+            given = planned(schedule.collective, name, schedule.ranks, schedule.root, topology)
+            other = make(schedule.collective, name, schedule.ranks, schedule.root, **given)
         except AllfoldError:
             continue  # a user's algorithm that does not support this number of ranks
-        if name != schedule.algorithm and schedule.moves + sum(one.moves for one in [*found, other]) <= _MOST_MOVES:
-            found.append(other)
+        if name != schedule.algorithm and sum(one.moves for one, _ in found) + other.moves <= _MOST_MOVES:
+            found.append((other, given))
     return found
+
+
+def planned(collective: str, algorithm: str, ranks: int, root: int | None, topology: Topology | None) -> dict[str, Any]:
+    """The parameters with which `allfold plan` takes an algorithm on this topology."""
+    if topology is None:
+        return {}
+    from ..price.cost.plan import Planner
+
+    return Planner(collective, topology, ranks, [algorithm], root=root).parameters(algorithm)
 
 
 def size_of(one: dict[str, Any]) -> int:
@@ -171,38 +205,6 @@ def catalogue() -> list[dict[str, Any]]:
         for collective in COLLECTIVES.values()
         for name in algorithms(collective.name)
     ]
-
-
-def table(collective: str, ranks: Iterable[int]) -> list[dict[str, Any]]:
-    """What every algorithm of the collective sends for each number of ranks; rooted ones with root 0."""
-    return [row for many in ranks for name in algorithms(collective) if (row := _row(collective, name, many))]
-
-
-@lru_cache(maxsize=4096)
-def _row(collective: str, algorithm: str, ranks: int) -> dict[str, Any] | None:
-    try:
-        schedule = make(collective, algorithm, ranks)
-    except AllfoldError:
-        return None  # a user's algorithm that does not support this number of ranks
-    counts = schedule.counts
-    return {
-        "collective": collective,
-        "algorithm": algorithm,
-        "ranks": ranks,
-        "steps": counts.steps,
-        "rounds": counts.rounds,
-        "messages": counts.messages,
-        "busiest_port_bytes": float(counts.busiest_port_bytes),
-        "reduced_bytes": float(_reduced(schedule)),
-    }
-
-
-def _reduced(schedule: Schedule) -> Fraction:
-    """What the busiest rank combines, as a multiple of S."""
-    if not schedule.promise.carries_data or not schedule.moves:
-        return Fraction(0)
-    reduces = schedule.columns["reduces"] != 0
-    return Fraction(int(np.bincount(schedule.columns["destination"][reduces], minlength=1).max()), schedule.chunks)
 
 
 def topologies(ranks: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
-from os.path import basename
+from os.path import basename, dirname
 from types import GeneratorType
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..schedule import Move, Schedule, paths_of
 
 _MOST_MOVES = 50_000  # a generator that makes more is not run a second time
 _MOST_TEXT = 200_000  # characters; longer files are not shown
+_SEARCH = f"{dirname(dirname(__file__))}/find"  # its lines only write down what a search found
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def source_of(
         function = find_algorithm(schedule.collective, schedule.algorithm)
     if isinstance(function, Algorithm):
         function = function.function
-    paths = paths_of(schedule.sites)
+    paths = [path for path in paths_of(schedule.sites) if dirname(path) != _SEARCH]
     lines = None
     if function is not None:
         lines = _lines_of(schedule, function, parameters or {})

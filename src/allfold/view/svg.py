@@ -154,10 +154,10 @@ def _grids(drawing: Drawing, error: ScheduleError | None, columns: int) -> Itera
         try:
             changed = frozenset(after.advance().target.tolist())
         except ScheduleError as wrong:
-            yield drawing.draw(f"step {step} ✗", before, before, frozenset(), moves, wrong, leftmost)
+            yield drawing.draw(f"step {step + 1} ✗", before, before, frozenset(), moves, wrong, leftmost)
             return
         flaw = at_end if step == last else None
-        label = f"step {step}" + (" ✗" if flaw is not None else "")
+        label = f"step {step + 1}" + (" ✗" if flaw is not None else "")
         yield drawing.draw(label, before, after, changed, moves, flaw, leftmost)
         before.advance()
 

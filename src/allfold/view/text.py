@@ -83,8 +83,8 @@ def title(schedule: Schedule) -> str:
 
 
 def _moves_of(schedule: Schedule, step: int, width: int, most_lines: int | None) -> Iterator[Text]:
-    """`step 0  +3:0→1  +0:1→2  …`, over several lines if needed, with the words aligned."""
-    label = f"step {step:<{len(str(schedule.steps - 1))}}  "
+    """`step 1  +3:0→1  +0:1→2  …`, over several lines if needed, with the words aligned."""
+    label = f"step {step + 1:<{len(str(schedule.steps))}}  "
     moves = schedule.step(step)
     words = [str(move) for move in moves]
     longest = max(map(len, words))

@@ -174,7 +174,7 @@ def _message(
     reduces = bool(timeline.schedule.columns["reduces"][timeline.move[message]])
     begin, end = critical or (np.inf, -np.inf)
     tip = (
-        f"{timeline.word(message)}, step {timeline.step[message]}, segment {timeline.segment[message]}, "
+        f"{timeline.word(message)}, step {timeline.step[message] + 1}, segment {timeline.segment[message]}, "
         f"{timeline.bytes[message]:.0f} bytes, {duration(times['start'])} to {duration(times['end'])}"
     )
     if source != destination:

@@ -5,6 +5,7 @@ import { tenth } from "../numbers";
 import { fraction } from "../player";
 import { lights } from "../picture";
 import type { Move, Replay } from "../replay";
+import type { Tree } from "../trees";
 import { sentence } from "../words";
 import { Around, type Grid } from "./grid";
 
@@ -67,7 +68,10 @@ function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
 
 type Point = [number, number];
 
-function curve(grid: Grid, move: Move): { path: string; points: [Point, Point, Point, Point] } {
+function curve(
+  grid: Grid,
+  move: Pick<Move, "chunk" | "into" | "source" | "destination">,
+): { path: string; points: [Point, Point, Point, Point] } {
   const sourceX = grid.x(move.chunk);
   const intoX = grid.x(move.into);
   const sourceY = grid.y(move.source) + grid.cellY / 2;
@@ -126,6 +130,21 @@ export function Paths(props: {
         <path key={move.number} class="came" d={curve(grid, move).path} />
       ))}
       <Around grid={grid} at={of} class="asked" />
+    </g>
+  );
+}
+
+/** The branches of a tree, in the first of its columns. */
+export function TreePaths(props: { replay: Replay; grid: Grid; tree: Tree }): JSX.Element {
+  const { replay, grid, tree } = props;
+  const chunk = tree.chunks[0];
+  const lines = tree.branches.filter((one) => one.source < replay.ranks && one.destination < replay.ranks);
+  return (
+    <g class="paths">
+      {lines.map((one, i) => (
+        <path key={i} class="came" d={curve(grid, { ...one, chunk, into: chunk }).path} />
+      ))}
+      {tree.root !== null && <Around grid={grid} at={{ rank: tree.root, chunk }} class="asked" />}
     </g>
   );
 }

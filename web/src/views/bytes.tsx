@@ -1,39 +1,48 @@
 /** View 3, where the bytes go: the topology with links as wide as their traffic; a matrix of ranks if it is large. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
-import { clamp, every, unique } from "../numbers";
 import { Key, lights, Picture, Scale, Twin, type Drawn } from "../picture";
 import { colourOf, fullness, heat } from "../palette";
 import type { Replay } from "../replay";
 import { replayOf, routesOf } from "../source";
-import { state } from "../state";
 import { bytes, percent, seconds } from "../words";
-import { placesOf } from "./places";
+import { cutSentence, Follow, followedCut, followedTree, TreePicture } from "./follow";
+import { drawMatrix, hostsOf } from "./matrix";
+import { placed, placesOf } from "./places";
 
-const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing
+const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing,
+const DRAWN_WIRED = 64; // unless they are wired to each other, which a matrix does not show
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
 const LISTED = 8;
-const MOST_SQUARES = 64; // per side of the matrix; more ranks are grouped
 
 export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const links = entry.links ?? [];
   const duration = entry.timeline?.duration ?? entry.modelled?.seconds ?? 0;
-  const busy = [...links].filter((link) => link.bytes > 0).sort((a, b) => b.seconds - a.seconds);
+  const groups = alikeOf(links);
   const lines = [
+    ...(entry.proof.ok ? [] : ["This schedule is wrong."]),
     ...(entry.bottleneck ? [entry.bottleneck.sentence] : []),
-    ...busy
+    ...groups
       .slice(0, LISTED)
-      .map(
-        (link) => `${link.name} carries ${bytes(link.bytes)}, in use for ${percent(use(link, duration))} of the time.`,
-      ),
+      .map((alike) => `${namesOf(alike)} carries ${bytes(alike[0].bytes)}${inUse(alike[0], duration)}.`),
   ];
-  const asMatrix = replay.ranks > DRAWN || !entry.topology || !links.length;
+  const asMatrix = replay.ranks > (isWired(links) ? DRAWN_WIRED : DRAWN) || !entry.topology || !links.length;
+  const cut = followedCut(entry);
+  if (cut) lines.unshift(cutSentence(entry, cut));
   return (
     <>
-      {entry.bottleneck && <p class="bottleneck">{entry.bottleneck.sentence}</p>}
+      <Follow entry={entry} cut />
+      {!entry.proof.ok && (
+        <p class="bottleneck">This schedule is wrong. What it sends is drawn; how long it would take is not.</p>
+      )}
+      {cut ? (
+        <p class="bottleneck cut">{cutSentence(entry, cut)}</p>
+      ) : (
+        entry.bottleneck && !followedTree(entry) && <p class="bottleneck">{entry.bottleneck.sentence}</p>
+      )}
       <Picture
         name="bytes"
         least={asMatrix ? 0 : 26 * replay.ranks}
@@ -43,6 +52,7 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
           drawMatrix(entry, replay, step, width)
         }
       />
+      <TreePicture entry={entry} step={step} />
       <p class="legend">
         {asMatrix ? (
           <>
@@ -57,25 +67,29 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
         ) : (
           <>
             <Key sign="wedge">width: bytes</Key>
-            <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />
-            <Key sign="swatch outlined">bottleneck</Key>
+            {duration > 0 && <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />}
+            {cut ? (
+              <>
+                <Key sign="line crossing">links of the cut</Key>
+                <Key sign="ring">ranks that {cut.receives ? "receive" : "send"} through them</Key>
+              </>
+            ) : (
+              duration > 0 && !followedTree(entry) && <Key sign="swatch outlined">bottleneck</Key>
+            )}
             <Key sign="line flowing">used in this step</Key>
           </>
         )}
       </p>
-      {!links.length && <p class="note">No topology was given, so no links are known.</p>}
-      {busy.length > 0 && (
-        <Busiest
-          links={busy.slice(0, LISTED)}
-          all={busy.length}
-          duration={duration}
-          bottleneck={entry.bottleneck?.link}
-        />
-      )}
+      {!entry.topology && <p class="note">No topology was given, so no links are known.</p>}
+      {groups.length > 0 && <Busiest groups={groups} duration={duration} />}
       <Twin lines={lines} />
     </>
   );
 }
+
+/** Whether the network is cables between ranks: then its drawing says more than who sends to whom. */
+const isWired = (links: LinkJson[]): boolean =>
+  placed(links, "dimension").length > 0 || placed(links, "from").length > 0;
 
 const use = (link: LinkJson, duration: number): number => (duration > 0 ? Math.min(1, link.seconds / duration) : 0);
 
@@ -91,8 +105,11 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   const order = drawing.shapes
     .filter((shape) => links[shape.link].bytes || unused <= UNUSED)
     .sort((a, b) => links[b.link].bytes - links[a.link].bytes);
-  const narrowest = entry.bottleneck?.link;
-  // Others that are just as busy have a thin outline.
+  const lit = litLinks(entry);
+  const cut = followedCut(entry) !== null;
+  const halo = new Set(followedCut(entry)?.ranks ?? [followedTree(entry)?.root ?? -1]);
+  const narrowest = lit ? undefined : entry.bottleneck?.link;
+  // Those that are just as busy are outlined just so.
   const limit = links.find((link) => link.name === narrowest)?.seconds || Infinity;
   const content = (
     <>
@@ -117,13 +134,17 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
             data-r={shape.ranks.join(" ") || undefined}
             data-l={links[shape.link].name}
             d={shape.path}
-            stroke-width={broad(links[shape.link]) + (links[shape.link].name === narrowest ? 7 : 2.4)}
+            stroke-width={broad(links[shape.link]) + 4}
           />
         ))}
       {order.map((shape) => {
         const link = links[shape.link];
         return (
-          <g key={shape.link} class="hot" {...lights({ link: link.name, ranks: shape.ranks })}>
+          <g
+            key={shape.link}
+            class={lit?.has(link.name) === false ? "hot unlit" : "hot"}
+            {...lights({ link: link.name, ranks: shape.ranks })}
+          >
             <title>{`${link.name}: ${bytes(link.bytes)}, busy ${seconds(link.seconds)} (${percent(use(link, duration))})`}</title>
             <path class="reach" d={shape.path} />
             <path
@@ -132,6 +153,9 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
               stroke={heat(use(link, duration))}
               stroke-width={broad(link)}
             />
+            {lit?.has(link.name) && (
+              <path class={cut ? "lit" : "lit tree"} d={shape.path} stroke-width={Math.max(3, broad(link))} />
+            )}
             {now.has(shape.link) && <path class="flowing" d={shape.path} />}
           </g>
         );
@@ -151,6 +175,7 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
       )}
       {drawing.ranks.map((one) => (
         <g key={one.rank} class="hot" {...lights({ ranks: [one.rank] })}>
+          {halo.has(one.rank) && <circle class={cut ? "halo" : "halo tree"} cx={one.x} cy={one.y} r={one.r + 5} />}
           <circle class="rank" cx={one.x} cy={one.y} r={one.r} fill={colourOf(one.rank, replay.ranks)} />
           <text class="inside" x={one.x} y={one.y} font-size={Math.max(8, one.r * 0.95)}>
             {one.rank}
@@ -162,142 +187,76 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   return { width, height: drawing.height, content };
 }
 
+/** The names of the links of the followed cut or tree; null if nothing is followed. */
+function litLinks(entry: Entry): Set<string> | null {
+  const cut = followedCut(entry);
+  if (cut) return new Set(cut.links);
+  const tree = followedTree(entry);
+  if (!tree) return null;
+  const routes = routesOf(entry);
+  return new Set(
+    tree.branches.flatMap((one) => routes?.(one.source, one.destination) ?? []).map((link) => entry.links![link].name),
+  );
+}
+
 /** The links that the moves of a step take. */
 function linksOf(entry: Entry, replay: Replay, step: number): Set<number> {
   const routes = routesOf(entry);
   return new Set(replay.moves(step - 1).flatMap((move) => routes?.(move.source, move.destination) ?? []));
 }
 
-function Busiest(props: {
-  links: LinkJson[];
-  all: number;
-  duration: number;
-  bottleneck: string | undefined;
-}): JSX.Element {
-  const most = Math.max(...props.links.map((link) => link.seconds), 1e-30);
+/** Links that carry something, the busiest first; those of a kind that are equally busy together. */
+function alikeOf(links: LinkJson[]): LinkJson[][] {
+  const groups = new Map<string, LinkJson[]>();
+  for (const link of links) {
+    if (!link.bytes) continue;
+    const key = `${link.kind} ${link.bytes.toPrecision(9)} ${link.seconds.toPrecision(9)}`;
+    groups.set(key, [...(groups.get(key) ?? []), link]);
+  }
+  return [...groups.values()].sort((a, b) => b[0].seconds - a[0].seconds);
+}
+
+/** `rank 0 out and 7 like it`. */
+const namesOf = (alike: LinkJson[]): string =>
+  alike.length > 1 ? `${alike[0].name} and ${alike.length - 1} like it` : alike[0].name;
+
+const inUse = (link: LinkJson, duration: number): string =>
+  duration > 0 ? `, in use for ${percent(use(link, duration))} of the time` : "";
+
+function Busiest(props: { groups: LinkJson[][]; duration: number }): JSX.Element {
+  const { groups, duration } = props;
+  const shown = groups.slice(0, LISTED);
+  const left = groups.slice(LISTED).flat().length;
+  const most = Math.max(...shown.map(([link]) => link.seconds), 1e-30);
   return (
     <table class="busiest">
-      <caption>
-        The links that are busy longest{props.all > props.links.length ? `, ${props.links.length} of ${props.all}` : ""}
-      </caption>
+      <caption>The links that are busy longest{left ? `; ${left} more are less busy` : ""}</caption>
       <tbody>
-        {props.links.map((link) => (
-          <tr key={link.name} class={link.name === props.bottleneck ? "is" : ""} {...lights({ link: link.name })}>
-            <th scope="row">{link.name}</th>
-            <td>
-              <i
-                style={{
-                  width: `${(100 * link.seconds) / most}%`,
-                  background: heat(use(link, props.duration)),
-                }}
-              />
-            </td>
-            <td class="number">{bytes(link.bytes)}</td>
-            <td class="number">{seconds(link.seconds)}</td>
-            <td class="number">{percent(use(link, props.duration))}</td>
-          </tr>
-        ))}
+        {shown.map((alike) => {
+          const [link] = alike;
+          const isLimit = duration > 0 && link.seconds >= most * (1 - 1e-9);
+          return (
+            <tr
+              key={link.name}
+              class={isLimit ? "is" : ""}
+              {...lights(alike.length === 1 ? { link: link.name } : { links: alike.map((one) => one.name) })}
+            >
+              <th scope="row">{namesOf(alike)}</th>
+              <td>
+                <i
+                  style={{
+                    width: `${(100 * link.seconds) / most}%`,
+                    background: heat(duration > 0 ? use(link, duration) : 0.5),
+                  }}
+                />
+              </td>
+              <td class="number">{alike.length > 1 ? `${bytes(link.bytes)} each` : bytes(link.bytes)}</td>
+              <td class="number">{seconds(link.seconds)}</td>
+              {duration > 0 && <td class="number">{percent(use(link, duration))}</td>}
+            </tr>
+          );
+        })}
       </tbody>
     </table>
   );
-}
-
-/** The hosts that are framed in the matrix; none if ranks are grouped. */
-function hostsOf(entry: Entry, replay: Replay): number[] {
-  const host = entry.topology?.host;
-  return host && replay.ranks <= MOST_SQUARES ? unique(host.slice(0, replay.ranks)) : [];
-}
-
-/** Bytes from rank to rank so far: rows send, columns receive. More than 64 ranks are grouped into blocks. */
-function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): Drawn {
-  const side = Math.min(MOST_SQUARES, replay.ranks);
-  const [left, top] = [64, 46];
-  const cell = clamp(Math.floor((Math.min(width, 860) - left - 16) / side), 4, 22);
-  const block = (rank: number): number => Math.floor((rank * side) / replay.ranks);
-  const all = new Float64Array(side * side);
-  const sofar = new Float64Array(side * side);
-  const fresh = new Set<number>();
-  const last = step === 0 ? replay.steps : step; // at the start, everything that is to come is shown, faintly
-  for (let at = 0; at < replay.steps; at++) {
-    for (const [, , source, destination] of replay.schedule.steps[at]) {
-      if (source === destination) continue;
-      const place = block(source) * side + block(destination);
-      all[place]++;
-      if (at < last) sofar[place]++;
-      if (at === step - 1) fresh.add(place);
-    }
-  }
-  const most = Math.max(...all, 1);
-  const chunk = state.value.size / replay.schedule.chunks;
-  const cells: ComponentChildren[] = [];
-  for (let place = 0; place < all.length; place++) {
-    const [row, column] = [Math.floor(place / side), place % side];
-    if (!all[place]) continue;
-    cells.push(
-      <rect
-        key={place}
-        class={fresh.has(place) ? "pair fresh" : "pair"}
-        data-r={`${row} ${column}`}
-        x={left + column * cell}
-        y={top + row * cell}
-        width={cell - 1}
-        height={cell - 1}
-        fill={fullness(0.12 + 0.88 * (sofar[place] / most))}
-        opacity={step === 0 ? 0.5 : sofar[place] ? 1 : 0.35}
-      >
-        <title>{`rank ${row} to rank ${column}: ${bytes(sofar[place] * chunk)} of ${bytes(all[place] * chunk)}`}</title>
-      </rect>,
-    );
-  }
-  const labelled = Math.ceil(16 / cell);
-  const host = entry.topology?.host;
-  const hosts = hostsOf(entry, replay);
-  const content = (
-    <>
-      <rect class="ground" x={left} y={top} width={side * cell - 1} height={side * cell - 1} />
-      {cells}
-      {hosts.map((one) => {
-        const first = host!.indexOf(one);
-        const many = host!.slice(0, replay.ranks).filter((other) => other === one).length;
-        return (
-          <rect
-            key={one}
-            class="hostline"
-            x={left + first * cell - 0.5}
-            y={top + first * cell - 0.5}
-            width={many * cell}
-            height={many * cell}
-          />
-        );
-      })}
-      {every(side, labelled).map((row) => (
-        <g key={row}>
-          <text
-            class="label hot"
-            x={left - 8}
-            y={top + row * cell + cell / 2 + 4}
-            text-anchor="end"
-            {...lights({ ranks: [row] })}
-          >
-            {Math.ceil((row * replay.ranks) / side)}
-          </text>
-          {row % (2 * labelled) === 0 && (
-            <text
-              class="label hot"
-              x={left + row * cell + cell / 2}
-              y={top - 8}
-              text-anchor="middle"
-              {...lights({ ranks: [row] })}
-            >
-              {Math.ceil((row * replay.ranks) / side)}
-            </text>
-          )}
-        </g>
-      ))}
-      <text class="axis" x={left} y={top - 28}>
-        to rank →, from rank ↓
-      </text>
-    </>
-  );
-  return { width: Math.max(width, left + side * cell + 8), height: top + side * cell + 10, content };
 }

@@ -5,21 +5,26 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { CodeFile, Entry } from "../document";
 import { Quiet, ShowWhere } from "../picture";
+import { every } from "../numbers";
 import { inLines } from "../python";
-import { edited, inStudio, proveEdited, Refusal, replayOf } from "../source";
+import { remembered } from "../remembered";
+import { word, type Replay } from "../replay";
+import { edited, inStudio, outdated, proveEdited, Refusal, replayOf } from "../source";
 import { state } from "../state";
+import { verdictOf } from "../story";
 import { messageOf } from "../words";
 import { Holds } from "./holds";
 
 /** The code being edited: it stays while other views are open, until another algorithm is chosen. */
 const draft = signal<{ key: string; original: CodeFile; text: string } | null>(null);
 
-const PAUSE = 500; // milliseconds without a key press before the text is proved
+const PAUSE = 150; // milliseconds without a key press before the text is proved
 
 export function Code(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
-  const lit = litLines(entry, step);
+  const old = outdated.value !== null;
+  const lit = old ? NO_LINES : litLines(entry, step);
   const files = [entry.code, ...(entry.also ?? [])].filter((one): one is CodeFile => one !== null);
   const made = [...lit.sites].join(", ");
   return (
@@ -30,37 +35,80 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
             key={`${state.value.collective}/${state.value.algorithm}`}
             file={entry.code}
             lit={lit.lines(entry.code.file)}
+            wrong={old ? null : wrongLine(entry, entry.code.file)}
           />
         ) : (
-          files.map((file) => <Listing key={file.file} file={file} lit={lit.lines(file.file)} />)
+          files.map((file) => (
+            <Listing key={file.file} file={file} lit={lit.lines(file.file)} wrong={wrongLine(entry, file.file)} />
+          ))
         )}
         {!files.length && (
+          <>
+            <Listing file={movesAsLines(replay)} lit={new Set(step ? [step] : [])} wrong={null} />
+            <p class="note">
+              No code is here: the schedule was found by a search, or came from a file. These are its moves, one step a
+              line: <code>3:0→1</code> copies chunk 3 of rank 0 to rank 1, <code>+3:0→1</code> adds it there.
+            </p>
+          </>
+        )}
+      </div>
+      {old ? (
+        <div class="beside">
+          <p class="waiting">
+            {outdated.value === "being proved" ? "Being proved …" : "Nothing to draw: the code does not run."}
+          </p>
+        </div>
+      ) : (
+        <div class="beside">
+          <Holds entry={entry} step={step} compact />
           <p class="note">
-            The source of this schedule is not here: it came from a file, or its code is gone. Its moves were made at{" "}
-            {made || "no known line"}.
+            {step === 0
+              ? "No step has been made yet."
+              : made && files.length
+                ? `Step ${step} was made at ${made}.`
+                : ""}
+            {replay.steps > 0 && step === 0 && " Play, and the line that makes each step lights up."}
           </p>
-        )}
-      </div>
-      <div class="beside">
-        <Holds entry={entry} step={step} compact />
-        <p class="note">
-          {step === 0 ? "No step has been made yet." : made ? `Step ${step - 1} was made at ${made}.` : ""}
-          {replay.steps > 0 && step === 0 && " Play, and the line that makes each step lights up."}
-        </p>
-        {!entry.proof.ok && (
-          <p class="alarm" role="alert">
-            {entry.proof.message}
-            <ShowWhere proof={entry.proof} step={step} />
-          </p>
-        )}
-        {entry.proof.ok && edited.value && <p class="good">{entry.proof.message}</p>}
-      </div>
+          {!entry.proof.ok && (
+            <p class="alarm" role="alert">
+              {verdictOf(replay, entry.proof)}
+              <ShowWhere proof={entry.proof} step={step} />
+            </p>
+          )}
+          {entry.proof.ok && edited.value && <p class="good">{entry.proof.message}</p>}
+        </div>
+      )}
     </div>
   );
 }
 
+const SHOWN = 64; // moves of a step
+
+/** The schedule itself, where no code made it: line k is step k. */
+const movesAsLines = remembered((replay: Replay): CodeFile => {
+  const lines = every(replay.steps).map((step) => {
+    const moves = replay.moves(step);
+    const more = moves.length > SHOWN ? ` and ${moves.length - SHOWN} more` : "";
+    return moves.slice(0, SHOWN).map(word).join("  ") + more;
+  });
+  return { file: `the steps of ${replay.schedule.algorithm}`, first: 1, text: lines.join("\n") };
+});
+
+interface Lit {
+  sites: Set<string>;
+  lines: (file: string) => Set<number>;
+}
+
+const NO_LINES: Lit = { sites: new Set(), lines: () => new Set() };
+
+/** The line of a file that made the move at which the schedule goes wrong. */
+function wrongLine(entry: Entry, file: string): number | null {
+  const source = entry.proof.ok ? undefined : entry.sources.find((one) => one.site === entry.proof.site);
+  return source?.file === file ? source.line : null;
+}
+
 /** The lines of this step's moves; and the algorithm's own line, if they were made in functions it calls. */
-function litLines(entry: Entry, step: number): { sites: Set<string>; lines: (file: string) => Set<number> } {
+function litLines(entry: Entry, step: number): Lit {
   const sites = new Set(
     replayOf(entry)
       .moves(step - 1)
@@ -76,7 +124,7 @@ function litLines(entry: Entry, step: number): { sites: Set<string>; lines: (fil
   return { sites, lines };
 }
 
-function Listing(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
+function Listing(props: { file: CodeFile; lit: Set<number>; wrong: number | null }): JSX.Element {
   const { file, lit } = props;
   const box = useRef<HTMLDivElement>(null);
   useKeptInSight(box, lit, file.first);
@@ -84,7 +132,7 @@ function Listing(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
     <figure class="listing">
       <figcaption>{file.file}</figcaption>
       <div class="scroll" ref={box} tabIndex={0} data-lines>
-        <Lines text={file.text} first={file.first} lit={lit} wrong={null} />
+        <Lines text={file.text} first={file.first} lit={lit} wrong={props.wrong} />
       </div>
     </figure>
   );
@@ -121,7 +169,7 @@ function Lines(props: { text: string; first: number; lit: Set<number>; wrong: nu
 }
 
 /** Editable source: the coloured lines lie under a text field with the same text in transparent letters. */
-function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
+function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null }): JSX.Element {
   const key = `${state.value.collective}/${state.value.algorithm}`;
   if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text };
   const { original, text } = draft.value;
@@ -136,18 +184,24 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
     const number = ++asked.current;
     setBusy(true);
     try {
-      await proveEdited(code);
+      await proveEdited(code, original.file, () => number === asked.current);
       if (number === asked.current) setRefusal(null);
     } catch (error) {
       if (number !== asked.current) return; // an error of an older text
       const line = error instanceof Refusal ? error.line : null;
       setRefusal({ message: messageOf(error), line });
+      outdated.value = "does not run";
     } finally {
       if (number === asked.current) setBusy(false);
     }
   };
   const change = (code: string): void => {
     setText(code);
+    // What was said and drawn belongs to the text before.
+    asked.current++;
+    setRefusal(null);
+    edited.value = null;
+    outdated.value = code === original.text ? null : "being proved";
     clearTimeout(timer.current);
     timer.current = window.setTimeout(() => void prove(code), PAUSE);
   };
@@ -172,6 +226,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
               setRefusal(null);
               setBusy(false);
               edited.value = null;
+              outdated.value = null;
             }}
           >
             undo all
@@ -186,7 +241,7 @@ function Editor(props: { file: CodeFile; lit: Set<number> }): JSX.Element {
       )}
       <div class="scroll" ref={box} data-lines>
         <div class="editor">
-          <Lines text={text} first={original.first} lit={props.lit} wrong={refusal?.line ?? null} />
+          <Lines text={text} first={original.first} lit={props.lit} wrong={refusal?.line ?? props.wrong} />
           <textarea
             spellcheck={false}
             autocapitalize="off"

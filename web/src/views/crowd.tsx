@@ -36,7 +36,7 @@ export function blocksOf(replay: Replay, state: State, most: number): Blocks {
 
 /** The share of contributions that has arrived, block by block. */
 export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
-  const left = 76;
+  const left = width < 560 ? 30 : 76;
   const top = 34;
   const { rows, columns, shares } = blocksOf(replay, state, MOST_ROWS);
   const size = clamp(Math.floor((width - left - 8) / columns), 3, 14);
@@ -57,11 +57,13 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
   const content = (
     <>
       <text class="axis" x={left} y={top - 14}>
-        {`${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; ${deeper()}, the more has arrived`}
+        {width < 560
+          ? `${plural(replay.width, "chunk")} across; ${deeper()}, the more is there`
+          : `${plural(replay.width, "chunk")} across, ${plural(Math.ceil(replay.ranks / rows), "rank")} a row; ${deeper()}, the more has arrived`}
       </text>
       {every(rows, step).map((row) => (
         <text key={row} class="label" x={left - 10} y={top + row * high + high / 2 + 4} text-anchor="end">
-          {`rank ${firstOf(row)}`}
+          {width < 560 ? firstOf(row) : `rank ${firstOf(row)}`}
         </text>
       ))}
       <g shape-rendering="crispEdges">{blocks}</g>

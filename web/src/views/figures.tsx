@@ -1,14 +1,13 @@
-/** The figures behind "who wins where": latency, bandwidth, combining speed and ranks, one slider each. */
+/** Which times "who wins where" shows: those planned for the topology, or "what if", with a slider per figure. */
 
 import type { JSX } from "preact";
 import { signal } from "@preact/signals";
-import type { Entry } from "../document";
+import type { Case, Entry } from "../document";
 import type { Figures } from "../model";
 import { clamp } from "../numbers";
-import { Quiet } from "../picture";
 import { rate, seconds } from "../words";
 
-/** The slider values; until one is moved, those of the topology. */
+/** The slider values of "what if"; null while the times are those that are planned for the topology. */
 export const figures = signal<Figures | null>(null);
 export const ranksShown = signal<number | null>(null);
 
@@ -23,36 +22,48 @@ export function figuresOf(entry: Entry): Figures {
   };
 }
 
-export function Sliders(props: { known: number[]; ranks: number; now: Figures }): JSX.Element {
-  const { known, ranks, now } = props;
-  const set = (change: Partial<Figures>): void => void (figures.value = { ...now, ...change });
+export function Sliders(props: { cases: Case[]; here: Case; entry: Entry }): JSX.Element {
+  const { cases, here, entry } = props;
+  const ranks = cases.map((one) => one.ranks);
+  const now = figures.value;
   return (
-    <div class="sliders">
-      <label>
-        <span>ranks</span>
-        <input
-          type="range"
-          min={0}
-          max={known.length - 1}
-          value={known.indexOf(ranks)}
-          onInput={(event) => (ranksShown.value = known[Number(event.currentTarget.value)])}
-        />
-        <output>{ranks}</output>
-      </label>
-      {FIGURES.map((one) => (
-        <LogSlider key={one.figure} {...one} value={now[one.figure]} onSet={(value) => set({ [one.figure]: value })} />
-      ))}
-      {(figures.value || ranksShown.value !== null) && (
-        <Quiet
-          onClick={() => {
-            figures.value = null;
-            ranksShown.value = null;
-          }}
+    <>
+      <div class="chips" role="group" aria-label="Network">
+        <button
+          type="button"
+          aria-pressed={!now}
+          disabled={!here.winners.length}
+          onClick={() => (figures.value = null)}
         >
-          back to the topology's figures
-        </Quiet>
-      )}
-    </div>
+          as planned
+        </button>
+        <button type="button" aria-pressed={!!now} onClick={() => (figures.value ??= figuresOf(entry))}>
+          what if …
+        </button>
+      </div>
+      <div class="sliders">
+        <label>
+          <span>ranks</span>
+          <input
+            type="range"
+            min={0}
+            max={ranks.length - 1}
+            value={ranks.indexOf(here.ranks)}
+            onInput={(event) => (ranksShown.value = ranks[Number(event.currentTarget.value)])}
+          />
+          <output>{here.ranks}</output>
+        </label>
+        {now &&
+          FIGURES.map((one) => (
+            <LogSlider
+              key={one.figure}
+              {...one}
+              value={now[one.figure]}
+              onSet={(value) => (figures.value = { ...now, [one.figure]: value })}
+            />
+          ))}
+      </div>
+    </>
   );
 }
 

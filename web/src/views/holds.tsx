@@ -1,18 +1,23 @@
 /** View 1, who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import type { Entry } from "../document";
 import { every } from "../numbers";
-import { Key, lights, Picture, Twin, type Drawn } from "../picture";
+import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
 import { fraction } from "../player";
-import { NOTHING, type Replay, type State } from "../replay";
-import { asked, askFor } from "../state";
+import { remembered } from "../remembered";
+import type { Replay, State } from "../replay";
+import { asked, showNumbers } from "../state";
 import { replayOf } from "../source";
+import { opening, phaseAt } from "../story";
+import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
-import { Arcs, arcsFit, Paths } from "./arcs";
+import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
+import { canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseMarks } from "./dense";
+import { Follow, followedTree, TreePicture } from "./follow";
 import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
@@ -20,41 +25,74 @@ import { Wrong, wrongLines } from "./wrong";
 const COLOURED = 16; // up to this many ranks, every mark has its rank's colour and is an element of its own
 
 export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
-  const replay = replayOf(props.entry);
+  const followed = few(props.entry);
+  const entry = followed?.entry ?? props.entry;
+  const replay = replayOf(entry);
   const state = replay.at(props.step);
   const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
-  const crowd = replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
+  const crowd = isCrowd(replay);
+  const now = phaseAt(props.entry, props.step);
+  const says = props.step === 0 ? opening(props.entry) : now ? [now.sentence] : [];
   return (
     <>
+      {!props.compact && says.length > 0 && (
+        <div class="opening">
+          {says.map((line) => (
+            <p key={line}>{line}</p>
+          ))}
+        </div>
+      )}
       <Picture
         name="holds"
         label={label}
         draw={(width) =>
-          !crowd
-            ? drawCells(props.entry, replay, state, width)
+          !crowd && !tooNarrow(replay, width)
+            ? drawCells(entry, replay, state, width, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
               : drawBlocks(replay, state, width)
         }
       />
       {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} />)}
+      {!props.compact && <Follow entry={props.entry} />}
+      {!props.compact && <TreePicture entry={props.entry} step={props.step} />}
       <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
       {!props.compact && asked.value && <Provenance replay={replay} done={props.step} />}
     </>
   );
 }
 
-function drawCells(entry: Entry, replay: Replay, state: State, width: number): Drawn {
+/** Whether cells with more than sixteen marks would be too narrow to read: then blocks show all of them. */
+const tooNarrow = (replay: Replay, width: number): boolean =>
+  replay.ranks > COLOURED && (width - 44) / replay.width < 9;
+
+const isCrowd = (replay: Replay): boolean => replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
+
+const MOST_FOLLOWED = 32;
+const onlyFollowed = remembered((entry: Entry, tree: Tree) => {
+  const chunks = tree.chunks.slice(0, MOST_FOLLOWED);
+  return { entry: onlyChunks(entry, chunks), chunks };
+});
+
+/** Of a schedule with too many chunks for a grid, those of the followed tree alone. */
+function few(entry: Entry): { entry: Entry; chunks: number[] } | null {
+  const tree = followedTree(entry);
+  return tree && entry.schedule.ranks <= MOST_ROWS && isCrowd(replayOf(entry)) ? onlyFollowed(entry, tree) : null;
+}
+
+/** `names` are the numbers of the chunks where not all of them are drawn. */
+function drawCells(entry: Entry, replay: Replay, state: State, width: number, names?: number[]): Drawn {
   const grid = layOut(replay, width, COLOURED);
   const changed = new Set<number>();
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
   const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
+  const tree = names ? null : followedTree(entry);
   const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
     <>
-      <Labels replay={replay} grid={grid} />
+      <Labels replay={replay} grid={grid} names={names} />
       {behind && arcs}
       {replay.ranks <= COLOURED ? (
         <Marks replay={replay} state={state} grid={grid} changed={changed} />
@@ -63,6 +101,7 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
       )}
       {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
       {!behind && arcs}
+      {tree && <TreePaths replay={replay} grid={grid} tree={tree} />}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
     </>
@@ -70,11 +109,11 @@ function drawCells(entry: Entry, replay: Replay, state: State, width: number): D
   return { width: grid.width, height: grid.height, content };
 }
 
-function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
-  const { replay, grid } = props;
+function Labels(props: { replay: Replay; grid: Grid; names?: number[] }): JSX.Element {
+  const { replay, grid, names } = props;
   const { chunks, scratch } = replay.schedule;
   const everyRow = Math.ceil(13 / grid.pitchY);
-  const everyColumn = Math.ceil(20 / grid.pitchX);
+  const everyColumn = Math.ceil((names ? 34 : 20) / grid.pitchX);
   return (
     <g class="labels">
       <text class="axis" x={grid.left - 12} y={grid.top - 12} text-anchor="end">
@@ -89,7 +128,7 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
           text-anchor="middle"
           {...lights({ chunk })}
         >
-          {chunk}
+          {names?.[chunk] ?? chunk}
         </text>
       ))}
       {scratch > 0 && grid.pitchX > 14 && (
@@ -122,124 +161,22 @@ function Labels(props: { replay: Replay; grid: Grid }): JSX.Element {
   );
 }
 
-function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<number> }): JSX.Element {
-  const { replay, state, grid, changed } = props;
-  const cells: ComponentChildren[] = [];
-  for (let cell = 0; cell < state.datum.length; cell++) {
-    const { rank, chunk } = replay.place(cell);
-    const [x, y] = [grid.x(chunk), grid.y(rank)];
-    const right = replay.asPromised(state, cell);
-    const kind = `cell${right ? " right" : ""}${changed.has(cell) ? " changed" : ""}`;
-    cells.push(
-      <g
-        key={cell}
-        class="hot"
-        {...lights({ ranks: [rank], chunk }, () => askFor(rank, chunk))}
-        data-cell={`${rank} ${chunk}`}
-        data-right={replay.ends[cell] === NOTHING ? undefined : String(right)}
-      >
-        <rect class={kind} x={x} y={y} width={grid.cellX} height={grid.cellY} rx={Math.min(6, grid.cellX / 6)} />
-        {replay.reduces ? contributions(replay, state, grid, cell, x, y) : piece(replay, state, grid, cell, x, y)}
-      </g>,
-    );
-  }
-  return <g>{cells}</g>;
-}
-
-/** One mark per rank, in its own place: filled when that rank's contribution is there. */
-function contributions(
-  replay: Replay,
-  state: State,
-  grid: Grid,
-  cell: number,
-  x: number,
-  y: number,
-): ComponentChildren {
-  const { marks } = grid;
-  const doubled = replay.doubled(state, cell);
-  const empty = state.datum[cell] === NOTHING;
-  const all: ComponentChildren[] = [];
-  for (let rank = 0; rank < replay.ranks; rank++) {
-    const here = !empty && replay.has(state, cell, rank);
-    const left = x + marks.left + (rank % marks.across) * marks.pitch;
-    const top = y + marks.top + Math.floor(rank / marks.across) * marks.pitch;
-    all.push(
-      <rect
-        key={rank}
-        class={here ? "mark" : "mark empty"}
-        x={left}
-        y={top}
-        width={marks.size}
-        height={marks.size}
-        rx={marks.size / 4}
-        fill={here ? colourOf(rank, replay.ranks) : undefined}
-      />,
-    );
-    const times = doubled.get(rank);
-    if (times) {
-      all.push(
-        <text
-          key={`t${rank}`}
-          class="times"
-          x={left + marks.size / 2}
-          y={top + marks.size / 2}
-          font-size={Math.max(7, marks.size * 0.75)}
-        >
-          {times}
-        </text>,
-      );
-    }
-  }
-  const datum = state.datum[cell];
-  if (!empty && datum !== cell % replay.width && grid.cellX > 40) {
-    all.push(
-      <text key="d" class="tiny" x={x + grid.cellX - 4} y={y + grid.cellY - 4} text-anchor="end">
-        {`of ${datum}`}
-      </text>,
-    );
-  }
-  return all;
-}
-
-/** If nothing is combined: one block in the colour of the rank where the data started, with its name. */
-function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
-  const datum = state.datum[cell];
-  if (datum === NOTHING) return null;
-  const inset = Math.min(5, grid.cellX / 7);
-  const from = replay.contributors(state, cell)[0];
-  return (
-    <>
-      <rect
-        class="mark"
-        x={x + inset}
-        y={y + inset}
-        width={grid.cellX - 2 * inset}
-        height={grid.cellY - 2 * inset}
-        rx={Math.min(4, inset)}
-        fill={colourOf(from, replay.ranks)}
-      />
-      {grid.cellX >= 18 && (
-        <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
-          {shortName(replay, datum)}
-        </text>
-      )}
-    </>
-  );
-}
-
-export function shortName(replay: Replay, datum: number): string {
-  const { chunks, collective } = replay.schedule;
-  if (collective !== "all_to_all") return String(datum);
-  const part = Math.max(1, Math.floor(chunks / replay.ranks));
-  return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
-}
-
 function Legend(props: { replay: Replay }): JSX.Element {
   const { replay } = props;
+  const numbers = showNumbers.value && canBeNumbers(replay);
   return (
     <p class="legend">
+      {canBeNumbers(replay) && (
+        <Quiet onClick={() => (showNumbers.value = !showNumbers.value)}>
+          {numbers ? "show contributions instead of numbers" : "show numbers instead of contributions"}
+        </Quiet>
+      )}
       <Key sign="swatch filled">
-        {replay.reduces ? "a rank's contribution, in its own place" : "a piece, in the colour of the rank it came from"}
+        {numbers
+          ? "under a number: whose parts are in it"
+          : replay.reduces
+            ? "a rank's contribution, in its own place"
+            : "a piece, in the colour of the rank it came from"}
       </Key>
       <Key sign="swatch right">as {replay.schedule.collective} promises</Key>
       <Key sign="swatch changed">changed in this step</Key>

@@ -38,7 +38,13 @@ function frameOf(what: Happening, ranks: number, width: number): Frame {
 }
 
 /** One row per rank, time from left to right. */
-export function drawLifelines(what: Happening, ranks: number, done: number, width: number): Drawn {
+export function drawLifelines(
+  what: Happening,
+  ranks: number,
+  done: number,
+  width: number,
+  lit: (one: Transfer) => boolean,
+): Drawn {
   const frame = frameOf(what, ranks, width);
   const { left, bottom, y } = frame;
   const labelled = ranks <= 32 ? 1 : 2;
@@ -64,9 +70,9 @@ export function drawLifelines(what: Happening, ranks: number, done: number, widt
         <rect key={i} class="idle" fill="url(#idle)" data-r={one.rank} {...bar(frame, one)} />
       ))}
       {what.transfers.length > SINGLE ? (
-        <ManyTransfers what={what} frame={frame} done={done} />
+        <ManyTransfers what={what} frame={frame} done={done} lit={lit} />
       ) : (
-        <Transfers what={what} frame={frame} done={done} />
+        <Transfers what={what} frame={frame} done={done} lit={lit} />
       )}
       <Work what={what} frame={frame} done={done} />
       <Now what={what} frame={frame} done={done} />
@@ -101,8 +107,20 @@ function Axis(props: { what: Happening; frame: Frame; width: number }): JSX.Elem
   );
 }
 
-function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
-  const { what, frame, done } = props;
+interface Drawing {
+  what: Happening;
+  frame: Frame;
+  done: number;
+  /** Whether a message carries what is followed; all do if nothing is. */
+  lit: (one: Transfer) => boolean;
+}
+
+function classOf(one: Transfer, { done, lit }: Drawing): string {
+  return `transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}${lit(one) ? "" : " unlit"}`;
+}
+
+function Transfers(props: Drawing): JSX.Element {
+  const { what, frame } = props;
   // The critical path is drawn last, on top.
   const order = [...what.transfers].sort((a, b) => Number(a.critical) - Number(b.critical));
   return (
@@ -110,7 +128,7 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
       {order.map((one, i) => (
         <g
           key={i}
-          class={`transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}`}
+          class={classOf(one, props)}
           {...lights({ chunk: one.chunk, ranks: [one.source, one.destination] }, () => openStep(one.step + 1))}
         >
           <title>{saying(one, what)}</title>
@@ -126,12 +144,12 @@ function Transfers(props: { what: Happening; frame: Frame; done: number }): JSX.
 
 /** Thousands of messages: one path per kind and direction. In one path, shapes of opposite orientation would cut holes
  * into each other. */
-function ManyTransfers(props: { what: Happening; frame: Frame; done: number }): JSX.Element {
-  const { what, frame, done } = props;
+function ManyTransfers(props: Drawing): JSX.Element {
+  const { what, frame } = props;
   const paths = new Map<string, string>();
   const add = (kind: string, d: string): void => void paths.set(kind, (paths.get(kind) ?? "") + d);
   for (const one of what.transfers) {
-    const group = `transfer ${phase(one.step, done)}${one.critical ? " critical" : ""}`;
+    const group = classOf(one, props);
     const way = one.destination > one.source ? "down" : "up";
     add(`${group}|${one.reduces ? "reduce" : "copy"} ${way}`, shape(one, frame));
     if (one.end > one.landed) {
@@ -169,7 +187,7 @@ function phase(step: number, done: number): string {
 function saying(one: Transfer, what: Happening): string {
   const carries = one.moves === 1 ? `chunk ${one.chunk}` : `chunk ${one.chunk} and ${one.moves - 1} more`;
   const when = what.clock === "steps" ? "" : `, ${seconds(one.start)} to ${seconds(one.end)}`;
-  return `step ${one.step}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
+  return `step ${one.step + 1}: rank ${one.source} sends ${carries} to rank ${one.destination}${one.reduces ? ", reduced" : ""}${when}${one.critical ? "; on the critical path" : ""}`;
 }
 
 /** What a real run did: blocks of work, and whose memory they read. */
@@ -183,7 +201,7 @@ function Work(props: { what: Happening; frame: Frame; done: number }): JSX.Eleme
       class={`work ${phase(one.step, done)}`}
       {...lights({ ranks: [one.rank, ...one.peers] }, () => openStep(one.step + 1))}
     >
-      <title>{`rank ${one.rank}, step ${one.step}: ${one.what}, ${seconds(one.end - one.start)}`}</title>
+      <title>{`rank ${one.rank}, step ${one.step + 1}: ${one.what}, ${seconds(one.end - one.start)}`}</title>
       {what.work.length < SINGLE &&
         one.peers.map((peer) => (
           <line
@@ -232,20 +250,21 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
     }
   }
   const wide = (frame.x(what.duration) - frame.x(0)) / buckets;
+  const pitch = (frame.bottom - frame.top) / LIFELINES;
+  const now = done > 0 ? frame.x(what.doneAt[done]) : frame.x(what.duration);
   const cells: ComponentChildren[] = [];
   busy.forEach((share, i) => {
     const [row, bucket] = [Math.floor(i / buckets), i % buckets];
-    const x = frame.x(0) + bucket * wide;
-    const ahead = done > 0 && (bucket * what.duration) / buckets >= what.doneAt[done];
+    // On whole pixels, and without gaps: overlaps and gaps would be stripes that mean nothing.
+    const x = Math.round(frame.x(0) + bucket * wide);
     cells.push(
       <rect
         key={i}
         x={x}
-        y={frame.y(row) - 6}
-        width={wide + 0.2}
-        height={12}
+        y={frame.top + row * pitch}
+        width={Math.round(frame.x(0) + (bucket + 1) * wide) - x}
+        height={pitch}
         fill={fullness(share)}
-        opacity={ahead ? 0.35 : 1}
       />,
     );
   });
@@ -255,6 +274,13 @@ export function drawCrowd(what: Happening, ranks: number, done: number, width: n
         {`a row is ${Math.ceil(ranks / LIFELINES)} ranks; ${deeper()}, the more of them send, receive or combine`}
       </text>
       <g shape-rendering="crispEdges">{cells}</g>
+      <rect
+        class="ahead"
+        x={now}
+        y={frame.top}
+        width={Math.max(0, frame.x(what.duration) - now)}
+        height={frame.bottom - frame.top}
+      />
       {every(LIFELINES, 4).map((row) => (
         <text key={row} class="label" x={64} y={frame.y(row) + 4} text-anchor="end">
           {`rank ${Math.ceil((row * ranks) / LIFELINES)}`}

@@ -3,9 +3,17 @@
 import type { JSX } from "preact";
 import { colourOf } from "../palette";
 import { Quiet } from "../picture";
-import { NOTHING, word, type Move, type Replay } from "../replay";
+import { NOTHING, type Move, type Replay } from "../replay";
 import { asked } from "../state";
 import { sentence } from "../words";
+
+/** `came via 4 → 5 → 6, in steps 1, 2`. */
+export function viaOf(path: Move[]): string {
+  const stops = [path[0].source, ...path.map((move) => move.destination)].filter((rank, i, all) => rank !== all[i - 1]);
+  const steps = path.map((move) => move.step + 1).join(", ");
+  const way = stops.length > 1 ? `came via ${stops.join(" → ")}` : "was moved within the rank";
+  return `${way}, in ${path.length === 1 ? "step" : "steps"} ${steps}`;
+}
 
 export function Provenance(props: { replay: Replay; done: number }): JSX.Element | null {
   const { replay, done } = props;
@@ -29,9 +37,7 @@ export function Provenance(props: { replay: Replay; done: number }): JSX.Element
             <i class="dot" style={{ background: colourOf(one.rank, replay.ranks) }} />
             <span>rank {one.rank}</span>
             <span class="path" title={one.path.map(sentence).join("; ")}>
-              {one.path.length
-                ? one.path.map((move: Move) => `${word(move)} in step ${move.step}`).join(", then ")
-                : "was here from the start"}
+              {one.path.length ? viaOf(one.path) : "was here from the start"}
             </span>
           </li>
         ))}

@@ -6,11 +6,10 @@ import { scaleLinear } from "d3-scale";
 import type { Entry } from "../document";
 import { clamp, tenth } from "../numbers";
 import { anchorOf, Picture, Twin, type Drawn } from "../picture";
-import { colourOf } from "../palette";
 import { raceAt } from "../player";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
 import { remembered } from "../remembered";
-import { choices, find, replayOf } from "../source";
+import { choices, find, hueOf, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
 import { blocksOf } from "./crowd";
@@ -20,6 +19,7 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
   const found = state.value.rivals.map((name) => find(state.value, name));
   const entries = [props.entry, ...found.flatMap((one) => (one.entry ? [one.entry] : []))];
   const modelled = entries.every((entry) => entry.timeline);
+  const unsimulated = entries.filter((entry) => !entry.timeline);
   const clock = modelled ? "modelled" : "steps";
   const runners = entries.map((entry) => runnerOf(entry, clock));
   const longest = Math.max(...runners.map((one) => one.what.duration), 1e-12);
@@ -36,7 +36,7 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
     `After ${say(now)}:`,
     ...runners.map(
       (one) =>
-        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; in the end it takes ${say(one.what.duration)}.`,
+        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong, and never gets there"}.`,
     ),
     ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
   ];
@@ -65,12 +65,18 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
       <p class="note">
         {modelled
           ? `Simulated on ${props.entry.topology?.name ?? "the topology"}, message by message.`
-          : "On the clock of steps, since not all of them were simulated."}{" "}
+          : `On the clock of steps, since ${listedNames(unsimulated)} not simulated.`}{" "}
         The curve of an algorithm is the share of what must arrive that has arrived.
       </p>
       <Twin lines={lines} />
     </>
   );
+}
+
+/** `cut_short is wrong and was`: who was not simulated, and why. */
+function listedNames(entries: Entry[]): string {
+  const names = entries.map((entry) => `${entry.schedule.algorithm}${entry.proof.ok ? "" : " is wrong and"}`);
+  return `${names.join(", ")} ${entries.length === 1 || entries.some((entry) => !entry.proof.ok) ? "was" : "were"}`;
 }
 
 const runnerOf = remembered((entry: Entry, clock: "modelled" | "steps") =>
@@ -98,8 +104,6 @@ function Rivals(): JSX.Element {
   );
 }
 
-const hue = (index: number): string => colourOf(index, 3);
-
 function Lane(props: { one: Runner; index: number; now: number; say: (time: number) => string }): JSX.Element {
   const { one, index, now, say } = props;
   const done = stepsDone(one, now);
@@ -113,15 +117,19 @@ function Lane(props: { one: Runner; index: number; now: number; say: (time: numb
   return (
     <article class="lane">
       <h3>
-        <i class="dot" style={{ background: hue(index) }} />
+        <i class="dot" style={{ background: hueOf(one.replay.schedule.algorithm) }} />
         {one.replay.schedule.algorithm}
-        {finished && <small>{say(one.what.duration)}</small>}
+        {!one.entry.proof.ok ? (
+          <small class="is-wrong">wrong</small>
+        ) : (
+          finished && <small>{say(one.what.duration)}</small>
+        )}
       </h3>
       <Picture
         name={`lane-${index}`}
         caption={one.replay.schedule.algorithm}
         label={`${one.replay.schedule.algorithm}: who holds how much after ${plural(done, "step")}`}
-        draw={(width) => drawSmall(one, done, hue(index), width)}
+        draw={(width) => drawSmall(one, done, hueOf(one.replay.schedule.algorithm), width)}
       />
       <dl>
         {counters.map(([what, now, all]) => (
@@ -163,6 +171,19 @@ function drawSmall(one: Runner, done: number, colour: string, width: number): Dr
   return { width, height: rows * high, content: cells };
 }
 
+/** Where a wrong algorithm ends: not at 100 %. */
+function WrongEnd(props: { x: number; y: number }): JSX.Element {
+  const { x, y } = props;
+  return (
+    <g class="wrong-end">
+      <path d={`M${x - 5} ${y - 5}l10 10m0 -10l-10 10`} />
+      <text x={x - 10} y={y - 10} text-anchor="end">
+        wrong
+      </text>
+    </g>
+  );
+}
+
 function drawCurves(
   runners: Runner[],
   now: number,
@@ -198,15 +219,19 @@ function drawCurves(
         </text>
       ))}
       {runners.map((one, i) => (
-        <g key={i} fill="none" stroke={hue(i)}>
+        <g key={i} fill="none" stroke={hueOf(one.replay.schedule.algorithm)}>
           <path class="curve ghost" d={points(one)} />
           <path class="curve" d={points(one)} clip-path="url(#sofar)" />
-          <circle
-            cx={x(one.what.duration)}
-            cy={y(1)}
-            r={4}
-            fill={now >= one.what.duration * (1 - 1e-9) ? hue(i) : "none"}
-          />
+          {one.entry.proof.ok ? (
+            <circle
+              cx={x(one.what.duration)}
+              cy={y(1)}
+              r={4}
+              fill={now >= one.what.duration * (1 - 1e-9) ? hueOf(one.replay.schedule.algorithm) : "none"}
+            />
+          ) : (
+            <WrongEnd x={x(one.what.duration)} y={y(one.curve[one.curve.length - 1].share)} />
+          )}
         </g>
       ))}
       {least !== undefined && (

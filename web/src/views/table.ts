@@ -54,7 +54,7 @@ export const VIEWS = [
     summary: "the topology, and what crosses each of its links",
     key: "3",
     draw: Bytes,
-    needs: ["schedule", "topology", "links", "pairs", "bottleneck"],
+    needs: ["schedule", "topology", "links", "pairs", "bottleneck", "cut"],
     plays: "steps",
   },
   {

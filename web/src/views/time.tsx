@@ -8,7 +8,9 @@ import { Key, Picture, Quiet, Twin } from "../picture";
 import { remembered } from "../remembered";
 import { inStudio, measure, replayOf } from "../source";
 import { CLOCKS, go, state } from "../state";
+import { ridesOf } from "../trees";
 import { messageOf, percent, plural, seconds } from "../words";
+import { followedTree } from "./follow";
 import { drawCrowd, drawLifelines, LIFELINES } from "./lifelines";
 import { clocksOf, happening, type Transfer } from "./transfers";
 
@@ -26,10 +28,13 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
     `${plural(replay.ranks, "rank")} over ${total}; ranks are idle for ${percent(idle)} of the time.`,
     ...(critical.length ? [`The critical path goes ${pathInWords(critical)}.`] : []),
     step
-      ? `Step ${step - 1} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
+      ? `Step ${step} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
       : "Nothing has been sent yet.",
   ];
   const crowd = replay.ranks > LIFELINES;
+  const tree = followedTree(entry);
+  const rides = tree && ridesOf(replay, tree);
+  const lit = (one: Transfer): boolean => !rides || rides.has(`${one.step} ${one.source} ${one.destination}`);
   return (
     <>
       <Clocks entry={entry} shown={what.clock} />
@@ -38,7 +43,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
         label={`Space and time: ${lines[0]}`}
         least={Math.min(760, 12 * replay.steps)}
         draw={(width) =>
-          crowd ? drawCrowd(what, replay.ranks, step, width) : drawLifelines(what, replay.ranks, step, width)
+          crowd ? drawCrowd(what, replay.ranks, step, width) : drawLifelines(what, replay.ranks, step, width, lit)
         }
       />
       <p class="legend">

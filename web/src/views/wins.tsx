@@ -1,149 +1,201 @@
-/** View 5, who wins where: time over size for every algorithm, and a map of the winners over sizes and ranks. */
+/** View 5, who wins where: how much slower than the best each algorithm is, and a map of the winners. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { scaleLog } from "d3-scale";
 import { line } from "d3-shape";
-import type { Entry, TableRow } from "../document";
-import { reigns, timeOf, winner, type Figures } from "../model";
-import { clamp, unique } from "../numbers";
+import type { Case, Entry } from "../document";
+import { reigns } from "../model";
+import { clamp } from "../numbers";
 import { Picture, Twin, type Drawn } from "../picture";
-import { colourOf } from "../palette";
-import { choose, extendTable, inStudio, measured, table } from "../source";
-import { go, state } from "../state";
-import { bytes, rate, seconds } from "../words";
-import { figures, figuresOf, ranksShown, Sliders } from "./figures";
+import { casesOf, extendTable, hueOf, inStudio, measured, openAt } from "../source";
+import { pointed, state } from "../state";
+import { bytes, digits, plural, rate, seconds } from "../words";
+import { figures, ranksShown, Sliders } from "./figures";
+import { drawMap } from "./map";
+import { ratiosOf, standingsOf, type Standings } from "./standings";
 
-const SIZES = Array.from({ length: 28 * 4 + 1 }, (_, i) => 2 ** (3 + i / 4));
-const MAP_SIZES = Array.from({ length: 28 }, (_, i) => 2 ** (3 + i));
-
-/** Numbers of ranks that the studio counts if a collective has no rows, and the largest that it counts at all. */
+/** Numbers of ranks that the studio prices if a collective has no cases, and the largest that it prices at all. */
 const COUNTED = [2, 4, 8, 16, 32, 64];
 const MOST_COUNTED = 256;
+const SLOWEST = 32; // times the best; slower ones leave the picture at its top
 
-const pointed = signal<string | null>(null);
+/** The size that the pointer is on, as an index. */
+const column = signal<number | null>(null);
+
 const pointing = (name: string): Record<"onPointerEnter" | "onPointerLeave", () => void> => ({
   onPointerEnter: () => void (pointed.value = name),
   onPointerLeave: () => void (pointed.value = null),
 });
 
 export function Wins(props: { entry: Entry; step: number }): JSX.Element {
-  const { collective } = state.value;
-  const rows = table.value.filter((row) => row.collective === collective);
-  const known = unique(rows.map((row) => row.ranks)).sort((a, b) => a - b);
+  const { collective, topology } = state.value;
+  const cases = casesOf(collective, topology);
   const own = props.entry.schedule.ranks;
   useEffect(() => {
     if (!inStudio()) return;
-    const lacking = [...(rows.length ? [] : COUNTED), ...(own >= 2 && own <= MOST_COUNTED ? [own] : [])].filter(
-      (many) => !known.includes(many),
+    const wanted = [...(cases.length ? [] : COUNTED), ...(own >= 2 && own <= MOST_COUNTED ? [own] : [])];
+    const lacking = wanted.filter((many) => !cases.some((one) => one.ranks === many));
+    if (lacking.length) void extendTable(collective, topology, lacking).catch(() => undefined);
+  }, [collective, topology, own]);
+  if (!cases.length)
+    return <p class="waiting">{inStudio() ? "Being priced …" : `This file holds no times of ${collective}.`}</p>;
+  const wanted = ranksShown.value ?? own;
+  const here = cases.reduce((best, one) => (Math.abs(one.ranks - wanted) < Math.abs(best.ranks - wanted) ? one : best));
+  const planned = here.winners.length > 0;
+  const whatIf = figures.value;
+  const standings = standingsOf(here, whatIf);
+  if (!planned && !whatIf)
+    return (
+      <>
+        <Sliders cases={cases} here={here} entry={props.entry} />
+        <p class="note">No topology was given, so nothing is planned here. Try what if.</p>
+      </>
     );
-    if (lacking.length) void extendTable(collective, lacking).catch(() => undefined);
-  }, [collective, own]);
-  if (!rows.length)
-    return <p class="waiting">{inStudio() ? "Being counted …" : `This file holds no table of ${collective}.`}</p>;
-  const wanted = ranksShown.value ?? props.entry.schedule.ranks;
-  const ranks = known.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best), known[0]);
-  const here = rows.filter((row) => row.ranks === ranks);
-  const names = unique(rows.map((row) => row.algorithm));
-  const now = figures.value ?? figuresOf(props.entry);
-  const reign = reigns(here, SIZES, now);
+  const reign = reigns(standings.winners, standings.sizes);
+  const where = whatIf
+    ? `What if every rank had one port with a latency of ${seconds(whatIf.latency)} and ${rate(whatIf.bandwidth)}, and combined ${rate(whatIf.reduction)}`
+    : `On ${topology}, as allfold plan prices it`;
   const lines = [
-    `${collective} with ${ranks} ranks, latency ${seconds(now.latency)}, bandwidth ${rate(now.bandwidth)}, combining ${rate(now.reduction)}.`,
+    `${where}: ${collective} with ${plural(here.ranks, "rank")}.`,
     ...reign.map((one) => `From ${bytes(one.from)} to ${bytes(one.to)}, ${one.algorithm} is fastest.`),
   ];
   return (
     <>
-      <Sliders known={known} ranks={ranks} now={now} />
+      <Sliders cases={cases} here={here} entry={props.entry} />
+      <p class={whatIf ? "whatif" : "planned"}>{lines[0]}</p>
       <Picture
         name="wins"
-        label={`Time over size: ${lines.join(" ")}`}
-        draw={(width) => drawLines(here, names, ranks, now, width)}
+        label={`How many times slower than the best, over size. ${lines.join(" ")}`}
+        draw={(width) => drawRatios(here, standings, width)}
       />
+      <Values standings={standings} />
       <h3 class="below">Winners over sizes and ranks</h3>
       <Picture
         name="map"
         caption="Winners over sizes and ranks"
         label="The fastest algorithm for every size and number of ranks"
-        draw={(width) => drawMap(rows, known, names, ranks, now, width)}
+        draw={(width) =>
+          drawMap(
+            cases.map((one) => standingsOf(one, whatIf)),
+            here.ranks,
+            width,
+          )
+        }
       />
-      <Names names={names} reigning={new Set(reign.map((one) => one.algorithm))} />
+      <Names names={standings.names} reigning={new Set(reign.map((one) => one.algorithm))} />
       <p class="note">
-        Modelled: rounds · latency + bytes of the busiest port / bandwidth + bytes combined / combining speed, counted
-        from the schedules.
-        {measured.value.length > 0 && " Circles are measured."} A click opens the other views there.
+        {whatIf
+          ? "The same model as allfold plan, for a network on which nothing but the ranks' own ports is shared. "
+          : "Times of allfold plan, each algorithm with its best number of segments; docs/model.md explains them. "}
+        {measured.value.length > 0 && "Circles are measured. "}
+        {inStudio()
+          ? "A click opens the other views there."
+          : "A click opens the other views there, if this file holds it."}
       </p>
       <Twin lines={lines} />
     </>
   );
 }
 
-function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figures, width: number): Drawn {
+/** The size under the pointer, or the page's own, as an index into the sizes. */
+function chosenSize(sizes: number[]): number {
+  if (column.value !== null) return clamp(column.value, 0, sizes.length - 1);
+  const distance = (size: number): number => Math.abs(Math.log2(size) - Math.log2(Math.max(1, state.value.size)));
+  return sizes.reduce((best, size, i) => (distance(size) < distance(sizes[best]) ? i : best), 0);
+}
+
+/** The times at one size, the best first. */
+function Values(props: { standings: Standings }): JSX.Element {
+  const { standings } = props;
+  const at = chosenSize(standings.sizes);
+  const best = standings.seconds[at].get(standings.winners[at])!;
+  const sorted = [...standings.seconds[at]].sort((a, b) => a[1] - b[1]);
+  return (
+    <div class="values">
+      <h3>
+        {bytes(standings.sizes[at])} <small>{plural(standings.ranks, "rank")}</small>
+      </h3>
+      <ol>
+        {sorted.map(([name, time]) => (
+          <li key={name} {...pointing(name)}>
+            <i class="dot" style={{ background: hueOf(name) }} />
+            <b>{name}</b>
+            <span>{seconds(time)}</span>
+            <span class="soft">
+              {name === standings.winners[at] ? "best" : time <= best * 1.01 ? "as good" : `${digits(time / best)}×`}
+            </span>
+          </li>
+        ))}
+      </ol>
+    </div>
+  );
+}
+
+function drawRatios(one: Case, standings: Standings, width: number): Drawn {
   const narrow = width < 620;
-  const [left, right, top, high] = [58, narrow ? 16 : 150, 14, narrow ? 300 : 380];
-  const [first, last] = [SIZES[0], SIZES[SIZES.length - 1]];
-  const points = measured.value.filter((one) => one.collective === state.value.collective && one.ranks === ranks);
-  const times = [
-    ...rows.flatMap((row) => [timeOf(row, first, now), timeOf(row, last, now)]),
-    ...points.map((one) => one.seconds),
-  ].filter((time) => time > 0);
+  const [left, right, top, high] = [58, narrow ? 16 : 150, 22, narrow ? 240 : 300];
+  const { sizes, names } = standings;
+  const [first, last] = [sizes[0], sizes[sizes.length - 1]];
   const x = scaleLog([first, last], [left, width - right]).base(2);
-  const y = scaleLog([Math.min(...times) * 0.7, Math.max(...times) * 1.4], [top + high, top]);
-  const reign = reigns(rows, SIZES, now);
-  const kings = new Set(reign.map((one) => one.algorithm));
-  const curve = line<number>((size) => x(size));
+  const y = scaleLog([1, SLOWEST], [top + high, top]).clamp(true);
+  const reign = reigns(standings.winners, sizes);
+  const kings = new Set(reign.map(({ algorithm }) => algorithm));
+  const at = chosenSize(sizes);
   const strip = top + high + 12;
-  const open = (event: MouseEvent): void => {
+  const nearest = (event: MouseEvent): number => {
     const box = (event.currentTarget as SVGElement).getBoundingClientRect();
-    const size =
-      2 ** Math.round(Math.log2(x.invert(left + ((event.clientX - box.left) / box.width) * (width - right - left))));
-    const best = winner(rows, size, now);
-    if (best) openAt(best.algorithm, ranks, size);
+    return Math.round(((event.clientX - box.left) / box.width) * (sizes.length - 1));
+  };
+  const curve = line<number | null>(
+    (_, i) => x(sizes[i]),
+    (ratio) => y(ratio!),
+  ).defined((ratio) => ratio !== null);
+  const points = measured.value.filter(
+    (point) => point.collective === one.collective && point.ranks === one.ranks && !figures.value,
+  );
+  const bestAt = (size: number): number | undefined => {
+    const i = sizes.findIndex((known) => known >= size * 0.99);
+    return i < 0 ? undefined : standings.seconds[i].get(standings.winners[i]);
   };
   const content = (
     <>
-      {decades(y.domain()).map((time) => (
-        <g key={time}>
-          <line class="hair" x1={left} x2={width - right} y1={y(time)} y2={y(time)} />
-          <text class="axis" x={left - 8} y={y(time) + 4} text-anchor="end">
-            {seconds(time)}
+      {[1, 2, 4, 8, 16, SLOWEST].map((ratio) => (
+        <g key={ratio}>
+          <line class="hair" x1={left} x2={width - right} y1={y(ratio)} y2={y(ratio)} />
+          <text class="axis" x={left - 8} y={y(ratio) + 4} text-anchor="end">
+            {ratio === 1 ? "best" : `${ratio}×`}
           </text>
         </g>
       ))}
-      {rows.map((row) => {
-        const dim = pointed.value ? pointed.value !== row.algorithm : !kings.has(row.algorithm);
+      {names.map((name) => {
+        const dim = pointed.value ? pointed.value !== name : !kings.has(name) && name !== state.value.algorithm;
         return (
           <path
-            key={row.algorithm}
+            key={name}
             class={`curve${dim ? " dim" : ""}`}
-            stroke={hueOf(row.algorithm, names)}
-            d={curve.y((size) => y(Math.max(1e-12, timeOf(row, size, now))))(SIZES) ?? ""}
+            stroke={hueOf(name)}
+            d={curve(ratiosOf(standings, name)) ?? ""}
           />
         );
       })}
-      {points.map((one, i) => (
-        <circle
-          key={i}
-          class="point"
-          cx={x(clamp(one.size, first, last))}
-          cy={y(one.seconds)}
-          r={5}
-          stroke={hueOf(one.algorithm, names)}
-        >
-          <title>{`${one.algorithm}, ${bytes(one.size)}: measured ${seconds(one.seconds)}, ${one.memory} memory`}</title>
-        </circle>
-      ))}
-      {!narrow && (
-        <EndLabels
-          rows={rows}
-          names={names}
-          at={last}
-          x={width - right + 10}
-          y={(time) => y(time)}
-          now={now}
-          kings={kings}
-        />
-      )}
+      {points.map((point, i) => {
+        const best = bestAt(point.size);
+        return best ? (
+          <circle
+            key={i}
+            class="point"
+            cx={x(clamp(point.size, first, last))}
+            cy={y(point.seconds / best)}
+            r={5}
+            stroke={hueOf(point.algorithm)}
+          >
+            <title>{`${point.algorithm}, ${bytes(point.size)}: measured ${seconds(point.seconds)}, ${point.memory} memory`}</title>
+          </circle>
+        ) : null;
+      })}
+      {!narrow && <EndLabels standings={standings} x={width - right + 10} y={(ratio) => y(ratio)} kings={kings} />}
       <rect
         class="pointer"
         x={left}
@@ -151,41 +203,43 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
         width={width - right - left}
         height={high}
         fill="transparent"
-        onClick={open}
+        onPointerMove={(event) => (column.value = nearest(event))}
+        onPointerLeave={() => (column.value = null)}
+        onClick={(event) => openAt(standings.winners[nearest(event)], one.ranks, sizes[nearest(event)])}
       />
-      {reign.map((one, i) => (
-        <g key={i} class="hot" onClick={() => openAt(one.algorithm, ranks, nearestPower(Math.sqrt(one.from * one.to)))}>
+      {reign.map((span, i) => (
+        <g
+          key={i}
+          class="hot"
+          onClick={() => openAt(span.algorithm, one.ranks, 2 ** Math.round(Math.log2(span.from * span.to) / 2))}
+        >
           <rect
-            x={x(one.from)}
+            x={x(span.from)}
             y={strip}
-            width={Math.max(1, x(one.to) - x(one.from) - 1)}
+            width={Math.max(1, x(span.to) - x(span.from) - 1)}
             height={20}
             rx={3}
-            fill={hueOf(one.algorithm, names)}
+            fill={hueOf(span.algorithm)}
           >
-            <title>{`${one.algorithm} from ${bytes(one.from)} to ${bytes(one.to)}`}</title>
+            <title>{`${span.algorithm} from ${bytes(span.from)} to ${bytes(span.to)}`}</title>
           </rect>
-          {x(one.to) - x(one.from) > one.algorithm.length * 7 + 10 && (
-            <text class="inside" x={(x(one.from) + x(one.to)) / 2} y={strip + 10} font-size={12}>
-              {one.algorithm}
+          {x(span.to) - x(span.from) > span.algorithm.length * 7 + 10 && (
+            <text class="inside" x={(x(span.from) + x(span.to)) / 2} y={strip + 10} font-size={12}>
+              {span.algorithm}
             </text>
           )}
         </g>
       ))}
-      {MAP_SIZES.filter((_, i) => i % (narrow ? 7 : 3) === 0).map((size) => (
-        <text key={size} class="axis" x={x(size)} y={strip + 38} text-anchor="middle">
-          {bytes(size)}
-        </text>
-      ))}
-      <line
-        class="here"
-        x1={x(clampSize(state.value.size))}
-        x2={x(clampSize(state.value.size))}
-        y1={top}
-        y2={strip + 20}
-      />
-      <text class="axis" x={x(clampSize(state.value.size))} y={top - 3} text-anchor="middle">
-        {bytes(state.value.size)}
+      {sizes
+        .filter((_, i) => i % (narrow ? 7 : 3) === 0)
+        .map((size) => (
+          <text key={size} class="axis" x={x(size)} y={strip + 38} text-anchor="middle">
+            {bytes(size)}
+          </text>
+        ))}
+      <line class="here" x1={x(sizes[at])} x2={x(sizes[at])} y1={top} y2={strip + 20} />
+      <text class="axis" x={x(sizes[at])} y={top - 8} text-anchor="middle">
+        {bytes(sizes[at])}
       </text>
     </>
   );
@@ -194,32 +248,30 @@ function drawLines(rows: TableRow[], names: string[], ranks: number, now: Figure
 
 /** Names at the ends of their lines, moved apart where lines are close. */
 function EndLabels(props: {
-  rows: TableRow[];
-  names: string[];
-  at: number;
+  standings: Standings;
   x: number;
-  y: (time: number) => number;
-  now: Figures;
+  y: (ratio: number) => number;
   kings: Set<string>;
 }): JSX.Element {
-  const ends = props.rows
-    .map((row) => ({ name: row.algorithm, y: props.y(timeOf(row, props.at, props.now)) }))
+  const { standings, kings } = props;
+  const ends = standings.names
+    .map((name) => ({ name, y: props.y(ratiosOf(standings, name).at(-1) ?? SLOWEST) }))
     .sort((a, b) => a.y - b.y);
   for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + 15);
-  const over = ends.length ? ends[ends.length - 1].y - 396 : 0;
-  if (over > 0)
-    for (let i = ends.length - 1; i >= 0; i--) ends[i].y = Math.min(ends[i].y, 396 - (ends.length - 1 - i) * 15);
+  const lowest = props.y(1) + 12;
+  if (ends.length && ends[ends.length - 1].y > lowest)
+    for (let i = ends.length - 1; i >= 0; i--) ends[i].y = Math.min(ends[i].y, lowest - (ends.length - 1 - i) * 15);
   return (
     <g>
       {ends.map((one) => (
         <text
           key={one.name}
-          class={`end hot${props.kings.has(one.name) ? " king" : ""}`}
+          class={`end hot${kings.has(one.name) ? " king" : ""}`}
           x={props.x}
           y={one.y + 4}
-          fill={hueOf(one.name, props.names)}
+          fill={hueOf(one.name)}
           {...pointing(one.name)}
-          onClick={() => choose({ algorithm: one.name })}
+          onClick={() => openAt(one.name, standings.ranks, state.value.size)}
         >
           {one.name}
         </text>
@@ -228,85 +280,14 @@ function EndLabels(props: {
   );
 }
 
-function drawMap(
-  rows: TableRow[],
-  known: number[],
-  names: string[],
-  ranks: number,
-  now: Figures,
-  width: number,
-): Drawn {
-  const narrow = width < 620;
-  const [left, right] = [58, narrow ? 16 : 150];
-  const wide = (width - left - right) / MAP_SIZES.length;
-  const tall = 24;
-  const cells: ComponentChildren[] = [];
-  known.forEach((many, row) => {
-    const here = rows.filter((one) => one.ranks === many);
-    MAP_SIZES.forEach((size, column) => {
-      const best = winner(here, size, now);
-      if (!best) return;
-      const isHere = many === ranks && nearestPower(state.value.size) === size;
-      cells.push(
-        <rect
-          key={`${many} ${size}`}
-          class={`hot tile${pointed.value && pointed.value !== best.algorithm ? " dim" : ""}${isHere ? " current" : ""}`}
-          x={left + column * wide}
-          y={4 + (known.length - 1 - row) * tall}
-          width={wide - 1}
-          height={tall - 1}
-          fill={hueOf(best.algorithm, names)}
-          onClick={() => openAt(best.algorithm, many, size)}
-        >
-          <title>{`${many} ranks, ${bytes(size)}: ${best.algorithm}, ${seconds(timeOf(best, size, now))}`}</title>
-        </rect>,
-      );
-    });
-  });
-  const content = (
-    <>
-      {known.map((many, row) => (
-        <text key={many} class="axis" x={left - 8} y={4 + (known.length - 1 - row) * tall + 16} text-anchor="end">
-          {many}
-        </text>
-      ))}
-      {cells}
-      {MAP_SIZES.map((size, i) =>
-        i % (narrow ? 7 : 3) === 0 ? (
-          <text key={size} class="axis" x={left + (i + 0.5) * wide} y={known.length * tall + 20} text-anchor="middle">
-            {bytes(size)}
-          </text>
-        ) : null,
-      )}
-    </>
-  );
-  return { width, height: known.length * tall + 30, content };
-}
-
 function Names(props: { names: string[]; reigning: Set<string> }): JSX.Element {
   return (
     <p class="legend">
       {props.names.map((name) => (
         <span key={name} class={props.reigning.has(name) ? "king" : ""} {...pointing(name)}>
-          <i class="swatch" style={{ background: hueOf(name, props.names) }} /> {name}
+          <i class="swatch" style={{ background: hueOf(name) }} /> {name}
         </span>
       ))}
     </p>
   );
 }
-
-function openAt(algorithm: string, ranks: number, size: number): void {
-  choose({ algorithm, ranks, size });
-  go({ view: "holds" });
-}
-
-function decades([least, most]: number[]): number[] {
-  const from = Math.ceil(Math.log10(least));
-  const to = Math.floor(Math.log10(most));
-  const every = Math.max(1, Math.ceil((to - from) / 8));
-  return Array.from({ length: Math.floor((to - from) / every) + 1 }, (_, i) => 10 ** (from + i * every));
-}
-
-const hueOf = (name: string, names: string[]): string => colourOf(Math.max(0, names.indexOf(name)), names.length);
-const clampSize = (size: number): number => clamp(size || 1, SIZES[0], SIZES[SIZES.length - 1]);
-const nearestPower = (size: number): number => 2 ** Math.round(Math.log2(clampSize(size)));

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "../document";
-import type { Replay, State } from "../replay";
+import type { Fault, Replay, State } from "../replay";
 import { Around, type Grid } from "./grid";
 
 /** The cells that are wrong so far; the one that the proof names shows what is wrong with it. */
@@ -11,12 +11,17 @@ export function Wrong(props: { entry: Entry; replay: Replay; state: State; grid:
   if (entry.proof.ok) return null;
   const faults = replay.faults().filter((fault) => fault.step < state.done);
   const blamed = blame(entry);
-  const cells = new Map(faults.map((fault) => [fault.rank * replay.width + fault.chunk, fault]));
+  const cells = new Map<number, Fault>(); // by cell, what went wrong first
+  for (const fault of faults) {
+    const cell = fault.rank * replay.width + fault.chunk;
+    if (!cells.has(cell)) cells.set(cell, fault);
+  }
   const named = blamed && state.done > (entry.proof.step ?? 0) ? blamed : null;
   if (!cells.size && !named) return null;
   const at = named ?? { rank: faults[0].rank, chunk: faults[0].chunk };
   const cell = at.rank * replay.width + at.chunk;
-  const says = replay.complaint(state, cell) || cells.get(cell)?.sentence || "";
+  // As the proof says it: of the moment at which it went wrong, not of the step that is shown.
+  const says = cells.get(cell)?.sentence ?? replay.complaint(state, cell);
   const [x, y] = [grid.x(at.chunk), grid.y(at.rank)];
   // The label goes below its cell, or above it in the last row, and stays inside the picture.
   const below = at.rank < replay.ranks - 1 || grid.height - y - grid.cellY > 24;

@@ -11,17 +11,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-from ...bench.sizes import format_size, parse_size, parse_sizes
 from ...collectives import find_collective
 from ...errors import UsageError
 from ...files import write_whole
 from ...price.cost.plan import Plan, Planner, duration
 from ...price.cost.sweep import sweep
-from ...price.topology.parse import find_topology
-from ...price.topology.this_machine import read_machine, topology_of_this_machine
-from ...price.topology.topology import Topology
+from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
 from ...schedule import Schedule
+from ...wording import format_size, parse_size, parse_sizes
 from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import add_color, add_json, wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
@@ -141,7 +139,7 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     if made and ranks is None:
         ranks = made[0].ranks
-    topology = _topology(arguments.topology, ranks)
+    topology = this_machine_unless(arguments.topology, ranks)
     chosen = topology.ranks if ranks is None else ranks
     with _progress(len(names or algorithms(collective))) as tick:
         root = made[0].root if made else None
@@ -207,7 +205,7 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
     ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
     sizes = parse_sizes(arguments.size or _SWEEP_SIZES)
     with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
-        found = sweep(collective, lambda many: _topology(arguments.topology, many), ranks, sizes, names, tick)
+        found = sweep(collective, lambda many: this_machine_unless(arguments.topology, many), ranks, sizes, names, tick)
     if arguments.svg is not None:
         write_whole(arguments.svg, map_as_svg(found))
     if arguments.json:
@@ -218,13 +216,6 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
             arguments.color,
         )
     return 0
-
-
-def _topology(text: str | None, ranks: int | None) -> Topology:
-    if text is not None:
-        return find_topology(text, ranks)
-    machine = read_machine()
-    return topology_of_this_machine(max(2, machine.usable) if ranks is None else ranks, machine)
 
 
 def _short(value: float) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...bench.sizes import format_size, parse_sizes
 from ...collectives import COLLECTIVES, find_collective
 from ...engines.islands.crossing import BUILT_IN, Crossing, find_tuned
 from ...errors import UsageError
 from ...launch.spawn import ranks_per_host
 from ...price.cost.plan import MOST_COUNTED
 from ...registry import schedule
+from ...wording import format_size, parse_sizes
 from ..choose import one_rank_count, parse_hosts
 from ..terminal import write_json, write_lines, write_table
 

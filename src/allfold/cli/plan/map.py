@@ -8,11 +8,11 @@ from string import ascii_uppercase
 
 from rich.text import Text
 
-from ...bench.sizes import format_size
 from ...price.cost.plan import Plan, duration
 from ...price.cost.sweep import Sweep
 from ...view.svg_elements import element, picture, text, title
 from ...view.svg_text import width_of
+from ...wording import format_size
 
 # Also distinct for most colour-blind people: Okabe and Ito's palette, and five more.
 _COLORS = (

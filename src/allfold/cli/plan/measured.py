@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...bench.sizes import format_size
 from ...errors import UsageError
 from ...price.cost.plan import duration
 from ...tune.file import default_path, read_hosts
 from ...tune.hosts import Timing
 from ...tune.measured import Comparison, measured
+from ...wording import format_size
 from ..choose import one_rank_count, parse_hosts
 from ..hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_json, write_lines, write_table

@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.text import Text
 
-from ...bench.sizes import parse_size
 from ...errors import ScheduleError, UsageError
 from ...files import write_whole
 from ...programs.compile import compile
@@ -21,6 +20,7 @@ from ...verify import verify
 from ...view.entry import schedule_up_to_error
 from ...view.page import TOPOLOGY, page_of
 from ...view.text import draw, draw_moves, title
+from ...wording import parse_size
 from ..choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
 from ..terminal import add_color, add_json, width, write_json, write_lines
 from .film import play
@@ -42,7 +42,7 @@ example:
     rank 1  ·1·    ·1·    ·1·
     rank 2  ··2    ··2    ··2
 
-  step 0  +2:0→1  +0:1→2  +1:2→0
+  step 1  +2:0→1  +0:1→2  +1:2→0
     chunk     0      1      2
     rank 0  0··   [0·2]   0··
     rank 1  ·1·    ·1·   [01·]
@@ -192,6 +192,8 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         function=first.function,
         parameters=first.parameters,
         error=first.error,
+        # A schedule from a file was as a rule found for a network: what limits it there is what one wants to see.
+        follow="cut" if is_schedule(first.choice.name) else None,
     )
     return page_as_html(document)
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from ... import _native
-from ...bench.sizes import parse_sizes
 from ...collectives import COLLECTIVES, find_collective
 from ...engines.shared_memory.tuning import TuningError
 from ...errors import UsageError
@@ -28,6 +27,7 @@ from ...tune.hosts import SIZES as HOSTS_SIZES
 from ...tune.hosts import HostsRun, fitted, tune_hosts
 from ...tune.timing import Progress
 from ...tune.tune import SECONDS, SIZES, conclude, tune
+from ...wording import parse_sizes
 from ..terminal import add_color, add_json, write_json, write_lines
 from .report import report, report_hosts, write_notes
 

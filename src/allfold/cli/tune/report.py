@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...bench.sizes import format_size
 from ...engines.shared_memory.choice import ALWAYS, Way, choices, ways
 from ...errors import UsageError
 from ...price.cost.plan import duration
@@ -16,6 +15,7 @@ from ...tune.fit import AS_GOOD, JUDGED_FROM
 from ...tune.hosts import HostsRun
 from ...tune.model import ACCESSES, amounts, paths
 from ...tune.ordinary import describe, gains
+from ...wording import format_size
 from ..hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_lines, write_table
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ... import _native
 from ...errors import UsageError
+from ...wording import parse_size
 
 ADDRESS_SPACE = 2**44  # every rank maps every rank's arena, and a process has 2**47 bytes of addresses
 
@@ -42,7 +43,10 @@ def _arena_bytes(room: int) -> int:
     text = os.environ.get("ALLFOLD_ARENA_BYTES")
     if text is None:
         return min(room, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    # At most fifteen digits: more are out of range, and int() refuses thousands of digits with an error of its own.
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15) or not 2**23 <= int(text) <= 2**46:
-        raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a number of bytes from {2**23} to {2**46}")
-    return int(text)
+    try:
+        bytes = parse_size(text)
+    except UsageError:
+        bytes = 0
+    if not 2**23 <= bytes <= 2**46:
+        raise UsageError(f"ALLFOLD_ARENA_BYTES is {text!r}; expected a size from 8M to 65536G, as in 64M")
+    return bytes

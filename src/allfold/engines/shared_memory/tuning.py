@@ -26,6 +26,7 @@ from ...errors import UsageError
 from ...registry import algorithms
 from ...version import __version__
 from .choice import ALWAYS, Choice, Way, folds_from_left
+from .processor import this_processor
 
 FORMAT, VERSION = "allfold-tuning", 1
 VARIABLE = "ALLFOLD_TUNING"
@@ -230,21 +231,7 @@ def _by_size(collective: str, where: str, rows: Any, names: Sequence[str]) -> It
 
 def machine() -> dict[str, Any]:
     """What tells machines apart, as far as it matters and without naming one."""
-    return {"processor": _processor(), "cores": os.cpu_count() or 1}
-
-
-def _processor() -> str:
-    # The beginning is enough, and the kernel generates only what is read: a machine may have hundreds of cores.
-    try:
-        with open("/proc/cpuinfo", "rb", buffering=0) as file:
-            text = file.read(2048).decode("ascii", "replace")
-    except OSError:
-        return "unknown"
-    named = [line.partition(":") for line in text.split("\n\n")[0].splitlines()]
-    facts = {key.strip(): value.strip() for key, _, value in named}
-    # ARM gives numbers instead of a name.
-    arm = " ".join(facts[key] for key in ("CPU implementer", "CPU variant", "CPU part") if key in facts)
-    return facts.get("model name") or arm or "unknown"
+    return {"processor": this_processor(), "cores": os.cpu_count() or 1}
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ NCCL's own ring, that needs room for two messages in a connection.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...collectives import NOTHING
 from ...errors import UsageError
@@ -135,7 +135,7 @@ class _Rank:
     def __init__(self, schedule: Schedule, rank: int, aside: bool, share: int | None) -> None:
         self.schedule, self.rank, self.aside, self.share = schedule, rank, aside, share
         self.channels = 1
-        self._messages: Counter[tuple[int, int]] = Counter()
+        self._messages: dict[tuple[int, int], int] = {}
         self.operations: list[_Operation] = []
         self.scratch = 0
         self._scratch_of: dict[object, int] = {}
@@ -150,7 +150,7 @@ class _Rank:
         self._saved: dict[int, Place] = {}
         self._sent: set[int] = set()
         self._writer: dict[object, int] = {}
-        self._readers: dict[object, set[int]] = defaultdict(set)
+        self._readers: dict[object, list[int]] = defaultdict(list)
 
     # Where chunks lie -------------------------------------------------------------------------------------------------
 
@@ -177,9 +177,13 @@ class _Rank:
 
     def _ends(self, send: int, receive: int) -> Ends:
         """The thread block for the next message over a connection."""
-        channel = self._messages[send, receive] // self.share if self.share else 0
-        self._messages[send, receive] += 1
-        self.channels = max(self.channels, channel + 1)
+        if not self.share:
+            return send, receive, 0
+        number = self._messages.get((send, receive), 0)
+        self._messages[send, receive] = number + 1
+        channel = number // self.share
+        if channel >= self.channels:
+            self.channels = channel + 1
         return send, receive, channel
 
     # What happens ----------------------------------------------------------------------------------------------------
@@ -288,12 +292,12 @@ class _Rank:
             if memory in self._writer:
                 operation.needs.add(self._writer[memory])
         for memory in operation.writes:
-            operation.needs |= self._readers[memory]
+            operation.needs.update(self._readers.get(memory, ()))
         for memory in operation.reads:
-            self._readers[memory].add(number)
+            self._readers[memory].append(number)
         for memory in operation.writes:
             self._writer[memory] = number
-            self._readers[memory] = set()
+            self._readers.pop(memory, None)
         self.operations.append(operation)
 
     # Thread blocks ---------------------------------------------------------------------------------------------------
@@ -317,7 +321,7 @@ class _Rank:
                 and steps[block][-1].type in ("r", "rrc")
                 and self.operations[before].writes == operation.reads
             ):
-                steps[block][-1] = replace(steps[block][-1], type={"r": "rcs", "rrc": "rrcs"}[steps[block][-1].type])
+                steps[block][-1].type = {"r": "rcs", "rrc": "rrcs"}[steps[block][-1].type]
                 place.append(place[before])
                 known.append(known[before])
                 last[block] = position
@@ -331,8 +335,7 @@ class _Rank:
                     for third, far in known[need].items():
                         knows[third] = max(knows.get(third, -1), far)
             for other, done in waits:
-                if not steps[other][done].awaited:
-                    steps[other][done] = replace(steps[other][done], awaited=True)
+                steps[other][done].awaited = True
             for wait in waits[:-1]:
                 steps[block].append(Step("nop", ("i", 0), ("o", 0), 0, wait))
             steps[block].append(
@@ -355,11 +358,12 @@ class _Rank:
     def _shared_blocks(self) -> dict[Ends, Ends]:
         """Which connections share a thread block: pairs where a receive is forwarded at once, the most useful first."""
         busiest: Counter[Ends] = Counter()
-        in_step: Counter[tuple[Ends, int]] = Counter()
+        in_step: dict[Ends, tuple[int, int]] = {}  # the last step of each, and its chunks so far; steps only grow
         for one in self.operations:
-            in_step[one.block, one.step] += one.count
-        for (block, _), many in in_step.items():
-            busiest[block] = max(busiest[block], many)
+            step, many = in_step.get(one.block, (one.step, 0))
+            many = one.count + (many if step == one.step else 0)
+            in_step[one.block] = one.step, many
+            busiest[one.block] = max(busiest[one.block], many)
         useful: Counter[Ends] = Counter()
         for operation in self.operations:
             if operation.kind == "s" and len(operation.needs) == 1:

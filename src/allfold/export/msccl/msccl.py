@@ -210,8 +210,7 @@ def _check_races(run: Run, memory: _Memory) -> None:
             )
 
     for number in run.happening.order:
-        action = run.actions[number]
-        reads, writes = _touches(action, memory)
+        reads, writes = _touches(run.actions[number], memory)
         for place in reads:
             if place in writer:
                 need(writer[place], number, place)

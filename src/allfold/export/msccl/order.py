@@ -65,6 +65,16 @@ def execute(algorithm: Algorithm) -> Run:
     threads = 0
     for rank, gpu in enumerate(algorithm.gpus):
         for number, block in enumerate(gpu.blocks):
+
+            def claim(side: str, peer: int, ends: tuple[int, int, int], rank: int = rank, number: int = number) -> None:
+                """One thread block has an end of a connection."""
+                if owner.setdefault((side, *ends), number) != number:
+                    raise ScheduleError(
+                        f"{algorithm.name}: gpu {rank} has two thread blocks, {owner[side, *ends]} and {number}, of which "
+                        f"each {side} gpu {peer} on channel {ends[2]}",
+                        rank=rank,
+                    )
+
             carried: list[tuple[int, int, int]] = []  # waits of steps that only wait, for the next step to take over
             place = 0
             for where, step in enumerate(block.steps):
@@ -73,29 +83,22 @@ def execute(algorithm: Algorithm) -> Run:
                 if step.type == "nop" or step.count == 0:
                     continue
                 _check_places(algorithm, rank, number, where, step)
+                receiving, sending = step.type in RECEIVES, step.type in SENDS
+                if receiving:
+                    claim("receives from", block.receive, (block.receive, rank, block.channel))
+                if sending:
+                    claim("sends to", block.send, (rank, block.send, block.channel))
                 for part in range(step.count):
                     action = len(actions)
                     receives = sends = -1
-                    for kinds, peer, lists, side in (
-                        (RECEIVES, block.receive, received, "receives from"),
-                        (SENDS, block.send, sent, "sends to"),
-                    ):
-                        if step.type in kinds:
-                            key = (*((peer, rank) if lists is received else (rank, peer)), block.channel)
-                            if owner.setdefault((side, *key), number) != number:
-                                raise ScheduleError(
-                                    f"{algorithm.name}: gpu {rank} has two thread blocks, {owner[side, *key]} and "
-                                    f"{number}, of which each {side} gpu {peer} on channel {block.channel}",
-                                    rank=rank,
-                                )
-                            lists[key].append(action)
-                            if lists is received:
-                                receives = action
-                            else:
-                                sends = action
-                    source, destination = (
-                        (buffer, offset + part) for buffer, offset in (step.source, step.destination)
-                    )
+                    if receiving:
+                        received[block.receive, rank, block.channel].append(action)
+                        receives = action
+                    if sending:
+                        sent[rank, block.send, block.channel].append(action)
+                        sends = action
+                    source = step.source[0], step.source[1] + part
+                    destination = step.destination[0], step.destination[1] + part
                     actions.append(
                         Action(rank, number, where, step.type, source, destination, (part, step.count), receives, sends)
                     )

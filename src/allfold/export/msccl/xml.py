@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 from xml.parsers import expat
-from xml.sax.saxutils import quoteattr
 
 from ...errors import UsageError
 
@@ -49,7 +48,7 @@ MOST_NAME = 254
 _MOST_BYTES, _MOST_ELEMENTS = 64 * 2**20, 1_000_000  # limits for a file that is read here
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: there are tens of thousands, and frozen ones take four times as long to make
 class Step:
     """One step of a thread block. `waits` is the thread block, and its step, that must be done before, if any."""
 
@@ -105,10 +104,13 @@ class Algorithm:
         return max(1, min(MOST_COUNT, PROTOCOLS[self.protocol][1] // chunk))
 
     def to_xml(self) -> str:
-        """The file. No XML declaration and no tabs: the runtime's parser accepts neither."""
+        """The file, for a name that `check_limits` accepts.
+
+        No XML declaration and no tabs: the runtime's parser accepts neither.
+        """
         word = next(word for word, ours in COLLECTIVES.items() if ours == self.collective)
         lines = [
-            f'<algo name={quoteattr(self.name)} proto="{self.protocol}" nchannels="{self.channels}" '
+            f'<algo name="{self.name}" proto="{self.protocol}" nchannels="{self.channels}" '
             f'nchunksperloop="{self.chunks_per_loop}" ngpus="{len(self.gpus)}" coll="{word}" '
             f'inplace="{int(self.in_place)}" outofplace="{int(self.out_of_place)}" '
             f'minBytes="{self.least_bytes}" maxBytes="{self.most_bytes}">'
@@ -242,14 +244,17 @@ class _Element:
         self.children: list[_Element] = []
 
     def text(self, key: str) -> str:
-        if key not in self.attributes:
+        text = self.attributes.get(key)
+        if text is None:
             raise UsageError(f"this MSCCL XML: <{self.name}> in line {self.line} has no {key}")
-        return self.attributes[key]
+        return text
 
     def number(self, key: str, least: int, most: int, default: int | None = None) -> int:
-        if default is not None and key not in self.attributes:
-            return default
-        text = self.text(key)
+        text = self.attributes.get(key)
+        if text is None:
+            if default is not None:
+                return default
+            text = self.text(key)
         number = _whole(text)
         if number is None or not least <= number <= most:
             raise UsageError(

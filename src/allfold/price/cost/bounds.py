@@ -45,7 +45,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
     crossing = [(must_cross(collective, cut.group[:ranks], root) * size / cut.bandwidth, cut.name) for cut in cuts]
-    exact = _exact_cut(promise.name, topology, ranks, root)
+    exact = exact_cut(promise.name, topology, ranks, root)
     if exact is not None:
         crossing.append((exact.time(size), str(exact)))
     in_all = float(promise.bounds(ranks).bytes) * size
@@ -69,7 +69,8 @@ _MOST_WRITTEN = 512
 
 
 @lru_cache(maxsize=64)
-def _exact_cut(collective: str, topology: Topology, ranks: int, root: int | None) -> TightestCut | None:
+def exact_cut(collective: str, topology: Topology, ranks: int, root: int | None) -> TightestCut | None:
+    """The tightest cut, where finding it takes only a moment."""
     if ranks > (_MOST_SEARCHED if "constructor" in topology.recipe else _MOST_WRITTEN):
         return None
     return tightest_cut(collective, network_of(topology, ranks), root)

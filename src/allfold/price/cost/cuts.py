@@ -9,9 +9,9 @@ the time of that set is the next guess (Dinkelbach). The last cut is the proof: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from ... import _native
 from ...errors import UsageError
 from ...wording import counted, name_ranks, ranges
 from ..topology.network import Network, Vertices
+from .divisions import worst_division
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class TightestCut:
     def ranks(self) -> list[int]:
         return np.flatnonzero(self.inside[: self.network.ranks]).tolist()
 
-    @property
+    @cached_property
     def links(self) -> list[str]:
         return [self.network.name(int(edge)) for edge in self.edges]
 
@@ -82,8 +83,10 @@ _FINEST = 2**30
 def tightest_cut(collective: str, network: Network, root: int | None = None) -> TightestCut | None:
     """The cut that bounds a collective on a network; None where cuts say nothing, or the network is too large."""
     ranks = network.ranks
-    if not 2 <= ranks <= MOST_RANKS or collective in ("barrier", "all_to_all"):
+    if not 2 <= ranks <= MOST_RANKS or collective == "barrier":
         return None
+    if collective == "all_to_all":
+        return _divided(network)
     everyone, each = np.arange(ranks), np.ones(ranks, np.int64)
     first = (everyone == (root or 0)).astype(np.int64)
     if collective in ("all_gather", "reduce_scatter"):
@@ -103,9 +106,21 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
         # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))
-    # A link without a limit limits nothing: where the worst set has one, the graph says nothing.
-    found = [cut for cut in found if np.isfinite(network.topology.bandwidth[network.link[cut.edges]]).all()]
-    return max(found, key=lambda cut: cut.time(1.0), default=None)
+    return max(filter(_is_limited, found), key=lambda cut: cut.time(1.0), default=None)
+
+
+def _is_limited(cut: TightestCut) -> bool:
+    """A link without a limit limits nothing: where the worst set has one, the graph says nothing."""
+    return bool(np.isfinite(cut.network.topology.bandwidth[cut.network.link[cut.edges]]).all())
+
+
+def _divided(network: Network) -> TightestCut | None:
+    narrow = [tightest_cut(one, network) for one in ("all_gather", "reduce_scatter")]
+    inside = worst_division(network, (cut.inside ^ cut.transposed for cut in narrow if cut is not None))
+    there = int(inside[: network.ranks].sum())
+    edges = np.flatnonzero(inside[network.tail] & ~inside[network.head])
+    cut = TightestCut(network, inside, edges, there * (network.ranks - there) / network.ranks)
+    return cut if _is_limited(cut) else None
 
 
 def _worst(
@@ -115,7 +130,8 @@ def _worst(
     weights = np.zeros(network.vertices, np.int64)
     weights[: network.ranks] = weight
     capacity = whole_numbers(network.bandwidth)
-    inside = worst_set(network.vertices, network.tail, network.head, capacity, weights, sinks.astype(np.int32))
+    demand = Demand(network.vertices, network.tail, network.head, capacity, weights, sinks.astype(np.int32))
+    inside = worst_set(demand)
     edges = np.flatnonzero(inside[network.tail] & ~inside[network.head])
     if not len(edges):
         there = np.flatnonzero(inside[: network.ranks]).tolist()
@@ -145,16 +161,20 @@ def whole_numbers(bandwidth: NDArray[np.float64]) -> NDArray[np.int64]:
     return rounded
 
 
-def worst_set(
-    vertices: int,
-    tail: Vertices,
-    head: Vertices,
-    capacity: NDArray[np.int64],
-    weight: NDArray[np.int64],
-    sinks: Vertices,
-) -> NDArray[np.bool_]:
+class Demand(NamedTuple):
+    """Edges with their capacities; by vertex, how much it has for all sinks."""
+
+    vertices: int
+    tail: Vertices
+    head: Vertices
+    capacity: NDArray[np.int64]
+    weight: NDArray[np.int64]
+    sinks: Vertices
+
+
+def worst_set(demand: Demand) -> NDArray[np.bool_]:
     """Of all sets of vertices that lack a sink, the one with the most weight per capacity of the edges that leave it."""
-    found = _native.tightest_cut(vertices, tail, head, capacity, weight, sinks, inf)
+    found = _native.tightest_cut(*demand, inf)
     assert found is not None  # no time limit
     inside: NDArray[np.bool_] = found[2][0].astype(bool)
     return inside

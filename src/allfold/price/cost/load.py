@@ -88,7 +88,7 @@ class Load:
             "transfer": float(self.times @ self.transfer) * x,
             "combining": float(self.times @ (self.combining * x + np.maximum(0.0, self.local * x - path))),
         }
-        starts, bytes_of_port, bytes_of_link, arithmetic = self._resources
+        starts, bytes_of_port, bytes_of_link, arithmetic = self.resources
         # The port that takes longest for one segment depends on the segment's size.
         port = int(np.argmax(starts + bytes_of_port * x))
         follow = segments - 1
@@ -106,7 +106,7 @@ class Load:
         return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size)
 
     @cached_property
-    def _resources(self) -> tuple[Floats, Floats, float, float]:
+    def resources(self) -> tuple[Floats, Floats, float, float]:
         """Seconds to start, and seconds per byte, of all ports; seconds per byte of the busiest link and arithmetic."""
         busy = self.link_time
         # Among ports with the same number of messages, only the one with the most bytes can matter.

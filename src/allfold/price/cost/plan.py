@@ -105,7 +105,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.topology.require(self.ranks)
-        known = algorithms(self.collective)
+        known = algorithms(self.collective, self.ranks, self.root)
         chosen = known if self.names is None else self.names
         self.names = [find_algorithm(self.collective, name).name for name in dict.fromkeys(chosen)]
         if find_collective(self.collective).rooted and self.root is None:
@@ -120,7 +120,7 @@ class Planner:
 
     def schedule(self, name: str) -> Schedule:
         """The schedule of an algorithm, as it is priced."""
-        return schedule(self.collective, name, self.ranks, self.root, **self._parameters(name))
+        return schedule(self.collective, name, self.ranks, self.root, **self.parameters(name))
 
     def plan(self, size: int, segments: int | None = None) -> Plan:
         costs = [cost for name in self.names or () if (cost := self._cost(name, size, segments)) is not None]
@@ -134,24 +134,29 @@ class Planner:
         costs[: len(close)] = close
         return Plan(self.collective, self.topology, self.ranks, size, tuple(costs), dict(self._left_out), self.groups)
 
-    def _cost(self, name: str, size: int, segments: int | None) -> Cost | None:
+    def load(self, name: str) -> Load | None:
+        """What an algorithm puts on the topology; None if it can be neither counted nor derived."""
         if name not in self._loads and name not in self._left_out:
             if self.progress is not None:
                 self.progress(name)
             self._load(name)
-        if name in self._left_out:
+        return None if name in self._left_out else self._loads[name][0]
+
+    def _cost(self, name: str, size: int, segments: int | None) -> Cost | None:
+        if self.load(name) is None:
             return None
         load, source, counts = self._loads[name]
         return price(load, self.collective, name, size, segments, self.root, source, counts)
 
-    def _parameters(self, name: str) -> dict[str, Any]:
+    def parameters(self, name: str) -> dict[str, Any]:
+        """What an algorithm is given besides the ranks: two-level ones get `groups`."""
         if not find_algorithm(self.collective, name).takes_groups:
             return {}
         ends = np.cumsum(self.groups).tolist()
         return {"groups": [list(range(end - many, end)) for many, end in zip(self.groups, ends, strict=True)]}
 
     def _load(self, name: str) -> None:
-        patterns = patterns_of(find_algorithm(self.collective, name), self.ranks, self.root, **self._parameters(name))
+        patterns = patterns_of(find_algorithm(self.collective, name), self.ranks, self.root, **self.parameters(name))
         if patterns is not None:
             with suppress(RoutesDiffer):
                 self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)

@@ -320,7 +320,7 @@ class _Simulation:
         move = int(self.standing[self.needs.move[of]])
         message = (
             f"{self.schedule.title}: the simulation ended with {many} messages that wait for each other, the first in "
-            f"step {self.facts.step[of]} ({self.schedule.where(move)})"
+            f"step {self.facts.step[of] + 1} ({self.schedule.where(move)})"
         )
         raise ScheduleError(message, step=self.facts.step[of], site=self.schedule.where(move))
 

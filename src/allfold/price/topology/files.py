@@ -63,7 +63,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
         raise UsageError(f"{where}: expected a host for each of {ranks} ranks, got {hosts!r:.60}")
     host = np.asarray([whole_at(one, f"{where}: a host", 0, 2**24) for one in hosts], np.int32)
     overhead = _number(data.get("overhead", 0), f"{where}: overhead")
-    reduction = _number(data.get("reduction", "inf"), f"{where}: reduction")
+    reduction = _number(data.get("reduction", "inf"), f"{where}: reduction", limits=True)
     check_rank(name, overhead, reduction)
     port = object_at(data.get("port"), f"{where}: port")
     check_keys(port, ("latency", "bandwidth"), f"{where}: port")
@@ -126,7 +126,7 @@ def _place(value: object, where: str) -> Place:
 def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, float]:
     where = f"topology {topology}: {what}"
     latency = _number(link.get("latency", 0), f"{where}: latency")
-    bandwidth = _number(link.get("bandwidth"), f"{where}: bandwidth")
+    bandwidth = _number(link.get("bandwidth"), f"{where}: bandwidth", limits=True)
     check_link(topology, what, latency, bandwidth)
     return latency, bandwidth
 
@@ -186,11 +186,12 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
 # Nothing is trusted ---------------------------------------------------------------------------------------------------
 
 
-def _number(value: object, where: str) -> float:
+def _number(value: object, where: str, limits: bool = False) -> float:
     if value == "inf":
         return inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > 1e300:
-        raise UsageError(f"{where} is {value!r:.60}; expected a number")
+        otherwise = ', or "inf" for no limit' if limits else ""
+        raise UsageError(f"{where} is {value!r:.60}; expected a number{otherwise}")
     return float(value)
 
 

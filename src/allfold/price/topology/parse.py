@@ -12,6 +12,7 @@ from typing import Any
 from ...collectives import suggest
 from ...errors import UsageError
 from .machines import CONSTRUCTORS
+from .this_machine import read_machine, topology_of_this_machine
 from .topology import Topology
 
 
@@ -36,6 +37,14 @@ def find_topology(text: str, ranks: int | None = None) -> Topology:
         raise UsageError(f"unknown topology {text[:60]!r}; {known}, or a path that ends in .json")
     found.require(1 if ranks is None else ranks)
     return found
+
+
+def this_machine_unless(text: str | None, ranks: int | None) -> Topology:
+    """The topology that the text names; the cores of this machine, one rank each unless `ranks` says, if there is none."""
+    if text is not None:
+        return find_topology(text, ranks)
+    machine = read_machine()
+    return topology_of_this_machine(max(2, machine.usable) if ranks is None else ranks, machine)
 
 
 def construct(name: object, parameters: dict[str, Any]) -> Topology:

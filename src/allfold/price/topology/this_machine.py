@@ -14,6 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ...engines.shared_memory.processor import processor_name
 from .gpus import Gpu, ask, gpus_of, mps_runs
 from .machines import one_host
 from .topology import Topology
@@ -99,7 +100,7 @@ def read_machine(
         "the kernel does not say what memory nodes there are": nodes,
     }
     return Machine(
-        processor=_processor(root),
+        processor=processor_name(_text(root / "proc/cpuinfo")),
         cores=cores,
         caches=caches,
         nodes=nodes,
@@ -274,15 +275,6 @@ def _nodes(folder: Path, cpus: frozenset[int]) -> Iterable[Node]:
 def _memory(text: str, key: str) -> int:
     found = re.search(rf"{key}:\s+(\d+) kB", text)
     return int(found[1]) * 1024 if found else 0
-
-
-def _processor(root: Path) -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    if found is None and root == Path(
-        "/"
-    ):  # lscpu knows the names of ARM cores, of which the kernel gives only numbers
-        found = re.search(r"^Model name:\s*(\S.*)$", ask("lscpu"), re.MULTILINE)
-    return " ".join(found[1].split()) if found else "unknown processor"
 
 
 def _limit(root: Path) -> float | None:

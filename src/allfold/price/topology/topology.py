@@ -229,11 +229,12 @@ class Topology:
 
 
 _LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, times of long schedules and large buffers are no longer finite
+_FASTEST = 1e18  # a limit beyond this is none, and sums of bandwidths must be exact enough to compare
 
 
 def check_link(topology: str, what: str, latency: float, bandwidth: float) -> None:
     _check_seconds(f"topology {topology}: {what} has a latency of {latency} s", latency)
-    _check_speed(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s", bandwidth)
+    _check_speed(f"topology {topology}: {what} has a bandwidth of {bandwidth} B/s", bandwidth, ", or inf for no limit")
 
 
 def check_rank(topology: str, overhead: float, reduction: float) -> None:
@@ -247,7 +248,8 @@ def _check_seconds(claim: str, seconds: float) -> None:
         raise UsageError(f"{claim}; expected {expected}")
 
 
-def _check_speed(claim: str, bytes_a_second: float, otherwise: str = "") -> None:
-    if not bytes_a_second >= _SLOWEST:
-        expected = "more than 0" if not bytes_a_second > 0 else f"at least {_SLOWEST:g}"
+def _check_speed(claim: str, bytes_a_second: float, otherwise: str) -> None:
+    if not (_SLOWEST <= bytes_a_second <= _FASTEST or bytes_a_second == inf):
+        nearest = f"at least {_SLOWEST:g}" if bytes_a_second < _SLOWEST else f"at most {_FASTEST:g}"
+        expected = nearest if bytes_a_second > 0 else "more than 0"
         raise UsageError(f"{claim}; expected {expected}{otherwise}")

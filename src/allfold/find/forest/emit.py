@@ -15,10 +15,10 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from ..price.cost.cuts import whole_numbers
-from ..schedule import Move, Schedule, build, copy, reduce
-from .found import Task
+from ... import _native
+from ...schedule import Move, Schedule, build, copy, reduce
+from ..found import Task
+from ..rounds import per_round
 from .trees import Forest
 
 Index = NDArray[np.int64]
@@ -70,8 +70,10 @@ def by_depth(forest: Forest) -> Stage:
     return _stage(forest, tree, forest.depth[tree] - 1)
 
 
-def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | None:
+def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) -> Stage | None:
     """Rounds in which every link carries a whole number of chunks, `parts` per tree; None if time ran out.
+
+    The slowest link carries at least `length` chunks per round, which is one of `lengths_of`.
 
     The chunks of a tree are due one after the other: with a `pace` of 1, evenly over the whole time; with 0, all at
     once, so that long ways alone decide what goes first.
@@ -88,31 +90,19 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float) -> Stage | No
     lengths[has] = routes.lengths
     np.cumsum(lengths, out=offsets[1:])
     used = np.unique(routes.links)
+    many = forest.times * parts
+    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used].astype(
+        float
+    )
     capacity = np.zeros(len(topology.links), np.int64)
-    capacity[used] = _per_round(topology.bandwidth[used])
+    capacity[used] = per_round(topology.bandwidth[used], crossing, int(forest.depth.max()), length)
     # Of a tree's pieces, each is due when its share of the whole time is over; all rounds together are the time that
     # the busiest link needs.
-    many = forest.times * parts
-    crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used]
     in_all = float((crossing / capacity[used]).max())
     first = np.repeat(np.cumsum(many) - many, many)
     due = ((np.arange(len(tree)) - first + 1) / np.repeat(many, many) * in_all * pace).astype(np.int32)
     rounds = _native.rounds_of(ranks, tree.astype(np.int32), due, parent, offsets, routes.links, capacity, task.left)
     return None if rounds is None else _stage(forest, tree, rounds)
-
-
-_MOST_PER_ROUND = 16
-
-
-def _per_round(bandwidth: NDArray[np.float64]) -> Index:
-    """How many chunks links carry per round: in the ratio of their bandwidths; rounded, if there is none with few."""
-    limited = np.isfinite(bandwidth)
-    chunks = np.full(len(bandwidth), 2**40)
-    if limited.any():
-        exact = whole_numbers(bandwidth[limited])
-        least = int(exact.min())
-        chunks[limited] = exact if least <= _MOST_PER_ROUND else exact * _MOST_PER_ROUND // least
-    return chunks
 
 
 def _stage(forest: Forest, tree: Index, when: NDArray[np.int32]) -> Stage:

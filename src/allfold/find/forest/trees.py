@@ -9,12 +9,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from .found import Task
+from ... import _native
+from ..found import Task
 from .rates import Rates
 
 MOST_TREES = 64  # per root that are tried
 _LARGE = 256  # ranks; beyond, testing whether trees exist takes longer than trying
+_WITH_FEW_PRIMES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""For all_reduce: the chunks of both of its stages are cut until they are equal, into as many as a common multiple."""
 _ROUNDING = 1e-6
 _FEW = 16
 _MOST_FILLED = 200_000
@@ -121,8 +123,9 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
         if (np.abs(wished - whole) < _ROUNDING * many).all():
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
-        if rates.ranks <= _LARGE and (many <= 16 or many % 4 == 0 or task.chunks is not None):
-            least = _least(rates, many)
+        usual = many in _WITH_FEW_PRIMES if task.collective == "all_reduce" else many <= 16 or many % 4 == 0
+        if rates.ranks <= _LARGE and (usual or task.chunks is not None):
+            least = _least(task, rates, many)
             found += [] if least is None else [least]
         if not task.left:
             break
@@ -135,20 +138,23 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
     return [found[0], *exact, *fewer[:1]]
 
 
-def _least(rates: Rates, many: int) -> Number | None:
-    """The least factor for the rates so that, rounded down, they still carry `many` trees per root; None above 4."""
+def _least(task: Task, rates: Rates, many: int) -> Number | None:
+    """The least factor for the rates so that, rounded down, they still carry `many` trees per root.
+
+    None above 4, or if the time is over.
+    """
 
     def capacity(factor: float) -> NDArray[np.int64]:
         return np.floor(rates.rate * many * factor + _ROUNDING).astype(np.int64)
 
     def enough(factor: float) -> bool:
         graph = rates.source, rates.destination, capacity(factor)
-        return bool(_native.can_pack(rates.ranks, *graph, rates.weight * many, float("inf")))
+        return bool(_native.can_pack(rates.ranks, *graph, rates.weight * many, task.left))
 
     low, high = 1.0, 1.0
     while not enough(high):
         low, high = high, high * 1.1
-        if high > 4:
+        if high > 4 or not task.left:
             return None
     while high - low > 1e-3:
         middle = (low + high) / 2

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _native
-from ..errors import UsageError
-from ..price.cost.cuts import tightest_cut, whole_numbers, worst_set
-from ..price.topology.topology import Topology
-from .found import Task
+from ... import _native
+from ...errors import UsageError
+from ...price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
+from ...price.topology.topology import Topology
+from ..found import Task
 
 Index = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -78,10 +78,11 @@ def _direct(task: Task, weight: NDArray[np.int64], collects: bool) -> Rates:
     network = task.network.transposed() if collects else task.network
     capacity = whole_numbers(network.bandwidth)
     everyone = np.arange(task.ranks, dtype=np.int32)
-    inside = worst_set(task.ranks, network.tail, network.head, capacity, weight, everyone[_needs(weight)])
+    inside = worst_set(Demand(task.ranks, network.tail, network.head, capacity, weight, everyone[_needs(weight)]))
     leaves = inside[network.tail] & ~inside[network.head]
     worst = float(weight[inside].sum()) / float(network.bandwidth[leaves].sum())
-    return Rates(task.ranks, network.tail, network.head, network.bandwidth * worst, weight, collects, worst)
+    rate = np.minimum(network.bandwidth * worst, float(weight.sum()))  # nothing crosses a link twice
+    return Rates(task.ranks, network.tail, network.head, rate, weight, collects, worst)
 
 
 def _needs(weight: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -124,7 +125,7 @@ class _Program:
         crossed = np.repeat(kind, routes.lengths)
         counts = np.bincount(routes.links * np.int64(kinds) + crossed, minlength=len(limited) * kinds)
         used = limited & (counts.reshape(-1, kinds).sum(axis=1) > 0)
-        self.unit = float(topology.bandwidth[used].max())
+        self.unit = float(topology.bandwidth[used].max()) if used.any() else 1.0
         rows = np.hstack([counts.reshape(-1, kinds)[used], -topology.bandwidth[used, None] / self.unit])
         self.links = np.unique(rows, axis=0)
         self.crossing = np.bincount(kind, minlength=kinds)

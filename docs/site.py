@@ -1,0 +1,192 @@
+"""Make the site: all lessons, the gallery and the documentation in one folder that opens from disk. `make site` runs this.
+
+    python docs/site.py pages FOLDER     writes what mkdocs builds the site from: Markdown, pictures, mkdocs.yml
+    python docs/site.py check FOLDER     of the site that was built: all links lead somewhere, nothing is loaded from elsewhere
+
+Files keep their places in the repository, so that links between them stay as they are. A file of code that a page links to
+is copied too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from allfold.learn.course import after_of, text_of
+from allfold.learn.figures import compute, show
+from allfold.learn.lesson import Lesson, lessons
+from allfold.learn.text import as_markdown, filled
+
+ROOT = Path(__file__).parents[1]
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "examples/README.md",
+    "web/README.md",
+    "benchmarks/simgrid/README.md",
+)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def lesson_page(lesson: Lesson) -> dict[str, str]:
+    """One page and its pictures, by their paths. The answers of predictions are there, but folded up."""
+    text, pictures = as_markdown(text_of(lesson), f"{lesson.label}_text")
+    after, more = as_markdown(after_of(lesson), f"{lesson.label}_after")
+    parts = [text, "## Predict first", "Commit to a number before you unfold the answer."]
+    for one in lesson.predictions:
+        answer = f"{show(compute(one.answer))}. {filled(one.because)}"
+        parts.append(f"<details><summary>{escape(one.question)}</summary><p>{escape(answer)}</p></details>")
+    parts += [
+        "## Then write it",
+        f"`allfold learn start {lesson.number}` gives you the file, `allfold learn check` judges it.",
+    ]
+    parts.append("\n".join(f"- `{one.function}`: {one.task}" for one in lesson.exercises))
+    parts.append(f"```python\n{lesson.read('start.py').strip()}\n```")
+    parts += [after.replace("## What you have seen", "## Afterwards"), *_neighbours(lesson)]
+    path = f"lessons/{lesson.label}.md"
+    return {path: "\n\n".join(parts) + "\n", **{f"lessons/{name}": svg for name, svg in {**pictures, **more}.items()}}
+
+
+def _neighbours(lesson: Lesson) -> list[str]:
+    following = [one for one in lessons() if one.number == lesson.number + 1]
+    return [f"Next: [{one.title}]({one.label}.md)" for one in following]
+
+
+def overview() -> str:
+    lines = [f"{one.number}. [{one.title}]({one.label}.md) ({one.minutes} minutes): {one.about}" for one in lessons()]
+    how = "Read here, and work in your terminal: `allfold learn` ([how it works](../docs/learn.md)) checks what you write."
+    return "\n".join(["# The course", "", how, "", *lines, ""])
+
+
+def write_pages(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    source = folder / "pages"
+    made = {"lessons/index.md": overview()}
+    for lesson in lessons():
+        made |= lesson_page(lesson)
+    for path in (*PAGES, *(str(one.relative_to(ROOT)) for one in sorted((ROOT / "docs").glob("*.md")))):
+        made[path] = (ROOT / path).read_text(encoding="utf-8")
+    for path, text in made.items():
+        _write(source / path, text)
+    for path, text in made.items():
+        _copy_linked(path, text, source)
+    shutil.copytree(ROOT / "docs/gallery", source / "docs/gallery", dirs_exist_ok=True)
+    _write(folder / "mkdocs.yml", json.dumps(_settings(), indent=1))  # JSON is YAML
+    print(f"{len(made)} files for the site are in {folder}")
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _copy_linked(path: str, text: str, source: Path) -> None:
+    """Files of the repository that a page links to and that are no pages."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in _LINK.findall(prose):
+        file = os.path.normpath(Path(path).parent / target.partition("#")[0])
+        there = source / file
+        if re.match(r"[a-z]+:|#", target) or there.exists() or not (ROOT / file).is_file():
+            continue
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, there)
+
+
+def _settings() -> dict[str, object]:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    sections: list[dict[str, object]] = []
+    for head, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL):
+        pages = [target for target in re.findall(r"^\| \[.*?\]\(([^)#]+\.md)\)", body, re.MULTILINE)]
+        sections.append({head: [os.path.normpath(f"docs/{target}") for target in pages if target != "../README.md"]})
+    course = ["lessons/index.md", *({f"{one.number}. {one.title}": f"lessons/{one.label}.md"} for one in lessons())]
+    return {
+        "site_name": "allfold",
+        "docs_dir": "pages",
+        "use_directory_urls": False,
+        "theme": {
+            "name": "material",
+            "font": False,  # that of the reader: nothing is loaded from elsewhere
+            "palette": [
+                {"media": f"(prefers-color-scheme: {kind})", "scheme": scheme} for kind, scheme in
+                (("light", "default"), ("dark", "slate"))
+            ],
+            "features": ["navigation.tabs", "navigation.top", "content.code.copy"],
+        },
+        "plugins": [],  # searching needs a server
+        "markdown_extensions": ["attr_list", "md_in_html", "tables", "pymdownx.highlight", "pymdownx.superfences", {"toc": {}}],
+        "nav": [{"Home": "README.md"}, {"Learn": course}, *sections, {"Index": "docs/index.md"}],
+        "validation": {"nav": {"omitted_files": "ignore"}, "links": {"anchors": "ignore"}},
+    }  # fmt: skip
+
+
+# The site that was built ---------------------------------------------------------------------------------------------
+
+
+class _Page(HTMLParser):
+    """What a page can be linked to by, what it links to, and what it loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and given.get("rel") != "canonical":
+            self.loads.append(given.get("href", ""))
+        elif "src" in given:
+            self.loads.append(given["src"])
+
+
+def faults_of(site: Path) -> list[str]:
+    """Links that lead nowhere, and what would be loaded from elsewhere."""
+    pages: dict[Path, _Page] = {}
+    for path in sorted(site.rglob("*.html")):
+        pages[path] = _Page()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    found: list[str] = []
+    for path, page in pages.items():
+        name = path.relative_to(site)
+        if name.name == "404.html":  # for servers, with their absolute addresses
+            continue
+        found += [f"{name} loads {one}" for one in page.loads if urlsplit(one).netloc]
+        for one in (*page.links, *(load for load in page.loads if not urlsplit(load).netloc)):
+            parts = urlsplit(one)
+            if parts.scheme or parts.netloc:
+                continue
+            there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            there = there / "index.html" if there.is_dir() else there
+            if not there.exists():
+                found.append(f"{name} links to {one}, which does not exist")
+            elif parts.fragment and there in pages and unquote(parts.fragment) not in pages[there].anchors:
+                found.append(f"{name} links to {one}, which has no such heading")
+    return found
+
+
+def check(site: Path) -> int:
+    faults = faults_of(site)
+    missing = [one.label for one in lessons() if not (site / f"lessons/{one.label}.html").is_file()]
+    faults += [f"there is no page for the lesson {one}" for one in missing]
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    print(f"{len(list(site.rglob('*.html')))} pages, {len(faults)} faults")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("pages", "check"):
+        sys.exit(f"expected: {sys.argv[0]} pages|check FOLDER")
+    folder = Path(sys.argv[2]).resolve()
+    sys.exit(check(folder) if sys.argv[1] == "check" else write_pages(folder))

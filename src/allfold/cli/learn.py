@@ -1,0 +1,371 @@
+"""`allfold learn`: the course."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ..errors import UsageError
+from ..files import write_whole
+from ..learn.course import Course, after_of, find_course, text_of
+from ..learn.judge import Predicted, Verdict, judge
+from ..learn.lesson import Lesson, find_lesson, lessons
+from ..learn.text import Block, Picture, Prose, Table
+from ..view.text import draw
+from ..wording import counted
+from .terminal import add_color, add_json, width, write_json, write_lines, write_markdown, write_table
+
+SUMMARY = """\
+A course on collective communication, in lessons of about ten minutes, for people who know Python. A lesson is a short text,
+predictions to commit to before anything is computed, and functions to write, to repair or to improve. Algorithms are proved
+for all numbers of ranks up to 17, and what is wrong is said with its line. The lessons lie in a folder of plain Python files,
+which any editor opens: ./allfold-learn, or the one that --folder names, or the one that you are in. Without a
+command, the lessons are listed, and how far you are."""
+
+_EPILOG = """\
+LESSON is a number or a name; without it, the first lesson that is started and not passed is meant, or the next one.
+Your file runs in a process of its own, with a limit of 20 s of processor time and 4 GiB of memory. It is stopped with
+everything that it started. That guards against mistakes; it is not a sandbox.
+
+files:
+  allfold-learn/progress.json                    what you predicted and solved
+  allfold-learn/01_four_numbers/lesson.md        the text, with pictures
+  allfold-learn/01_four_numbers/four_numbers.py  your file
+
+example:
+  $ allfold learn
+  lesson  name          minutes  progress     what it is about
+  1       four_numbers       10  not started  Everybody has a number and wants the sum: everyone t …
+  2       ring               12  not started  Cut the data into pieces and let all ranks work all …
+  …
+
+  $ allfold learn start             # then open allfold-learn/01_four_numbers/four_numbers.py
+  $ allfold learn check --watch
+  $ allfold learn hint
+
+exit status: 0 good (check: the lesson is passed), 1 something is missing or wrong, 2 wrong usage."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    _add_common(parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="what")
+    for name, (_, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name != "words":
+            command.add_argument("lesson", nargs="?", metavar="LESSON", help="its number or name")
+        if name == "check":
+            command.add_argument("--watch", action="store_true", help="check again whenever the file is saved")
+            command.add_argument("--no-run", action="store_true", help="do not time it between real processes")
+        if name == "solution":
+            command.add_argument("--write", action="store_true", help="write it beside your file, as solution.py")
+        _add_common(command, again=True)
+
+
+def _add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
+    default = argparse.SUPPRESS if again else None
+    parser.add_argument(
+        "--folder",
+        metavar="F",
+        default=default,
+        help="the course's folder (default: the one you are in, or allfold-learn)",
+    )
+    add_json(parser)
+    add_color(parser)
+    if again:  # what was said before the command counts too
+        for action in parser._actions:
+            if action.dest in ("json", "color"):
+                action.default = argparse.SUPPRESS
+
+
+def run(arguments: argparse.Namespace) -> int:
+    course = find_course(arguments.folder)
+    if arguments.what is None:
+        return _list(course, arguments)
+    command, _ = _COMMANDS[arguments.what]
+    return command(course, arguments)
+
+
+def _chosen(course: Course, arguments: argparse.Namespace) -> Lesson:
+    if arguments.lesson is not None:
+        return find_lesson(arguments.lesson)
+    found = course.current()
+    if found is None:
+        raise UsageError("all lessons are passed; name the one that you mean")
+    return found
+
+
+def _named(path: Path) -> str:
+    """Short, if it lies below the folder that we are in."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
+
+
+def _started(course: Course, arguments: argparse.Namespace) -> Lesson:
+    lesson = _chosen(course, arguments)
+    if not course.file(lesson).is_file():
+        raise UsageError(f"there is no {_named(course.file(lesson))}; allfold learn start {lesson.number} writes it")
+    return lesson
+
+
+# The list ------------------------------------------------------------------------------------------------------------
+
+
+def _list(course: Course, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        write_json({"folder": str(course.folder), "lessons": [_as_json(course, one) for one in lessons()]})
+        return 0
+    rows = [[str(one.number), one.name, str(one.minutes), _state(course, one), one.about] for one in lessons()]
+    write_table(("lesson", "name", "minutes", "progress", "what it is about"), rows, arguments.color, left=2)
+    write_lines(["", _next(course)], arguments.color)
+    return 0
+
+
+def _next(course: Course) -> str:
+    lesson = course.current()
+    if lesson is None:
+        return "All lessons are passed."
+    verb = "check" if lesson.name in course.progress else "start"
+    return f"Next: allfold learn {verb} {lesson.number}"
+
+
+def _as_json(course: Course, lesson: Lesson) -> dict[str, Any]:
+    return {
+        "number": lesson.number,
+        "name": lesson.name,
+        "title": lesson.title,
+        "about": lesson.about,
+        "minutes": lesson.minutes,
+        "started": lesson.name in course.progress,
+        **asdict(course.of(lesson)),
+    }
+
+
+def _state(course: Course, lesson: Lesson) -> str:
+    if lesson.name not in course.progress:
+        return "not started"
+    now = course.of(lesson)
+    if now.passed:
+        return f"passed, {sum(now.predicted.values())} of {len(lesson.predictions)} predicted"
+    return f"{len(now.solved)} of {len(lesson.exercises)} solved"
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _start(course: Course, arguments: argparse.Namespace) -> int:
+    lesson = _chosen(course, arguments)
+    is_new = course.start(lesson)
+    if arguments.json:
+        write_json({"file": str(course.file(lesson)), "new": is_new, **_as_json(course, lesson)})
+        return 0
+    _write_blocks(text_of(lesson), arguments.color)
+    done = "is ready" if is_new else "was there already, and is as you left it"
+    write_lines(
+        [
+            "",
+            f"{_named(course.file(lesson))} {done}.",
+            f"Open it in your editor, then: allfold learn check {lesson.number} --watch",
+        ],
+        arguments.color,
+    )
+    return 0
+
+
+def _write_blocks(found: list[Block], color: bool | None) -> None:
+    for place, block in enumerate(found):
+        if place:
+            write_lines([""], color)
+        if isinstance(block, Prose):
+            write_markdown(block.text, color)
+        elif isinstance(block, Table):
+            write_table(block.rows[0], block.rows[1:], color)
+        elif isinstance(block, Picture):
+            write_lines(draw(block.schedule, width()), color)
+
+
+def _words(course: Course, arguments: argparse.Namespace) -> int:
+    found = [
+        (lesson, word, meaning)
+        for lesson in lessons()
+        if lesson.name in course.progress
+        for word, meaning in lesson.words.items()
+    ]
+    if arguments.json:
+        write_json([{"lesson": one.number, "word": word, "meaning": meaning} for one, word, meaning in found])
+    elif not found:
+        write_lines(["No lesson was started yet, so no word was introduced."], arguments.color)
+    else:
+        rows = [[word, str(one.number), meaning] for one, word, meaning in found]
+        write_table(("word", "lesson", "meaning"), rows, arguments.color)
+    return 0
+
+
+# Checking ------------------------------------------------------------------------------------------------------------
+
+
+def _check(course: Course, arguments: argparse.Namespace) -> int:
+    lesson = _started(course, arguments)
+    if arguments.watch and arguments.json:
+        raise UsageError("--watch is for people, --json for programs: choose one")
+    if arguments.watch:
+        return _watch(course, lesson, arguments)
+    return _check_once(course, lesson, arguments)
+
+
+def _watch(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int:
+    seen = None
+    try:
+        while True:
+            now = _version(course, lesson)
+            if now != seen:
+                seen = now
+                if _check_once(course, lesson, arguments) == 0:
+                    return 0
+                write_lines(["", f"Watching {_named(course.file(lesson))}; Ctrl-C ends."], arguments.color)
+                sys.stdout.flush()
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        write_lines(["", "Stopped watching. What was found is kept."], arguments.color)
+        return 1
+
+
+def _version(course: Course, lesson: Lesson) -> tuple[int, int] | None:
+    try:
+        found = course.file(lesson).stat()
+    except OSError:  # some editors remove a file before they write it again
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int:
+    with Console(stderr=True).status("checking") if sys.stderr.isatty() else nullcontext():
+        verdict = judge(lesson, course.file(lesson), run=not arguments.no_run)
+    first = course.record(lesson, verdict)
+    if arguments.json:
+        write_json({"lesson": lesson.number, "passed": verdict.passed, **asdict(verdict), "file": str(verdict.file)})
+        return 0 if verdict.passed else 1
+    write_lines(_report(lesson, verdict), arguments.color)
+    if not verdict.passed:
+        return 1
+    _write_runs(verdict, arguments.color)
+    if first:
+        write_lines([""], arguments.color)
+        _write_blocks(after_of(lesson), arguments.color)
+    write_lines(["", f"Lesson {lesson.number} is passed. {_next(course)}"], arguments.color)
+    return 0
+
+
+def _report(lesson: Lesson, verdict: Verdict) -> Iterator[Text | str]:
+    yield Text(f"Lesson {lesson.number}: {lesson.title}", style="bold")
+    if verdict.printed:
+        yield Text("  your file printed", style="dim")
+        yield from (f"    {line}" for line in verdict.printed.splitlines())
+    if verdict.error is not None:
+        yield Text.assemble(("  ✗ ", "red"), _where(verdict, verdict.line), verdict.error)
+        return
+    for one in verdict.predictions:
+        yield from _prediction(one)
+    for judged in verdict.exercises:
+        if judged.passed:
+            yield Text.assemble(("  ✓ ", "green"), f"{judged.function}: {judged.message}")
+        else:
+            yield Text.assemble(("  ✗ ", "red"), _where(verdict, judged.line), judged.message)
+    waiting = sum(one.answer is None for one in verdict.predictions)
+    if waiting:
+        yield f"  {counted(waiting, 'prediction')} still to be made: replace None by a number at the top of the file."
+    if any(not one.passed for one in verdict.exercises):
+        yield f"  allfold learn hint {lesson.number} says more."
+
+
+def _where(verdict: Verdict, line: int | None) -> str:
+    return f"{verdict.file.name}: " if line is None else f"{verdict.file.name}:{line}: "
+
+
+def _prediction(one: Predicted) -> Iterator[Text | str]:
+    if one.given is None:
+        yield Text.assemble(("  · ", "dim"), one.question)
+    elif one.answer is None:
+        yield Text.assemble(("  ✗ ", "red"), f"{one.question} You said {one.given}. {one.because}")
+    elif one.right:
+        yield Text.assemble(("  ✓ ", "green"), f"{one.question} {one.answer}, as you said. {one.because}")
+    else:
+        yield Text.assemble(
+            ("  ≠ ", "yellow"), f"{one.question} You said {one.given}; it is {one.answer}. {one.because}"
+        )
+
+
+def _write_runs(verdict: Verdict, color: bool | None) -> None:
+    for one in verdict.exercises:
+        if one.run is not None:
+            sentence, rows = one.run
+            write_lines(["", f"{sentence}:" if rows else sentence], color)
+            if rows:
+                write_table(rows[0], rows[1:], color)
+
+
+# Help ----------------------------------------------------------------------------------------------------------------
+
+
+def _hint(course: Course, arguments: argparse.Namespace) -> int:
+    lesson = _started(course, arguments)
+    if lesson.name not in course.progress or not (course.of(lesson).wrong or course.of(lesson).solved):
+        write_lines([f"First allfold learn check {lesson.number}: the hint depends on what is wrong."], arguments.color)
+        return 1
+    if not course.of(lesson).wrong:
+        write_lines([f"Everything in lesson {lesson.number} is solved."], arguments.color)
+        return 0
+    found = course.next_hint(lesson)
+    if arguments.json:
+        write_json(None if found is None else {"function": found[0].function, "hint": found[1], "more": found[2]})
+    elif found is None:
+        write_lines([f"There are no more hints; allfold learn solution {lesson.number} shows one."], arguments.color)
+    else:
+        exercise, hint, more = found
+        left = f"({counted(more, 'more hint')})" if more else "(the last hint)"
+        write_lines([f"{exercise.function}: {hint} {left}"], arguments.color)
+    return 0 if found else 1
+
+
+def _solution(course: Course, arguments: argparse.Namespace) -> int:
+    lesson = _chosen(course, arguments)
+    text = lesson.read("solution.py")
+    if arguments.write:
+        path = course.place(lesson) / "solution.py"
+        write_whole(path, text, folders=True)
+        write_lines([f"{_named(path)} is written."], arguments.color)
+    elif arguments.json:
+        write_json({"lesson": lesson.number, "solution": text})
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _reset(course: Course, arguments: argparse.Namespace) -> int:
+    lesson = _chosen(course, arguments)
+    kept = course.reset(lesson)
+    if arguments.json:
+        write_json({"file": str(course.file(lesson)), "kept": None if kept is None else str(kept)})
+        return 0
+    saved = "" if kept is None else f" Yours is {kept.name}."
+    write_lines([f"{_named(course.file(lesson))} is as it began.{saved}"], arguments.color)
+    return 0
+
+
+_COMMANDS = {
+    "start": (_start, "write the lesson's files into the folder and print its text; files that are there are kept"),
+    "check": (_check, "judge your predictions and prove your code; --watch does so whenever you save the file"),
+    "hint": (_hint, "one more hint, chosen by what was wrong at the last check"),
+    "solution": (_solution, "one solution; --write puts it beside your file"),
+    "reset": (_reset, "the file as it began; your own is kept under another name"),
+    "words": (_words, "the words introduced so far, with their meaning"),
+}

@@ -1,0 +1,150 @@
+"""Flows from some ranks to all others that keep the busiest link as little busy as possible, by a linear program.
+
+They are where the paths of an all_to_all come from, or of a scatter, and they say what none can beat. The program's
+solution comes with a price for every link, from which the bound follows, whatever the solver did: if every link charges
+its price per byte, everything that a rank has for another pays at least the cheapest way there, and in one second links
+can earn no more than their prices times their bandwidths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UsageError
+from ..exact import beside, require_scipy
+from ..found import Task
+from ..neighbours import Neighbours, neighbours_of, pairs_of
+
+_MOST_FLOWS = 40_000  # variables of the linear program
+_MOST_EXACT = 200  # ranks, all pairs of which are no more
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """By the rank where they start and by pair; and how many rounds they take, each one chunk on the slowest link."""
+
+    among: Neighbours
+    starts: NDArray[np.int64]
+    by_pair: Floats
+    rounds: float
+    least: float
+    """Rounds that nothing can beat over these pairs."""
+
+
+COLLECTIVES = ("all_to_all", "scatter", "gather")
+
+
+def flows_of(task: Task) -> Flows | None:
+    """The flows over `pairs_of`, or over neighbours where these are too many; None if those are, too, or time is over.
+
+    A gather is a scatter on the reversed network.
+    """
+    starts = np.arange(task.ranks) if task.root is None else np.array([task.root])
+    among = neighbours_of(task.topology, task.ranks)
+    if task.root is not None and len(among.source) > _MOST_FLOWS:
+        among = _near_the_root(among, task.topology.host, task.root)
+    elif len(starts) * len(among.source) <= _MOST_FLOWS:
+        every = pairs_of(task.topology, task.ranks)
+        among = every if len(starts) * len(every.source) <= _MOST_FLOWS else among
+    if len(starts) * len(among.source) > _MOST_FLOWS or not len(among.names) or not _has_scipy():
+        return None
+    task.say(f"{task.collective}: the flow that keeps the busiest link least busy")
+    return least_busy_flows(among.reversed() if task.collective == "gather" else among, starts, task.left / 2)
+
+
+def _near_the_root(among: Neighbours, host: NDArray[np.int32], root: int) -> Neighbours:
+    """Under switches everybody is a neighbour: only pairs inside hosts, and those of ranks of the root's host."""
+    source, destination = host[among.source], host[among.destination]
+    return among.taken((source == destination) | (source == host[root]) | (destination == host[root]))
+
+
+def least_by_flows(task: Task, flows: Flows) -> float:
+    """Seconds that nothing can beat; 0 if these flows do not say."""
+    if task.ranks > _MOST_EXACT or len(flows.among.source) < len(pairs_of(task.topology, task.ranks).source):
+        return 0.0
+    return flows.least * task.size / task.ranks / float(flows.among.bandwidth.min())
+
+
+def _has_scipy() -> bool:
+    try:
+        require_scipy()
+    except UsageError:
+        return False  # the shortest paths need none
+    return True
+
+
+def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: float) -> Flows | None:
+    """How some ranks can send one chunk to every other in the fewest rounds. None if the solver ran out of time."""
+    optimize = require_scipy()
+    from scipy.sparse import csr_array
+
+    ranks, pairs, begin = among.ranks, len(among.source), len(starts)
+    speed = among.bandwidth / among.bandwidth.min()
+    flow = np.arange(begin * pairs)
+    start, pair = np.divmod(flow, pairs)
+    # At every rank but the one where a flow starts, one chunk stays.
+    balance = csr_array(
+        (
+            np.concatenate([np.ones(len(flow)), -np.ones(len(flow))]),
+            (
+                np.concatenate([start * ranks + among.destination[pair], start * ranks + among.source[pair]]),
+                np.concatenate([flow, flow]),
+            ),
+        ),
+        shape=(begin * ranks, len(flow) + 1),
+    )
+    away = np.flatnonzero(starts[:, None] != np.arange(ranks))
+    # What crosses a link takes no longer than all rounds together, the last variable.
+    lengths = np.diff(among.offsets)[pair]
+    at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    link = among.links[np.repeat(among.offsets[pair], lengths) + at]
+    many = len(speed)
+    load = csr_array(
+        (
+            np.concatenate([np.ones(len(link)), -speed]),
+            (
+                np.concatenate([link, np.arange(many)]),
+                np.concatenate([np.repeat(flow, lengths), np.full(many, len(flow))]),
+            ),
+        ),
+        shape=(many, len(flow) + 1),
+    )
+    price = np.full(len(flow) + 1, 1e-7)  # of equally good flows, one without detours
+    price[-1] = 1.0
+    found = beside(
+        lambda: optimize.linprog(
+            price,
+            A_ub=load,
+            b_ub=np.zeros(many),
+            A_eq=balance[away],
+            b_eq=np.ones(len(away)),
+            method="highs",
+            options={"time_limit": max(0.01, seconds)},
+        )
+    )
+    if found.x is None:
+        return None
+    prices = None if found.status else np.maximum(-found.ineqlin.marginals, 0.0)
+    least = (
+        0.0
+        if prices is None or not prices.any()
+        else _cheapest_ways(among, prices)[starts].sum() / float(prices @ speed)
+    )
+    return Flows(among, starts, found.x[:-1].reshape(begin, pairs), float(found.x[-1]), float(least))
+
+
+def _cheapest_ways(among: Neighbours, prices: Floats) -> Floats:
+    """What it costs to bring something from every rank to every other, the cheapest way over the pairs."""
+    pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
+    hop = np.bincount(pair, prices[among.links], len(among.source))
+    way = np.full((among.ranks, among.ranks), np.inf)
+    np.minimum.at(way, (among.source, among.destination), hop)
+    np.fill_diagonal(way, 0.0)
+    for over in range(among.ranks):
+        way = np.minimum(way, way[:, over, None] + way[over])
+    return way

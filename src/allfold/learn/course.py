@@ -1,0 +1,203 @@
+"""The learner's folder: one folder per lesson that was started, and the progress, all in plain files.
+
+progress.json            what was predicted, solved, hinted at
+01_four_numbers/
+    four_numbers.py      the learner's file: predictions and exercises
+    lesson.md            the text, with pictures; after.md when the lesson is solved
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..files import write_whole
+from .judge import Verdict
+from .lesson import Exercise, Lesson, lessons
+from .text import Block, as_markdown, blocks
+
+PROGRESS = "progress.json"
+DEFAULT = "allfold-learn"
+_FORMAT = "allfold-learn"
+
+
+@dataclass
+class Progress:
+    """One lesson's."""
+
+    predicted: dict[str, bool] = field(default_factory=dict)
+    """By prediction: whether the first number that the learner committed to was right."""
+    solved: list[str] = field(default_factory=list)
+    """The exercises that passed at the last check."""
+    wrong: dict[str, str] = field(default_factory=dict)
+    """By exercise: what was wrong at the last check. Hints are chosen by it."""
+    hints: dict[str, list[int]] = field(default_factory=dict)
+    """By exercise: the hints that were shown."""
+    passed: bool = False
+
+
+@dataclass(frozen=True)
+class Course:
+    folder: Path
+    progress: dict[str, Progress]
+    """By the lessons' names: those that were started."""
+
+    def place(self, lesson: Lesson) -> Path:
+        return self.folder / lesson.label
+
+    def file(self, lesson: Lesson) -> Path:
+        return self.place(lesson) / f"{lesson.name}.py"
+
+    def of(self, lesson: Lesson) -> Progress:
+        return self.progress.get(lesson.name, Progress())
+
+    def current(self) -> Lesson | None:
+        """The first lesson that was started and is not passed; else the first that was not started."""
+        for one in lessons():
+            if one.name in self.progress and not self.of(one).passed:
+                return one
+        return next((one for one in lessons() if not self.of(one).passed), None)
+
+    def start(self, lesson: Lesson) -> bool:
+        """Write the lesson's files, except one that the learner already has; whether that one is new."""
+        markdown, pictures = as_markdown(text_of(lesson), "picture")
+        for name, content in {"lesson.md": markdown, **pictures}.items():
+            write_whole(self.place(lesson) / name, content, folders=True)
+        is_new = not self.file(lesson).exists()
+        if is_new:
+            write_whole(self.file(lesson), lesson.first_file())
+        self.progress.setdefault(lesson.name, Progress())
+        self.save()
+        return is_new
+
+    def reset(self, lesson: Lesson) -> Path | None:
+        """The file as it began, and no progress; where the learner's own file was put, if there was one."""
+        kept = None
+        if self.file(lesson).exists():
+            kept = next(path for path in self._spare(lesson) if not path.exists())
+            try:
+                self.file(lesson).rename(kept)
+            except OSError as error:
+                raise UsageError(f"{self.file(lesson)} cannot be renamed: {error.strerror}") from None
+        self.progress.pop(lesson.name, None)
+        self.start(lesson)
+        return kept
+
+    def _spare(self, lesson: Lesson) -> Iterator[Path]:
+        number = 1
+        while True:
+            yield self.place(lesson) / f"{lesson.name}.before_reset_{number}.py"
+            number += 1
+
+    def record(self, lesson: Lesson, verdict: Verdict) -> bool:
+        """Keep what was found; whether the lesson is passed for the first time."""
+        now = self.progress.setdefault(lesson.name, Progress())
+        for one in verdict.predictions:
+            if one.answer is not None:
+                now.predicted.setdefault(one.name, one.right)
+        if verdict.error is None:
+            now.solved = [one.function for one in verdict.exercises if one.passed]
+            now.wrong = {one.function: one.message for one in verdict.exercises if not one.passed}
+        first = verdict.passed and not now.passed
+        now.passed |= verdict.passed
+        if verdict.passed:
+            markdown, pictures = as_markdown(after_of(lesson), "after")
+            for name, content in {"after.md": markdown, **pictures}.items():
+                write_whole(self.place(lesson) / name, content)
+        self.save()
+        return first
+
+    def next_hint(self, lesson: Lesson) -> tuple[Exercise, str, int] | None:
+        """The next hint for the first exercise that is not solved, and how many more there are; None if there is none.
+
+        There must be an exercise that is not solved.
+        """
+        now = self.progress.setdefault(lesson.name, Progress())
+        exercise = next(one for one in lesson.exercises if one.function not in now.solved)
+        shown = now.hints.setdefault(exercise.function, [])
+        left = [number for number in hints_for(exercise, now.wrong.get(exercise.function, "")) if number not in shown]
+        if not left:
+            return None
+        shown.append(left[0])
+        self.save()
+        return exercise, exercise.hints[left[0]].say, len(left) - 1
+
+    def save(self) -> None:
+        document = {
+            "format": _FORMAT,
+            "version": 1,
+            "lessons": {name: asdict(one) for name, one in self.progress.items()},
+        }
+        write_whole(self.folder / PROGRESS, json.dumps(document, indent=1, ensure_ascii=False) + "\n", folders=True)
+
+
+def hints_for(exercise: Exercise, wrong: str) -> list[int]:
+    """The hints that fit what is wrong, the most fitting first."""
+    numbers = range(len(exercise.hints))
+    fitting = [n for n in numbers if (when := exercise.hints[n].when) is not None and re.search(when, wrong)]
+    return fitting + [n for n in numbers if exercise.hints[n].when is None]
+
+
+def text_of(lesson: Lesson) -> list[Block]:
+    return blocks(lesson.read("text.md"))
+
+
+def after_of(lesson: Lesson) -> list[Block]:
+    return blocks(lesson.read("after.md"))
+
+
+def find_course(folder: str | None) -> Course:
+    """The learner's folder: the one named, or the one that this folder lies in, or `allfold-learn` here."""
+    if folder is not None:
+        return open_course(Path(folder))
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        if (place / PROGRESS).is_file() and _is_ours(place / PROGRESS):
+            return open_course(place)
+    return open_course(here / DEFAULT)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return _FORMAT in path.read_text(encoding="utf-8", errors="replace")[:1000]
+    except OSError:
+        return False
+
+
+def open_course(folder: Path) -> Course:
+    path = folder / PROGRESS
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["format"] != _FORMAT or document["version"] != 1:
+            raise ValueError(f"its format is {document['format']!r}, version {document['version']!r}")
+        return Course(folder, {name: _progress(given) for name, given in document["lessons"].items()})
+    except (FileNotFoundError, NotADirectoryError):
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is not a folder") from None
+        return Course(folder, {})
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path} is not the progress of a course ({fault}); delete it to begin anew") from None
+
+
+def _progress(given: dict[str, Any]) -> Progress:
+    found = Progress(**given)
+    fits = {
+        "predicted": isinstance(found.predicted, dict)
+        and all(isinstance(one, bool) for one in found.predicted.values()),
+        "solved": isinstance(found.solved, list) and all(isinstance(one, str) for one in found.solved),
+        "wrong": isinstance(found.wrong, dict) and all(isinstance(one, str) for one in found.wrong.values()),
+        "hints": isinstance(found.hints, dict) and all(isinstance(one, list) for one in found.hints.values()),
+        "passed": isinstance(found.passed, bool),
+    }
+    for name, good in fits.items():
+        if not good:
+            raise ValueError(f"{name} is {getattr(found, name)!r:.40}")
+    return found

@@ -1,0 +1,104 @@
+"""A lesson's text, with its figures computed: blocks of prose, pictures and tables, which a terminal, a Markdown file or a
+site each show in their own way.
+
+In a text, `{{ expression }}` becomes the value of the expression. A block of code in the language `figure` is an
+expression for a schedule, and becomes its picture; in the language `table`, one for rows of cells, the first of which is
+the head; in the language `computed`, one for lines of text. `figures.py` has the words of expressions.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from textwrap import fill
+
+from ..schedule import Schedule
+from .figures import Rows, compute, show
+
+WIDTH = 120
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Markdown."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Table:
+    rows: Rows
+
+
+Block = Prose | Picture | Table
+
+
+def blocks(text: str) -> list[Block]:
+    """The text in its parts, all figures computed."""
+    found: list[Block] = []
+    end = 0
+    for fence in _FENCE.finditer(text):
+        language, body = fence.groups()
+        if language not in ("figure", "table", "computed"):
+            continue
+        _add_prose(found, text[end : fence.start()])
+        value = compute(body)
+        if language == "figure":
+            found.append(Picture(value))
+        elif language == "table":
+            found.append(Table(value))
+        else:
+            found.append(Prose(f"```text\n{value}\n```"))
+        end = fence.end()
+    _add_prose(found, text[end:])
+    return found
+
+
+def _add_prose(found: list[Block], text: str) -> None:
+    if text.strip():
+        found.append(Prose("\n\n".join(map(_reflowed, text.strip().split("\n\n")))))
+
+
+def _reflowed(paragraph: str) -> str:
+    """The paragraph with its figures computed; its lines are then of other lengths, and broken anew."""
+    computed = filled(paragraph)
+    if computed == paragraph or paragraph.startswith(("|", "    ")) or "```" in paragraph:
+        return computed
+    items = re.split(r"\n(?=- |\d+\. )", computed)
+    indents = [" " * len(match[0]) if (match := re.match(r"- |\d+\. ", item)) else "" for item in items]
+    lines = (
+        fill(" ".join(item.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for item, indent in zip(items, indents, strict=True)
+    )
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """The text with every `{{ expression }}` computed."""
+    return _INLINE.sub(lambda match: show(compute(match[1])), text)
+
+
+def as_markdown(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
+    """One Markdown file and its pictures, by their file names: `picture` is how these begin."""
+    parts: list[str] = []
+    pictures: dict[str, str] = {}
+    for block in found:
+        if isinstance(block, Prose):
+            parts.append(block.text)
+        elif isinstance(block, Table):
+            head, *rows = block.rows
+            lines = [head, ["---"] * len(head), *rows]
+            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        else:
+            name = f"{picture}_{len(pictures) + 1}.svg"
+            pictures[name] = block.schedule.to_svg()
+            what = f"{block.schedule.collective} by {block.schedule.algorithm}, {block.schedule.ranks} ranks"
+            parts.append(f"![{what}, step by step]({name})")
+    return "\n\n".join(parts) + "\n", pictures

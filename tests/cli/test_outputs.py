@@ -1,0 +1,71 @@
+"""What the pages say that a command prints is what it prints: every line, in order, with gaps only where they say so."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_docs import PAGES, ROOT
+
+from allfold import registry
+from allfold.cli import main
+
+CORRECTED = "range(ranks - 1):  # once"
+# The others print times, run until they are stopped, or start what a test cannot check.
+COMMANDS = ("list", "show", "verify", "compare", "export", "plan", "find", "simulate")
+
+
+def commands_of(block: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a block, with the lines that they print."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        words, *quoted = part.splitlines()
+        yield words.partition("  #")[0], quoted
+
+
+def assert_printed(quoted: list[str], printed: str, what: str) -> None:
+    """The lines as they are quoted, without gaps except after `…`. A line that ends with `…` may be longer."""
+    real, at, may_skip = [line.rstrip() for line in printed.splitlines()], 0, False
+    for line in (line.rstrip() for line in quoted):
+        if line.strip() == "…":
+            may_skip = True
+            continue
+        wanted = line.removesuffix("…").rstrip() if line.endswith("…") else line
+        places = range(at, len(real)) if may_skip else range(at, min(at + 1, len(real)))
+        found = next((n for n in places if real[n] == wanted or (wanted != line and real[n].startswith(wanted))), None)
+        assert found is not None, f"{what}: {line!r} is not what comes next: {real[at : at + 3]}"
+        at, may_skip = found + 1, False
+    assert may_skip or at == len(real), f"{what}: after that it prints {real[at : at + 3]}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_output_in_the_pages_is_real(
+    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    known = {collective: dict(found) for collective, found in registry._registry.items()}
+    monkeypatch.setattr(registry, "_registry", known)  # what files on the pages register stays here
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
+        if language == "json" and "allfold-topology" in block:  # by its name
+            Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
+        name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
+        if name:
+            Path(f"{name[1]}.py").write_text(block, encoding="utf-8")
+        for words, quoted in commands_of(block) if language == "console" else ():
+            command = shlex.split(words)
+            if command[0] != "allfold" or command[1] not in COMMANDS or not quoted:
+                continue
+            status = main(command[1:])
+            out, err = capsys.readouterr()
+            assert_printed(quoted, out + re.sub("^note: .*\n", "", err, flags=re.MULTILINE), f"{page}: {words}")
+            if status == 1 and command[1:3] == ["verify", "my_ring.py:my_ring"]:
+                # Then the page corrects the file, here under a path that was not loaded yet.
+                right = Path("my_ring.py").read_text(encoding="utf-8").replace("range(ranks):  # once", CORRECTED)
+                (tmp_path / "right").mkdir()
+                monkeypatch.chdir(tmp_path / "right")
+                Path("my_ring.py").write_text(right, encoding="utf-8")

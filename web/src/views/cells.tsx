@@ -1,0 +1,169 @@
+/** What a cell of the grid shows: a number that adds up, a mark per contribution, or the piece that it holds. */
+
+import type { ComponentChildren, JSX } from "preact";
+import { amountIn, MOST_RANKS, sumIn } from "../amounts";
+import { clamp } from "../numbers";
+import { colourOf } from "../palette";
+import { lights } from "../picture";
+import { NOTHING, type Replay, type State } from "../replay";
+import { askFor, showNumbers } from "../state";
+import type { Grid } from "./grid";
+
+export function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<number> }): JSX.Element {
+  const { replay, state, grid, changed } = props;
+  const cells: ComponentChildren[] = [];
+  for (let cell = 0; cell < state.datum.length; cell++) {
+    const { rank, chunk } = replay.place(cell);
+    const [x, y] = [grid.x(chunk), grid.y(rank)];
+    const right = replay.asPromised(state, cell);
+    const kind = `cell${right ? " right" : ""}${changed.has(cell) ? " changed" : ""}`;
+    cells.push(
+      <g
+        key={cell}
+        class="hot"
+        {...lights({ ranks: [rank], chunk }, () => askFor(rank, chunk))}
+        data-cell={`${rank} ${chunk}`}
+        data-right={replay.ends[cell] === NOTHING ? undefined : String(right)}
+      >
+        <rect class={kind} x={x} y={y} width={grid.cellX} height={grid.cellY} rx={Math.min(6, grid.cellX / 6)} />
+        {!replay.reduces
+          ? piece(replay, state, grid, cell, x, y)
+          : asNumbers(replay, grid)
+            ? number(replay, state, grid, cell, x, y)
+            : contributions(replay, state, grid, cell, x, y)}
+      </g>,
+    );
+  }
+  return <g>{cells}</g>;
+}
+
+/** Numbers that add up, while cells have room for them; the marks of contributions if the reader prefers those. */
+const asNumbers = (replay: Replay, grid: Grid): boolean =>
+  showNumbers.value && canBeNumbers(replay) && grid.cellX >= 22;
+
+export const canBeNumbers = (replay: Replay): boolean =>
+  replay.reduces && replay.schedule.collective !== "barrier" && replay.ranks <= MOST_RANKS;
+
+/** The sum of what is there so far, and below it a strip of the ranks whose part is in it. */
+function number(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
+  const amount = amountIn(replay, state, cell);
+  if (amount === null) return null;
+  const wide = (grid.cellX - 8) / replay.ranks;
+  return (
+    <>
+      <title>{`${sumIn(replay, state, cell)} = ${amount}`}</title>
+      <text
+        class="amount"
+        x={x + grid.cellX / 2}
+        y={y + grid.cellY / 2 - 3}
+        font-size={clamp(grid.cellX / 2.6, 10, 17)}
+      >
+        {amount}
+      </text>
+      {replay.contributors(state, cell).map((rank) => (
+        <rect
+          key={rank}
+          class="part"
+          x={x + 4 + rank * wide}
+          y={y + grid.cellY - 6}
+          width={Math.max(1, wide - 0.6)}
+          height={3.5}
+          fill={colourOf(rank, replay.ranks)}
+        />
+      ))}
+      {replay.doubled(state, cell).size > 0 && (
+        <text class="times" x={x + grid.cellX - 6} y={y + 8} font-size={9}>
+          2×
+        </text>
+      )}
+    </>
+  );
+}
+
+/** One mark per rank, in its own place: filled when that rank's contribution is there. */
+function contributions(
+  replay: Replay,
+  state: State,
+  grid: Grid,
+  cell: number,
+  x: number,
+  y: number,
+): ComponentChildren {
+  const { marks } = grid;
+  const doubled = replay.doubled(state, cell);
+  const empty = state.datum[cell] === NOTHING;
+  const all: ComponentChildren[] = [];
+  for (let rank = 0; rank < replay.ranks; rank++) {
+    const here = !empty && replay.has(state, cell, rank);
+    const left = x + marks.left + (rank % marks.across) * marks.pitch;
+    const top = y + marks.top + Math.floor(rank / marks.across) * marks.pitch;
+    all.push(
+      <rect
+        key={rank}
+        class={here ? "mark" : "mark empty"}
+        x={left}
+        y={top}
+        width={marks.size}
+        height={marks.size}
+        rx={marks.size / 4}
+        fill={here ? colourOf(rank, replay.ranks) : undefined}
+      />,
+    );
+    const times = doubled.get(rank);
+    if (times) {
+      all.push(
+        <text
+          key={`t${rank}`}
+          class="times"
+          x={left + marks.size / 2}
+          y={top + marks.size / 2}
+          font-size={Math.max(7, marks.size * 0.75)}
+        >
+          {times}
+        </text>,
+      );
+    }
+  }
+  const datum = state.datum[cell];
+  if (!empty && datum !== cell % replay.width && grid.cellX > 40) {
+    all.push(
+      <text key="d" class="tiny" x={x + grid.cellX - 4} y={y + grid.cellY - 4} text-anchor="end">
+        {`of ${datum}`}
+      </text>,
+    );
+  }
+  return all;
+}
+
+/** If nothing is combined: one block in the colour of the rank where the data started, with its name. */
+function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
+  const datum = state.datum[cell];
+  if (datum === NOTHING) return null;
+  const inset = Math.min(5, grid.cellX / 7);
+  const from = replay.contributors(state, cell)[0];
+  return (
+    <>
+      <rect
+        class="mark"
+        x={x + inset}
+        y={y + inset}
+        width={grid.cellX - 2 * inset}
+        height={grid.cellY - 2 * inset}
+        rx={Math.min(4, inset)}
+        fill={colourOf(from, replay.ranks)}
+      />
+      {grid.cellX >= 18 && (
+        <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
+          {shortName(replay, datum)}
+        </text>
+      )}
+    </>
+  );
+}
+
+export function shortName(replay: Replay, datum: number): string {
+  const { chunks, collective } = replay.schedule;
+  if (collective !== "all_to_all") return String(datum);
+  const part = Math.max(1, Math.floor(chunks / replay.ranks));
+  return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
+}

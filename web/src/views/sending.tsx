@@ -1,0 +1,94 @@
+/** Who sends to whom: the ranks in the shape of the algorithm, and the moves of the step between them. */
+
+import type { JSX } from "preact";
+import type { Entry } from "../document";
+import { tenth } from "../numbers";
+import { colourOf } from "../palette";
+import { lights, Picture, type Drawn } from "../picture";
+import { fraction } from "../player";
+import { remembered } from "../remembered";
+import type { Replay } from "../replay";
+import { replayOf } from "../source";
+import { plural } from "../words";
+import { MOST_DRAWN, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
+
+const MOST_PAIRS = 300; // more lines than this only blacken the picture
+const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
+
+export function Sending(props: { entry: Entry; step: number }): JSX.Element | null {
+  const replay = replayOf(props.entry);
+  if (replay.ranks < 2 || replay.ranks > MOST_DRAWN) return null;
+  return (
+    <Picture
+      name="shape"
+      caption="Who sends to whom"
+      label={`Who sends to whom, between ${plural(replay.ranks, "rank")}`}
+      draw={(width) => draw(replay, props.step, width)}
+    />
+  );
+}
+
+function draw(replay: Replay, step: number, width: number): Drawn {
+  const { spots, radius, height } = shapeOf(replay, width);
+  const pairs = pairsOfReplay(replay);
+  const under = fraction.value;
+  const arrows = new Map<string, { source: number; destination: number; reduces: boolean; chunk: number }>();
+  for (const move of replay.moves(under > 0 ? step : step - 1))
+    if (move.source !== move.destination) arrows.set(`${move.source} ${move.destination}`, move);
+  const content = (
+    <>
+      {pairs.length <= MOST_PAIRS &&
+        pairs.map(([one, other]) => (
+          <path key={`${one} ${other}`} class="acquainted" d={`M${point(spots[one])}L${point(spots[other])}`} />
+        ))}
+      {[...arrows].map(([key, move]) => {
+        const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
+        const kind = move.reduces ? "reduce" : "copy";
+        return (
+          <g key={key} {...lights({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+            <path class={`arc ${kind}`} d={path} />
+            {under > 0 ? (
+              <circle class={`traveller ${kind}`} cx={at.x} cy={at.y} r={4} />
+            ) : (
+              <path class={`head ${kind}`} d={head} />
+            )}
+          </g>
+        );
+      })}
+      {spots.map((spot, rank) => (
+        <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
+          <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
+          {radius >= 7 && (
+            <text class="inside" x={tenth(spot.x)} y={tenth(spot.y)} font-size={Math.max(8, radius * 0.9)}>
+              {rank}
+            </text>
+          )}
+        </g>
+      ))}
+    </>
+  );
+  return { width, height, content };
+}
+
+const point = ({ x, y }: Spot): string => `${tenth(x)} ${tenth(y)}`;
+
+/** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen. */
+function arrow(from: Spot, to: Spot, radius: number, part: number): { path: string; head: string; at: Spot } {
+  const [dx, dy] = [to.x - from.x, to.y - from.y];
+  const far = Math.hypot(dx, dy) || 1;
+  const [ux, uy] = [dx / far, dy / far];
+  const bow = Math.min(14, far * 0.08);
+  const start = { x: from.x + ux * radius, y: from.y + uy * radius };
+  const end = { x: to.x - ux * (radius + 2), y: to.y - uy * (radius + 2) };
+  const middle = { x: (start.x + end.x) / 2 - uy * bow, y: (start.y + end.y) / 2 + ux * bow };
+  const between = (a: number, b: number, c: number): number =>
+    (1 - part) ** 2 * a + 2 * part * (1 - part) * b + part * part * c;
+  const [hx, hy] = [end.x - middle.x, end.y - middle.y];
+  const long = Math.hypot(hx, hy) || 1;
+  const [vx, vy] = [(hx / long) * 7, (hy / long) * 7];
+  return {
+    path: `M${point(start)}Q${point(middle)} ${point(end)}`,
+    head: `M${point(end)}L${point({ x: end.x - vx - vy * 0.55, y: end.y - vy + vx * 0.55 })}L${point({ x: end.x - vx + vy * 0.55, y: end.y - vy - vx * 0.55 })}z`,
+    at: { x: between(start.x, middle.x, end.x), y: between(start.y, middle.y, end.y) },
+  };
+}

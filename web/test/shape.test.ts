@@ -1,0 +1,36 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, test } from "vitest";
+import { Replay, type Replayable } from "../src/replay";
+import { neighboursOf, pairsOf, shapeOf } from "../src/views/shape";
+
+const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const title = ({ schedule }: Replayable): string => `${schedule.collective} ${schedule.algorithm} ${schedule.ranks}`;
+const named = (name: string): Replay => new Replay(golden.find((one) => title(one) === name)!);
+
+test("a ring is a ring, a tree and a chain are trees, the rest stands in a circle", () => {
+  expect(shapeOf(named("all_reduce ring 8"), 300).kind).toBe("ring");
+  expect(shapeOf(named("broadcast tree 8"), 300).kind).toBe("tree");
+  expect(shapeOf(named("reduce chain 8"), 300).kind).toBe("tree");
+  expect(shapeOf(named("gather driver 5"), 300).kind).toBe("tree");
+  expect(shapeOf(named("all_reduce naive 8"), 300).kind).toBe("circle");
+});
+
+test("in a ring, who follows whom stands next to it", () => {
+  const { spots } = shapeOf(named("all_gather ring 8"), 300);
+  const far = (a: number, b: number): number => Math.hypot(spots[a].x - spots[b].x, spots[a].y - spots[b].y);
+  for (let rank = 0; rank < 8; rank++) expect(far(rank, (rank + 1) % 8)).toBeCloseTo(far(0, 1), 6);
+});
+
+describe("every rank has a place of its own inside the picture", () => {
+  test.each(golden.map((one) => [title(one), one] as const))("%s", (_, one) => {
+    const replay = new Replay(one);
+    const { spots, height, radius } = shapeOf(replay, 280);
+    expect(spots.length).toBe(replay.ranks);
+    expect(new Set(spots.map(({ x, y }) => `${x.toFixed(2)} ${y.toFixed(2)}`)).size).toBe(replay.ranks);
+    for (const { x, y } of spots) {
+      expect(Math.min(x, 280 - x, y, height - y)).toBeGreaterThanOrEqual(radius - 1e-9);
+    }
+    const talking = neighboursOf(replay).reduce((sum, near) => sum + near.size, 0) / 2;
+    expect(pairsOf(neighboursOf(replay)).length).toBe(talking);
+  });
+});
