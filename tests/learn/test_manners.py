@@ -66,7 +66,7 @@ def test_a_file_that_does_not_end(text: str, says: str, line: int | None, tmp_pa
         (HEAD + "    ranks = 4\n    yield [reduce(0, 3, 0)]\n", "rank 3", None),
         (HEAD + "    while True:\n        yield []\n", "does its loop end?", None),
         (HEAD + "    return 1 / 0\n    yield\n", "ZeroDivisionError", 5),
-        (HEAD + "    yield 7\n", "step 0 is 7", None),
+        (HEAD + "    yield 7\n", "step 1 is 7", None),
         (HEAD + "    yield [reduce(0, 0, 1), 'garbage']\n", "garbage", None),
         (HEAD + "    yield reduce(0, 0, 1)\n", "yield a list of moves", None),
         ("def ring(ranks):\n    return None\n", "returns None and no steps: an algorithm needs a yield", 1),

@@ -99,7 +99,7 @@ def priced(schedule: Schedule, size: int = 4096) -> dict[str, object]:
 def test_an_entry_holds_the_schedule_and_its_price(collective: str, name: str) -> None:
     schedule = af.schedule(collective, name, 5)
     bare, full = entry(schedule), priced(schedule)
-    cut = set() if collective in ("barrier", "all_to_all") else {"cut"}  # those have none
+    cut = set() if collective == "barrier" else {"cut"}  # it has none
     assert set(bare) == ALWAYS and set(full) == ALWAYS | PRICED | cut
     assert Schedule.from_json(json.loads(json.dumps(bare["schedule"]))) == schedule
     width = schedule.chunks + schedule.scratch
