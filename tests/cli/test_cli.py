@@ -135,9 +135,10 @@ def examples_of(command: str, call: Call) -> Iterator[tuple[str, list[str]]]:
     """The commands that the help of a command shows, with what it says that they print."""
     example = call(command, "--help")[1].split("example:\n")[1].split("\nexit status")[0]
     for block in example.split("  $ allfold ")[1:]:
-        words, *quoted = block.rstrip().splitlines()
+        words, *rest = block.rstrip().splitlines()
+        quoted = [line[2:] for line in rest if not line.startswith("  $ ")]  # other programs are not run
         if quoted:
-            yield words, [line[2:] for line in quoted]
+            yield words, quoted
 
 
 @pytest.mark.parametrize("command", ["list", "show", "verify", "compare", "export", "plan", "find", "simulate"])
