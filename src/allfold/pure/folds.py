@@ -77,7 +77,8 @@ def versions(
     its datum, and its number of contributions; by cell its last version, or −1.
     """
     initial, total = len(datum), len(cell)
-    operand, previous, current = np.zeros(len(operands), np.int64), np.full(total, -1), np.full(cells, -1)
+    operand = np.zeros(len(operands), np.int64)
+    previous, current = np.full(total, -1, np.int64), np.full(cells, -1, np.int64)
     all_datum, all_count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     all_datum[:initial], all_count[:initial] = datum, count
     current[cell[:initial]] = np.arange(initial)
