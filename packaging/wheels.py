@@ -25,7 +25,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 GLIBC = "2.28"
-DEBIAN = os.environ.get("ALLFOLD_DEBIAN", "")
 
 
 @dataclass(frozen=True)
@@ -156,11 +155,12 @@ def headers(python: Python, architecture: str) -> Path:
     debian = ARCHITECTURES[architecture]
     folder = BUILD / f"headers-{python.version}-{debian}"
     if not folder.exists():
-        listed = lzma.decompress(fetched(f"{DEBIAN}/dists/{python.suite}/main/binary-{debian}/Packages.xz")).decode()
+        mirror = debian_mirror()
+        listed = lzma.decompress(fetched(f"{mirror}/dists/{python.suite}/main/binary-{debian}/Packages.xz")).decode()
         wanted = f"Package: libpython{python.version}-dev\n"
         entry = next(one for one in listed.split("\n\n") if one.startswith(wanted))
         facts = dict(line.split(": ", 1) for line in entry.splitlines() if ": " in line and line[0] != " ")
-        package = fetched(f"{DEBIAN}/{facts['Filename']}")
+        package = fetched(f"{mirror}/{facts['Filename']}")
         if hashlib.sha256(package).hexdigest() != facts["SHA256"]:
             raise SystemExit(f"{facts['Filename']} does not have the checksum that Debian lists")
         begun = folder.with_suffix(".part")
@@ -169,6 +169,22 @@ def headers(python: Python, architecture: str) -> Path:
             files.extractall(begun, [one for one in files if one.name.startswith("./usr/include/")], filter="data")
         begun.rename(folder)
     return folder / "usr" / "include"
+
+
+def debian_mirror() -> str:
+    """Where this machine gets Debian's packages from; ALLFOLD_DEBIAN names another place."""
+    if named := os.environ.get("ALLFOLD_DEBIAN"):
+        return named.rstrip("/")
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
+    if shutil.which(command[0]):
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+        for address in listed:
+            if address.rstrip("/").endswith("/debian"):
+                return address.rstrip("/")
+    raise SystemExit(
+        "Python's headers for both architectures come from Debian, and this machine has no source of its packages; "
+        "set ALLFOLD_DEBIAN to the address of a mirror"
+    )
 
 
 def member(package: bytes, name: str) -> bytes:
