@@ -124,7 +124,8 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
 
     Nothing may be written to stdout meanwhile.
     """
-    if not sys.stderr.isatty():
+    is_paging = isinstance(sys.stdout, _ToPager) and sys.stdout.used  # the screen is the pager's
+    if not sys.stderr.isatty() or is_paging:
         yield lambda _: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -146,6 +147,12 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
 
 class _ToPager(io.TextIOWrapper):
     """It ends up on the terminal, so it is written as for one."""
+
+    used = False
+
+    def write(self, text: str) -> int:
+        self.used = True
+        return super().write(text)
 
     def isatty(self) -> bool:
         return True
