@@ -7,6 +7,7 @@
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
 # make wheels: a pure wheel, an sdist, and wheels for Linux on x86_64 and aarch64 · make test-wheels: installed and tried
+# make test-frameworks: accelerate, Lightning, transformers and torchmetrics on the backend, in an environment of their own
 # make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium
@@ -17,7 +18,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser lint format clean
+.PHONY: setup demo test wheels test-wheels types test-frameworks test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser lint format clean
 
 setup: $(INSTALLED)
 
@@ -89,6 +90,18 @@ types: setup
 	$(VENV)/bin/python -m pip install --quiet pyright
 	$(VENV)/bin/mypy --strict packaging/user_program.py
 	$(VENV)/bin/pyright packaging/user_program.py
+
+# The programs of docs/frameworks.md with one process and with two, which must print the same numbers.
+test-frameworks: .venv-frameworks/.installed
+	.venv-frameworks/bin/python tests/torch/frameworks.py
+
+# The allfold there is that of .venv, linked: nothing is compiled twice. constraints.txt keeps torch at its version.
+.venv-frameworks/.installed: constraints.txt $(INSTALLED)
+	test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet -c constraints.txt numpy rich cloudpickle torch \
+	    accelerate lightning transformers torchmetrics
+	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
+	@touch $@
 
 # Makes docs/gallery.md and its figures from the schedules.
 gallery: setup

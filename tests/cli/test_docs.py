@@ -96,3 +96,11 @@ def test_the_index_lists_every_page() -> None:
 def test_every_page_of_the_documentation_links_to_the_index() -> None:
     for page in [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"] + ["README.md"]:
         assert re.search(r"\]\((?:docs/)?index\.md\)", (ROOT / page).read_text(encoding="utf-8")), f"{page} does not"
+
+
+def test_the_page_about_frameworks_shows_the_programs_that_are_run() -> None:
+    page = (ROOT / "docs/frameworks.md").read_text(encoding="utf-8")
+    programs = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples/frameworks").glob("*.py")}
+    shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert sorted(shown) == sorted(programs.values())
+    assert all(f"examples/frameworks/{name}\n" in page for name in programs)  # in a console block
