@@ -258,10 +258,11 @@ class Schedule:
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows; None, so that it shows the text, if the schedule is too large or no page is built."""
-        from .view.html import in_a_notebook
+        from .view.notebook import in_a_notebook
+        from .view.page import page_of
 
         try:
-            return in_a_notebook(self.to_html()) if self.moves <= 20_000 else None
+            return in_a_notebook(page_of(self)) if self.moves <= 20_000 else None
         except AllfoldError:
             return None
 

@@ -302,7 +302,9 @@ def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
-        raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
+        raise UsageError(
+            f"spawn: the work or its arguments cannot be pickled: {error}; make what cannot travel inside the function"
+        ) from error
 
 
 def _pickled_algorithms() -> list[bytes]:
