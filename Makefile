@@ -18,7 +18,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-frameworks test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook lint format clean
+.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook lint format clean
 
 setup: $(INSTALLED)
 
@@ -102,6 +102,10 @@ test-frameworks: .venv-frameworks/.installed
 	    accelerate lightning transformers torchmetrics
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
 	@touch $@
+
+# Makes docs/reference.md from the docstrings.
+reference: setup $(VENV)/.torch
+	$(VENV)/bin/python docs/reference.py
 
 # Makes docs/gallery.md and its figures from the schedules.
 gallery: setup
