@@ -96,10 +96,10 @@ test-frameworks: .venv-frameworks/.installed
 	.venv-frameworks/bin/python tests/torch/frameworks.py
 
 # The allfold there is that of .venv, linked: nothing is compiled twice. constraints.txt keeps torch at its version.
-.venv-frameworks/.installed: constraints.txt $(INSTALLED)
+.venv-frameworks/.installed: constraints.txt examples/constraints.txt $(INSTALLED)
 	test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
-	.venv-frameworks/bin/python -m pip install --quiet -c constraints.txt numpy rich cloudpickle torch \
-	    accelerate lightning transformers torchmetrics
+	.venv-frameworks/bin/python -m pip install --quiet -c constraints.txt -c examples/constraints.txt \
+	    numpy rich cloudpickle torch accelerate lightning transformers torchmetrics
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
 	@touch $@
 
@@ -150,9 +150,10 @@ chromium:
 	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }
 
 # The allfold there is that of .venv, linked.
-.venv-notebook/.installed: constraints.txt $(INSTALLED)
+.venv-notebook/.installed: constraints.txt examples/constraints.txt $(INSTALLED)
 	test -x .venv-notebook/bin/python || $(PYTHON) -m venv .venv-notebook
-	.venv-notebook/bin/python -m pip install --quiet -c constraints.txt numpy rich cloudpickle nbclient nbconvert ipykernel
+	.venv-notebook/bin/python -m pip install --quiet -c constraints.txt -c examples/constraints.txt \
+	    numpy rich cloudpickle nbclient nbconvert ipykernel
 	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-notebook/lib/python3*/site-packages/
 	@touch $@
 

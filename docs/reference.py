@@ -18,7 +18,7 @@ from allfold.communicator.communicator import Communicator
 from allfold.communicator.handle import Handle
 
 PAGE = Path(__file__).with_name("reference.md")
-WIDTH = 120
+WIDTH = 90
 
 # Those of allfold, by what one does with them. Names that are not here are a failure of the test.
 SECTIONS = {
@@ -175,7 +175,9 @@ def page() -> str:
     for section, entries in names().items():
         parts.append(f"## {section}\n")
         if section == "Communicator":
-            parts.append(f"What `af.init`, `af.spawn`, `af.start` and `comm.group` give. {ON_TWO_RANKS}\n")
+            given = "What `af.init`, `af.spawn`, `af.start` and `comm.group` give; for annotations it is"
+            home = "`allfold.communicator.communicator.Communicator`"
+            parts.append(f"{given} {home}. {ON_TWO_RANKS}\n")
         elif section == "allfold.torch":
             parts.append(TORCH + "\n")
         for one in entries:
