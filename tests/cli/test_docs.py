@@ -110,3 +110,11 @@ def test_everything_that_names_the_version_names_the_same() -> None:
         }.items()
     }
     assert all(version == found["pyproject.toml"] != [] for version in found.values()), found
+
+
+def test_the_page_about_frameworks_shows_the_programs_that_are_run() -> None:
+    page = (ROOT / "docs/frameworks.md").read_text(encoding="utf-8")
+    programs = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples/frameworks").glob("*.py")}
+    shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert sorted(shown) == sorted(programs.values())
+    assert all(f"examples/frameworks/{name}\n" in page for name in programs)  # in a console block

@@ -9,7 +9,7 @@ import { expect, test as base, type Page } from "@playwright/test";
 
 const ROOT = resolve(fileURLToPath(import.meta.url), "../../..");
 const PROGRAM = process.env.ALLFOLD ?? join(ROOT, ".venv/bin/allfold");
-const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
+export const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
 process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 /** The address of a file written by `allfold show ARGUMENTS --html`; a wrong schedule is shown, too. */
