@@ -39,6 +39,7 @@ WORKS: list[tuple[str, ...]] = [
     ("learn",),
     ("learn", "start"),
     ("learn", "words"),
+    ("learn", "studio", "--help"),
     ("learn", "solution", "2"),
 ]
 NEEDS_THE_ENGINE: list[tuple[str, ...]] = [
