@@ -75,8 +75,9 @@ export function learn(place: string, ...given: string[]): any {
   return JSON.parse(stdout);
 }
 
-/** A file of the repository. */
-export const source = (path: string): string => readFileSync(join(ROOT, path), "utf8");
+/** Where a file of the repository is, and its text. */
+export const path = (name: string): string => join(ROOT, name);
+export const source = (name: string): string => readFileSync(path(name), "utf8");
 
 /** A running studio and its address; `place` is the folder it is started in. */
 export async function startStudio(place?: string): Promise<{ address: string; stop: () => void }> {
