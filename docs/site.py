@@ -73,7 +73,9 @@ def _predictions(lesson: Lesson) -> Iterator[str]:
     for one in lesson.predictions:
         answer = compute(one.answer)
         facts = f'data-answer="{float(answer)!r}" data-within="{one.within!r}" data-shown="{escape(show(answer))}"'
-        because = f"<details><summary>The answer</summary><p>{escape(f'{show(answer)}. {filled(one.because)}')}</p></details>"
+        because = (
+            f"<details><summary>The answer</summary><p>{escape(f'{show(answer)}. {filled(one.because)}')}</p></details>"
+        )
         yield f'<div class="predict" {facts}>\n<p>{escape(one.question)}</p>\n{because}\n</div>'
 
 
