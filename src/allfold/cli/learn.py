@@ -18,7 +18,7 @@ from ..files import write_whole
 from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
-from ..learn.text import Block, Picture, Prose, Table
+from ..learn.text import Block, Picture, Prose, Table, read_in
 from ..studio.edit import Limits
 from ..view.text import draw
 from ..wording import counted
@@ -180,7 +180,7 @@ def _start(course: Course, arguments: argparse.Namespace) -> int:
 
 
 def _write_blocks(found: list[Block], color: bool | None) -> None:
-    for place, block in enumerate(found):
+    for place, block in enumerate(read_in("terminal", found)):
         if place:
             write_lines([""], color)
         if isinstance(block, Prose):

@@ -24,7 +24,7 @@ from ..learn.course import PROGRESS, Course, after_of, find_folder, named, open_
 from ..learn.judge import judge
 from ..learn.lesson import Lesson, Prediction, find_lesson, lessons
 from ..learn.predict import judge_prediction, numbers_in, with_number
-from ..learn.text import Block, Picture, Prose
+from ..learn.text import Block, Picture, Prose, read_in
 from ..view.entry import entry
 from .edit import MOST_CODE
 
@@ -242,7 +242,7 @@ def _after(name: str) -> list[dict[str, Any]]:
 def _shown(blocks: list[Block]) -> list[dict[str, Any]]:
     """Prose as HTML, code as text, tables as rows, schedules as what the page draws."""
     found: list[dict[str, Any]] = []
-    for block in blocks:
+    for block in read_in("studio", blocks):
         if isinstance(block, Prose):
             found += _prose(block.text)
         elif isinstance(block, Picture):
