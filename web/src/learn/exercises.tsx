@@ -40,7 +40,7 @@ export function Exercises(props: { lesson: Lesson; desk: Desk }): JSX.Element {
       </ol>
       <div class="desk">
         <div class="write">
-          <Editor desk={desk} begin={exercise.function} />
+          <Editor desk={desk} />
           <Buttons desk={desk} lesson={lesson} />
           <Found desk={desk} lesson={lesson} />
         </div>
@@ -67,7 +67,7 @@ export function Exercises(props: { lesson: Lesson; desk: Desk }): JSX.Element {
   );
 }
 
-function Editor(props: { desk: Desk; begin: string }): JSX.Element {
+function Editor(props: { desk: Desk }): JSX.Element {
   const { desk } = props;
   const text = desk.text;
   const verdict = desk.verdict.value;
@@ -283,7 +283,11 @@ function Live(props: {
       ) : entry ? (
         <>
           <Film key={of} entry={entry} begin={begin(entry)} />
-          {entry.proof.ok && <p class="good">{entry.proof.message} The check tries all numbers of ranks.</p>}
+          {entry.proof.ok && (
+            <p class="good">
+              {entry.proof.message} The check also tries other numbers of ranks, and the goals of the task.
+            </p>
+          )}
         </>
       ) : (
         <p class="alarm" role="alert">

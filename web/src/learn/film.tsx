@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Entry } from "../document";
 import { replayOf } from "../source";
-import { phaseAt, verdictOf } from "../story";
+import { opening, phaseAt, verdictOf } from "../story";
 import { Holds } from "../views/holds";
 import { Sending } from "../views/sending";
 import { plural, stepSentence } from "../words";
@@ -41,11 +41,17 @@ export function Film(props: { entry: Entry; titled?: boolean; begin?: number }):
         </figcaption>
       )}
       <div class="scene">
-        <Holds entry={entry} step={step} compact />
-        <Sending entry={entry} step={step} />
+        <div>
+          <Holds entry={entry} step={step} compact />
+        </div>
+        <div>
+          <Sending entry={entry} step={step} />
+        </div>
       </div>
       <p class="tells" aria-live={playing ? "off" : "polite"}>
-        {step === 0 ? "At the start, everybody has its own." : (now?.sentence ?? stepSentence(replay, step))}
+        {step === 0
+          ? (opening(entry)[0] ?? "No step has been made yet.")
+          : (now?.sentence ?? stepSentence(replay, step))}
       </p>
       <div class="player" role="group" aria-label={`Player of ${algorithm}`}>
         <button type="button" onClick={() => go(step - 1)} disabled={step === 0} aria-label="One step back">
