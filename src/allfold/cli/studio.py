@@ -13,9 +13,8 @@ from .terminal import write_lines
 
 SUMMARY = """\
 Open the interactive page with a server behind it. The server computes any algorithm, number of ranks, topology and size on
-request, proves source code as you edit it, and can run and record what is shown; the lessons of `allfold learn` are there
-too. It listens on this machine only, and answers
-only requests with the token that is in the printed address. Ctrl-C ends it."""
+request, proves source code as you edit it, and can run and record what is shown. The lessons of `allfold learn` are there too.
+It listens on this machine only, and answers only requests with the token that is in the printed address. Ctrl-C ends it."""
 
 _EPILOG = """\
 example:
