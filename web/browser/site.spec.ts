@@ -54,6 +54,16 @@ for (const [width, height] of [
     await page.setViewportSize({ width, height });
     await page.goto(at("index.html"));
     await expect(page.getByRole("heading", { level: 1 })).toContainText("allfold");
+    const first = page.getByRole("article").getByRole("img").first();
+    await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
+    expect(await first.evaluate((one: HTMLImageElement) => one.currentSrc)).toContain("ring-moving-light.svg");
+    await page.emulateMedia({ colorScheme: "dark" });
+    await expect
+      .poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc))
+      .toContain("ring-moving-dark.svg");
+    await page.emulateMedia({ reducedMotion: "reduce" });
+    await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc)).toContain("gallery/ring.svg");
+    await page.emulateMedia({ colorScheme: null, reducedMotion: null });
     await expect(page.getByRole("search")).toHaveCount(0); // left out: from disk it would load a script from elsewhere
     await page.goto(at("docs/gallery.html"));
     const pictures = page.getByRole("article").getByRole("img");

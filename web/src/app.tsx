@@ -144,6 +144,7 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
         </h1>
       )}
       <span class="tools">
+        {inStudio() && <a href="#lessons">lessons</a>}
         <label class="besides">
           beside
           <select
@@ -193,11 +194,7 @@ function Tabs(): JSX.Element {
           {one.title}
         </button>
       ))}
-      {inStudio() && (
-        <a class="mode" href="#lessons">
-          lessons
-        </a>
-      )}
+      {inStudio() && <span class="mode">studio</span>}
     </nav>
   );
 }

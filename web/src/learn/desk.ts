@@ -35,8 +35,11 @@ export class Desk {
   open(): () => void {
     void this.look();
     this.looking = window.setInterval(() => void (document.hidden || this.busy.value || this.look()), LOOK);
+    const onHide = (): void => void (document.hidden && this.save());
+    document.addEventListener("visibilitychange", onHide);
     return () => {
       clearInterval(this.looking);
+      document.removeEventListener("visibilitychange", onHide);
       void this.save(); // another lesson is opened: what was typed stays
     };
   }
