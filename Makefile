@@ -11,14 +11,14 @@
 # make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
 # make test-browser: the page in Chromium · make test-notebook: only the part with notebooks
-# make site: the lessons, the gallery and the docs as a site that opens from disk · make test-site: all its links
+# make site: the lessons, the gallery and the docs as a site that opens from disk · make test-site: its links, in Chromium
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook lint format clean
+.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
 
 setup: $(INSTALLED)
 
@@ -120,9 +120,10 @@ site: setup .venv-site/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict -f build/site-source/mkdocs.yml -d $(CURDIR)/build/site
 	@echo "the site is at build/site/index.html"
 
-# Every link of the site leads somewhere, and nothing is loaded from elsewhere.
-test-site: site
+# Every link of the site leads somewhere, and nothing is loaded from elsewhere; then a reader takes a lesson in Chromium.
+test-site: site chromium web/node_modules/.installed
 	$(VENV)/bin/python docs/site.py check build/site
+	cd web && npm run browser-site
 
 .venv-site/.installed: docs/site-constraints.txt
 	test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
@@ -139,7 +140,6 @@ test-web: web/node_modules/.installed
 	@for file in page.js page.css; do cmp build/page/$$file src/allfold/view/static/$$file || { \
 	    echo "src/allfold/view/static/$$file is not what web/ builds: run make web and commit it" >&2; exit 1; }; done
 
-# Uses Debian's Chromium, or the one that CHROMIUM names; downloads no browser.
 test-browser: setup web/node_modules/.installed .venv-notebook/.installed chromium
 	cd web && npm run browser
 
@@ -147,7 +147,7 @@ test-browser: setup web/node_modules/.installed .venv-notebook/.installed chromi
 test-notebook: setup web/node_modules/.installed .venv-notebook/.installed chromium
 	cd web && npx playwright test notebook
 
-.PHONY: chromium
+# Debian's Chromium, or the one that CHROMIUM names; no browser is downloaded.
 chromium:
 	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { test "$$(id -u)" = 0 && apt-get install -y chromium; } || { \
 	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }

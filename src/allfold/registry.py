@@ -23,7 +23,8 @@ Formula = Callable[[int], int | Fraction | None]
 class Phase:
     """A part of an algorithm: what it is called, what happens in each of its steps, and how many steps it has.
 
-    `steps` is a function of the number of ranks, or None for all that are left.
+    Without a sentence, each step gets one that says who sends to whom. `steps` is a function of the number of ranks (and
+    of `groups`, where it takes them), or None for all that are left.
 
     >>> phase = af.Phase("add up", "every rank adds what came from the left", lambda ranks: ranks - 1)
     >>> phase.name, phase.steps(4)
@@ -31,8 +32,8 @@ class Phase:
     """
 
     name: str
-    sentence: str
-    steps: Formula | None = None
+    sentence: str = ""
+    steps: Callable[..., int] | None = None
 
 
 @dataclass(frozen=True, eq=False)

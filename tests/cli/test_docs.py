@@ -42,7 +42,7 @@ def test_there_are_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_relative_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+    for target in re.findall(r"(?:\]\(|\bsrc(?:set)?=\")([^)\"\s]+)[)\"]", _prose(page)):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
