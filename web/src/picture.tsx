@@ -1,9 +1,11 @@
 /** The frame of every picture: it knows its width, has a name for screen readers, and can be saved. */
 
-import type { ButtonHTMLAttributes, ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import type { ButtonHTMLAttributes, ComponentChildren, HTMLAttributes, JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Proof } from "./document";
+import { paint, type Layer } from "./layers";
+import { dark } from "./palette";
 import { jumpTo, playing } from "./player";
 import { go, hovered, state, togglePin, type Focus } from "./state";
 
@@ -14,6 +16,8 @@ export interface Drawn {
   width?: number;
   height: number;
   content: ComponentChildren;
+  /** Lines on a canvas below the SVG. */
+  layers?: Layer[];
 }
 
 /** An SVG as wide as its place, laid out in pixels, so that text keeps its size on every screen. */
@@ -24,6 +28,8 @@ export function Picture(props: {
   caption?: string;
   draw: (width: number) => Drawn;
   least?: number;
+  /** What the frame reacts to, if the picture can be moved or zoomed. */
+  frame?: HTMLAttributes<HTMLDivElement>;
 }): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
@@ -38,11 +44,26 @@ export function Picture(props: {
   const wanted = Math.max(width, props.least ?? 0);
   const drawn = width ? props.draw(wanted) : null;
   const goesOn = drawn !== null && (drawn.width ?? wanted) > width + 1;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const svg = useRef<SVGSVGElement>(null);
+  const [layers, high] = [drawn?.layers, drawn?.height ?? 0];
+  useLayoutEffect(() => {
+    if (layers) paint(canvas.current!, svg.current!, layers, drawn!.width ?? wanted, high);
+  }, [layers, wanted, high, dark.value]);
   return (
     <>
-      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined}>
+      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined} {...props.frame}>
+        {layers && (
+          <canvas
+            ref={canvas}
+            class="layers"
+            aria-hidden="true"
+            style={{ width: drawn!.width ?? wanted, height: high }}
+          />
+        )}
         {drawn && (
           <svg
+            ref={svg}
             class="picture"
             role="img"
             aria-label={props.label}

@@ -1,5 +1,7 @@
 /** Any view as a file: its pictures in one SVG with their current colours, or the same as a PNG. */
 
+import { layersAsSvg } from "./layers";
+
 const STYLES = [
   "fill",
   "fill-opacity",
@@ -90,7 +92,8 @@ function copyOf(svg: SVGSVGElement): Piece {
     }
     for (const name of ["class", "data-r", "data-c", "data-l", "data-cell", "data-right"]) target.removeAttribute(name);
   });
-  return { text: new XMLSerializer().serializeToString(copy), width: svg.clientWidth, height: svg.clientHeight };
+  const text = layersAsSvg(svg) + new XMLSerializer().serializeToString(copy);
+  return { text, width: svg.clientWidth, height: svg.clientHeight };
 }
 
 /** Source code, which on the page is text, as lines of an SVG. */
