@@ -99,10 +99,10 @@ export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
 }
 
 /** What a sign in the picture means. */
-export function Key(props: { sign: string; children: ComponentChildren }): JSX.Element {
+export function Key(props: { sign: string; colour?: string; children: ComponentChildren }): JSX.Element {
   return (
     <span>
-      <i class={props.sign} /> {props.children}
+      <i class={props.sign} style={props.colour ? { background: props.colour } : undefined} /> {props.children}
     </span>
   );
 }
