@@ -7,6 +7,7 @@ import type { Proof } from "./document";
 import { paint, type Layer } from "./layers";
 import { dark } from "./palette";
 import { jumpTo, playing } from "./player";
+import { keepStop, onKeyOfStops, stop } from "./stops";
 import { go, hovered, state, togglePin, type Focus } from "./state";
 
 /** Whether the text versions of pictures are visible; screen readers always get them. */
@@ -50,6 +51,9 @@ export function Picture(props: {
   useLayoutEffect(() => {
     if (layers) paint(canvas.current!, svg.current!, layers, drawn!.width ?? wanted, high);
   }, [layers, wanted, high, dark.value]);
+  useLayoutEffect(() => {
+    if (svg.current) keepStop(svg.current);
+  });
   return (
     <>
       <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined} {...props.frame}>
@@ -65,7 +69,8 @@ export function Picture(props: {
           <svg
             ref={svg}
             class="picture"
-            role="img"
+            role="group"
+            onKeyDown={onKeyOfStops}
             aria-label={props.label}
             data-name={props.name}
             data-caption={props.caption}
@@ -135,14 +140,25 @@ export function ShowWhere(props: { proof: Proof; step: number }): JSX.Element | 
 }
 
 /** What makes an element light up with others of its rank, chunk or link, wherever the pointer is. */
-export function lights(focus: Focus, onClick?: () => void): Record<string, unknown> {
+export function glows(focus: Focus): Record<string, unknown> {
   return {
     "data-r": focus.ranks?.length ? focus.ranks.join(" ") : undefined,
     "data-c": focus.chunk,
     "data-l": focus.link,
     onPointerEnter: () => (hovered.value = focus),
     onPointerLeave: () => (hovered.value = null),
-    onClick: onClick ?? (() => togglePin(focus)),
+  };
+}
+
+/** The same for what can also be clicked, and reached by keyboard: by default a click keeps it in sight. */
+export function lights(focus: Focus, onClick: () => void = () => togglePin(focus)): Record<string, unknown> {
+  return {
+    ...glows(focus),
+    ...stop(onClick),
+    onFocus: (event: FocusEvent) => {
+      if ((event.currentTarget as Element).matches(":focus-visible")) hovered.value = focus;
+    },
+    onBlur: () => (hovered.value = null),
   };
 }
 

@@ -1,8 +1,10 @@
 /** The grid with more ranks than colours: its cells are not elements but parts of a few paths. */
 
 import type { JSX } from "preact";
+import { clamp } from "../numbers";
 import { NOTHING, type Replay, type State } from "../replay";
-import { askFor, focus } from "../state";
+import { asked, askFor, focus } from "../state";
+import { WAYS } from "../stops";
 import type { Grid } from "./grid";
 
 /** Marks in ink, neighbours drawn together. */
@@ -61,6 +63,20 @@ export function DenseMarks(props: { replay: Replay; state: State; grid: Grid; ch
         width={grid.pitchX * replay.width}
         height={grid.pitchY * replay.ranks}
         fill="transparent"
+        tabIndex={0}
+        role="button"
+        aria-label="Cells: arrow keys choose one, whose parts are then told"
+        onKeyDown={(event) => {
+          const [down, right] = WAYS[event.key] ?? [0, 0];
+          if (!down && !right) return;
+          const { rank, chunk } = asked.value ?? { rank: -down, chunk: -right };
+          asked.value = {
+            rank: clamp(rank + down, 0, replay.ranks - 1),
+            chunk: clamp(chunk + right, 0, replay.width - 1),
+          };
+          event.preventDefault();
+          event.stopPropagation();
+        }}
         onClick={(event) => {
           const place = onMove(event as unknown as PointerEvent);
           if (place) askFor(place.rank, place.chunk);

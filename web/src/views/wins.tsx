@@ -11,6 +11,7 @@ import { clamp } from "../numbers";
 import { Picture, Twin, type Drawn } from "../picture";
 import { casesOf, extendTable, hueOf, inStudio, measured, openAt } from "../source";
 import { pointed, state } from "../state";
+import { stop } from "../stops";
 import { bytes, digits, plural, rate, seconds } from "../words";
 import { figures, ranksShown, Sliders } from "./figures";
 import { drawMap } from "./map";
@@ -204,14 +205,27 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
         height={high}
         fill="transparent"
         onPointerMove={(event) => (column.value = nearest(event))}
-        onPointerLeave={() => (column.value = null)}
-        onClick={(event) => openAt(standings.winners[nearest(event)], one.ranks, sizes[nearest(event)])}
+        onPointerLeave={(event) => event.pointerType === "mouse" && (column.value = null)}
+        tabIndex={0}
+        role="slider"
+        aria-label="Buffer size"
+        aria-valuemin={0}
+        aria-valuemax={sizes.length - 1}
+        aria-valuenow={at}
+        aria-valuetext={bytes(sizes[at])}
+        onKeyDown={(event) => {
+          const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+          if (!by) return;
+          column.value = clamp(at + by, 0, sizes.length - 1);
+          event.preventDefault();
+          event.stopPropagation();
+        }}
       />
       {reign.map((span, i) => (
         <g
           key={i}
           class="hot"
-          onClick={() => openAt(span.algorithm, one.ranks, 2 ** Math.round(Math.log2(span.from * span.to) / 2))}
+          {...stop(() => openAt(span.algorithm, one.ranks, 2 ** Math.round(Math.log2(span.from * span.to) / 2)))}
         >
           <rect
             x={x(span.from)}
@@ -271,7 +285,7 @@ function EndLabels(props: {
           y={one.y + 4}
           fill={hueOf(one.name)}
           {...pointing(one.name)}
-          onClick={() => openAt(one.name, standings.ranks, state.value.size)}
+          {...stop(() => openAt(one.name, standings.ranks, state.value.size))}
         >
           {one.name}
         </text>
