@@ -5,7 +5,7 @@
 
 /** The attributes of such an element. */
 export function stop(onClick: () => void): Record<string, unknown> {
-  return { "data-stop": "", role: "button", tabIndex: -1, onClick };
+  return { "data-stop": "", role: "button", tabindex: -1, onClick };
 }
 
 /** The attributes of an element outside of a picture, where Tab stops at each. */

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
 import { Key, lights, Picture, Scale, Twin, type Drawn } from "../picture";
-import { colourOf, fullness, heat } from "../palette";
+import { colourOf, fullness, heat, inkOn } from "../palette";
 import { remembered } from "../remembered";
 import type { Replay } from "../replay";
 import { replayOf, routesOf } from "../source";
@@ -199,7 +199,13 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
         <g key={one.rank} class="hot" {...lights({ ranks: [one.rank] })}>
           {halo.has(one.rank) && <circle class={cut ? "halo" : "halo tree"} cx={one.x} cy={one.y} r={one.r + 5} />}
           <circle class="rank" cx={one.x} cy={one.y} r={one.r} fill={colourOf(one.rank, replay.ranks)} />
-          <text class="inside" x={one.x} y={one.y} font-size={Math.max(8, one.r * 0.95)}>
+          <text
+            class="inside"
+            style={{ fill: inkOn(colourOf(one.rank, replay.ranks)) }}
+            x={one.x}
+            y={one.y}
+            font-size={Math.max(8, one.r * 0.95)}
+          >
             {one.rank}
           </text>
         </g>

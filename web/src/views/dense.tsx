@@ -63,7 +63,7 @@ export function DenseMarks(props: { replay: Replay; state: State; grid: Grid; ch
         width={grid.pitchX * replay.width}
         height={grid.pitchY * replay.ranks}
         fill="transparent"
-        tabIndex={0}
+        tabindex={0}
         role="button"
         aria-label="Cells: arrow keys choose one, whose parts are then told"
         onKeyDown={(event) => {

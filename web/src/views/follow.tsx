@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import type { Cut, Entry } from "../document";
-import { colourOf } from "../palette";
+import { colourOf, inkOn } from "../palette";
 import { Picture, Quiet, type Drawn } from "../picture";
 import { nameRanks } from "../replay";
 import { replayOf, treesOfEntry } from "../source";
@@ -192,7 +192,13 @@ export function drawTree(tree: Tree, reduces: boolean, ranks: number, step: numb
             fill={colourOf(one.rank, ranks)}
           />
           {r > 6 && (
-            <text class="inside" x={at(one).x} y={at(one).y} font-size={Math.max(8, r * 0.9)}>
+            <text
+              class="inside"
+              style={{ fill: inkOn(colourOf(one.rank, ranks)) }}
+              x={at(one).x}
+              y={at(one).y}
+              font-size={Math.max(8, r * 0.9)}
+            >
               {one.rank}
             </text>
           )}

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import type { Entry } from "../document";
 import { tenth } from "../numbers";
-import { colourOf } from "../palette";
+import { colourOf, inkOn } from "../palette";
 import { glows, lights, Picture, type Drawn } from "../picture";
 import { fraction } from "../player";
 import { remembered } from "../remembered";
@@ -88,7 +88,13 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
           <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
           {radius >= 7 ? (
-            <text class="inside" x={tenth(spot.x)} y={tenth(spot.y)} font-size={Math.max(8, radius * 0.9)}>
+            <text
+              class="inside"
+              style={{ fill: inkOn(colourOf(rank, replay.ranks)) }}
+              x={tenth(spot.x)}
+              y={tenth(spot.y)}
+              font-size={Math.max(8, radius * 0.9)}
+            >
               {rank}
             </text>
           ) : (

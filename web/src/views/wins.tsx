@@ -8,6 +8,7 @@ import { line } from "d3-shape";
 import type { Case, Entry } from "../document";
 import { reigns } from "../model";
 import { clamp } from "../numbers";
+import { inkOn } from "../palette";
 import { Picture, Twin, type Drawn } from "../picture";
 import { casesOf, extendTable, hueOf, inStudio, measured, openAt } from "../source";
 import { pointed, state } from "../state";
@@ -206,7 +207,7 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
         fill="transparent"
         onPointerMove={(event) => (column.value = nearest(event))}
         onPointerLeave={(event) => event.pointerType === "mouse" && (column.value = null)}
-        tabIndex={0}
+        tabindex={0}
         role="slider"
         aria-label="Buffer size"
         aria-valuemin={0}
@@ -238,7 +239,13 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
             <title>{`${span.algorithm} from ${bytes(span.from)} to ${bytes(span.to)}`}</title>
           </rect>
           {x(span.to) - x(span.from) > span.algorithm.length * 7 + 10 && (
-            <text class="inside" x={(x(span.from) + x(span.to)) / 2} y={strip + 10} font-size={12}>
+            <text
+              class="inside"
+              style={{ fill: inkOn(hueOf(span.algorithm)) }}
+              x={(x(span.from) + x(span.to)) / 2}
+              y={strip + 10}
+              font-size={12}
+            >
               {span.algorithm}
             </text>
           )}
@@ -281,14 +288,17 @@ function EndLabels(props: {
         <text
           key={one.name}
           class={`end hot${kings.has(one.name) ? " king" : ""}`}
-          x={props.x}
+          x={props.x + 10}
           y={one.y + 4}
-          fill={hueOf(one.name)}
           {...pointing(one.name)}
           {...stop(() => openAt(one.name, standings.ranks, state.value.size))}
         >
+          <title>{`show ${one.name}`}</title>
           {one.name}
         </text>
+      ))}
+      {ends.map((one) => (
+        <circle key={one.name} cx={props.x + 2} cy={one.y} r={4} fill={hueOf(one.name)} />
       ))}
     </g>
   );
