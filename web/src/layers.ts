@@ -9,8 +9,8 @@ import { tenth } from "./numbers";
 export interface Layer {
   /** x, y of the one end, x, y of the other, and so on. */
   lines: number[];
-  /** A variable of the style sheet. */
-  colour: `--${string}`;
+  /** A colour, or a variable of the style sheet. */
+  colour: string;
   width: number;
   opacity: number;
   dashes?: number[];
@@ -31,7 +31,7 @@ export function paint(canvas: HTMLCanvasElement, svg: Element, layers: Layer[], 
   pen.clearRect(0, 0, width, height);
   const style = getComputedStyle(document.documentElement);
   for (const layer of layers) {
-    pen.strokeStyle = style.getPropertyValue(layer.colour).trim();
+    pen.strokeStyle = shade(layer.colour, style);
     pen.lineWidth = layer.width;
     pen.globalAlpha = layer.opacity;
     pen.setLineDash(layer.dashes ?? []);
@@ -45,6 +45,9 @@ export function paint(canvas: HTMLCanvasElement, svg: Element, layers: Layer[], 
   }
 }
 
+const shade = (colour: string, style: CSSStyleDeclaration): string =>
+  colour.startsWith("--") ? style.getPropertyValue(colour).trim() : colour;
+
 export function layersAsSvg(svg: Element): string {
   const style = getComputedStyle(document.documentElement);
   return layersBelow(svg)
@@ -52,7 +55,7 @@ export function layersAsSvg(svg: Element): string {
       let d = "";
       for (let i = 0; i < lines.length; i += 4)
         d += `M${tenth(lines[i])} ${tenth(lines[i + 1])}L${tenth(lines[i + 2])} ${tenth(lines[i + 3])}`;
-      const stroke = `stroke="${style.getPropertyValue(colour).trim()}" stroke-width="${width}" opacity="${opacity}"`;
+      const stroke = `stroke="${shade(colour, style)}" stroke-width="${width}" opacity="${opacity}"`;
       return `<path d="${d}" fill="none" ${stroke}${dashes ? ` stroke-dasharray="${dashes.join(" ")}"` : ""}/>`;
     })
     .join("");

@@ -1,6 +1,6 @@
 /** Playing: a position that advances with the browser's clock, over steps or, in the race, over time. */
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { clamp } from "./numbers";
 import { go, state } from "./state";
 import type { View } from "./views/table";
@@ -11,6 +11,8 @@ export const playing = signal(false);
 export const speed = signal(1);
 /** The progress of the current step; 0 when the picture stands still. */
 export const fraction = signal(0);
+/** Whether the picture stands still. What reads this, and not `fraction`, is not drawn again for every frame. */
+export const still = computed(() => fraction.value === 0);
 /** Where the race stands, from 0 to 1. */
 export const raceAt = signal(0);
 /** How many steps there are to play, and what playing moves in the view; the page sets them with what it shows. */

@@ -5,7 +5,7 @@ import type { Entry } from "../document";
 import { every } from "../numbers";
 import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
-import { fraction } from "../player";
+import { still } from "../player";
 import { remembered } from "../remembered";
 import type { Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
@@ -17,7 +17,7 @@ import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
 import { Callout, calloutHeight, cellToExplain, explained } from "./callout";
 import { canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
-import { Cross, DenseMarks } from "./dense";
+import { Cross, DenseCells, denseLayers } from "./dense";
 import { followChunk, Follow, followedTree, TreePicture } from "./follow";
 import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
@@ -100,7 +100,7 @@ function drawCells(
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
-  const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
+  const behind = still.value && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
   const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
@@ -110,7 +110,7 @@ function drawCells(
       {replay.ranks <= COLOURED ? (
         <Marks replay={replay} state={state} grid={grid} changed={changed} />
       ) : (
-        <DenseMarks replay={replay} state={state} grid={grid} changed={changed} />
+        <DenseCells replay={replay} grid={grid} changed={changed} />
       )}
       {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
       {!behind && arcs}
@@ -120,7 +120,8 @@ function drawCells(
       {explain && <Callout grid={grid} cell={cell} text={words} width={width} />}
     </g>
   );
-  return { width: grid.width, height: grid.height + above, content };
+  const layers = replay.ranks > COLOURED ? denseLayers(replay, state, grid) : undefined;
+  return { width: grid.width, height: grid.height + above, content, layers };
 }
 
 function Labels(props: { entry: Entry; replay: Replay; grid: Grid; names?: number[] }): JSX.Element {

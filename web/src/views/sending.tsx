@@ -33,16 +33,8 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
   const host = entry.topology?.host.slice(0, replay.ranks);
   const { spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
-  const under = fraction.value;
   const chunks = followedChunks(entry);
   const followed = chunks && new Set(chunks);
-  const arrows = new Map<string, Move>();
-  for (const move of replay.moves(under > 0 ? step : step - 1)) {
-    const key = `${move.source} ${move.destination}`;
-    // Of several chunks that go the same way, the arrow is that of the followed one.
-    if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;
-    arrows.set(key, move);
-  }
   const trail = followed ? trailOf(replay, followed, step) : [];
   const content = (
     <>
@@ -69,21 +61,7 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
           d={arrow(spots[source], spots[destination], radius, 1).path}
         />
       ))}
-      {[...arrows].map(([key, move]) => {
-        const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
-        const kind = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
-        return (
-          <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
-            <title>{sentence(move)}</title>
-            <path class={`arc ${kind}`} d={path} />
-            {under > 0 ? (
-              <circle class={`traveller ${kind}`} cx={at.x} cy={at.y} r={4} />
-            ) : (
-              <path class={`head ${kind}`} d={head} />
-            )}
-          </g>
-        );
-      })}
+      <Arrows replay={replay} step={step} spots={spots} radius={radius} followed={followed} />
       {spots.map((spot, rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
           <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
@@ -105,6 +83,45 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
     </>
   );
   return { width, height, content };
+}
+
+interface Sent {
+  replay: Replay;
+  step: number;
+  spots: Spot[];
+  radius: number;
+  followed: Set<number> | null;
+}
+
+/** A component of its own, since it moves with every frame. */
+function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
+  const under = fraction.value;
+  const arrows = new Map<string, Move>();
+  for (const move of replay.moves(under > 0 ? step : step - 1)) {
+    const key = `${move.source} ${move.destination}`;
+    // Of several chunks that go the same way, the arrow is that of the followed one.
+    if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;
+    arrows.set(key, move);
+  }
+  return (
+    <g>
+      {[...arrows].map(([key, move]) => {
+        const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
+        const kind = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
+        return (
+          <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+            <title>{sentence(move)}</title>
+            <path class={`arc ${kind}`} d={path} />
+            {under > 0 ? (
+              <circle class={`traveller ${kind}`} cx={at.x} cy={at.y} r={4} />
+            ) : (
+              <path class={`head ${kind}`} d={head} />
+            )}
+          </g>
+        );
+      })}
+    </g>
+  );
 }
 
 /** The ways that chunks have gone so far, from rank to rank. */
