@@ -251,19 +251,6 @@ function wordsOutside(): string[] {
   });
 }
 
-test("on the clock of steps nobody is faster than a bound that is none", async ({ page }) => {
-  await page.goto(`${exported("unfinished", ...CUT_SHORT)}#view=race&rivals=naive`);
-  await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toHaveText("1 step");
-  await expect(page.locator(".least")).toHaveCount(0);
-  await expect(page.locator("#view-race .twin")).not.toContainText("No algorithm takes less");
-});
-
-test("messages up and down do not cut holes into each other", async ({ page }) => {
-  await page.goto(`${exported("crossing", "ring", "--ranks", "33")}#view=time&clock=modelled`);
-  await expect(page.locator("#view-time .many path.down").first()).toBeAttached();
-  await expect(page.locator("#view-time .many path.up").first()).toBeAttached();
-});
-
 test("at night a crowd says that bright is much", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "dark" });
   await page.goto(`${exported("crowd", "tree", "--ranks", "128")}`);

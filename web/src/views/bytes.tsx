@@ -26,7 +26,7 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const duration = entry.timeline?.duration ?? entry.modelled?.seconds ?? 0;
   const groups = alikeOf(links);
   const sofar = sofarOf(entry, step);
-  const [sent, inAll] = [sentAfter(replay, step), sentAfter(replay, replay.steps)];
+  const [sent, inAll] = [sentOf(replay)[step], sentOf(replay)[replay.steps]];
   const growing = `${step ? `After step ${step}: ` : "In all, "}${bytes((step ? sent : inAll) * part)}${step ? ` of ${bytes(inAll * part)} sent` : " are sent between ranks"}.`;
   const lines = [
     ...(entry.proof.ok ? [] : ["This schedule is wrong."]),
@@ -98,13 +98,13 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   );
 }
 
-/** Moves between ranks in the first steps. */
-function sentAfter(replay: Replay, steps: number): number {
-  let moves = 0;
-  for (const rows of replay.schedule.steps.slice(0, steps))
-    for (const [, , source, destination] of rows) if (source !== destination) moves++;
-  return moves;
-}
+/** Moves between ranks so far, after every step. */
+const sentOf = remembered((replay: Replay): number[] => {
+  const sent = [0];
+  for (const rows of replay.schedule.steps)
+    sent.push(sent[sent.length - 1] + rows.filter(([, , source, destination]) => source !== destination).length);
+  return sent;
+});
 
 /** Whether the network is cables between ranks: then its drawing says more than who sends to whom. */
 const isWired = (links: LinkJson[]): boolean =>

@@ -84,6 +84,7 @@ export function SpaceTime(props: { entry: Entry; what: Happening; step: number; 
     const drawn = layers.lines([seen, step, lit], () => layersOf(what, seen, here, replay.ranks, { done: step, lit }));
     const content = (
       <>
+        <g data-messages={seen.length} />
         <Rulers entry={entry} what={what} frame={here} width={width} />
         {picked && <Picked one={picked} frame={here} />}
         <Now what={what} frame={here} done={step} />
