@@ -257,6 +257,16 @@ test("at night a crowd says that bright is much", async ({ page }) => {
   await expect(page.locator("#view-holds svg.picture")).toContainText("the brighter, the more has arrived");
 });
 
+/** Some words of the legend of every view; the code explains itself. */
+const LEGENDS: Record<string, string[]> = {
+  holds: ["as all_reduce promises", "changed in this step"],
+  time: ["a message, added on arrival", "critical path"],
+  bytes: ["bottleneck", "in use all the time"],
+  race: ["no algorithm is faster"],
+  wins: ["recursive_doubling"],
+  code: [],
+};
+
 for (const view of VIEWS) {
   test(`${view} can be saved as SVG and as PNG`, async ({ page }) => {
     await page.goto(`${address}#view=${view}&step=5`);
@@ -265,6 +275,7 @@ for (const view of VIEWS) {
     const text = svg.content.toString("utf8");
     expect(text).toContain('<svg xmlns="http://www.w3.org/2000/svg"');
     expect(text).not.toContain("var(--");
+    for (const words of LEGENDS[view]) expect(text).toContain(`>${words}<`);
     const wellFormed = await page.evaluate(
       (given) => new DOMParser().parseFromString(given, "image/svg+xml").querySelector("parsererror") === null,
       text,
