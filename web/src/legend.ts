@@ -25,17 +25,22 @@ export function legendOf(view: Element, width: number): Piece | null {
 function keyOf(key: HTMLElement, number: number): Piece {
   let x = 0;
   let text = "";
+  let words = "";
+  const say = (): void => {
+    if (words.trim()) text += `<text x="${x}" y="${SIZE}">${escaped(words.trim())}</text>`;
+    x += words.trim().length * LETTER + (words.trim() ? 5 : 0);
+    words = "";
+  };
   for (const node of key.childNodes) {
-    if (node instanceof HTMLElement && node.tagName === "I") {
-      text += `<g transform="translate(${x} 0)">${signOf(node, `ramp${number}`)}</g>`;
-      x += node.offsetWidth + 7;
-    } else {
-      const words = node.textContent!.trim();
-      if (!words) continue;
-      text += `<text x="${x}" y="${SIZE}">${escaped(words)}</text>`;
-      x += words.length * LETTER + 5;
+    if (!(node instanceof HTMLElement && node.tagName === "I")) {
+      words += node.textContent;
+      continue;
     }
+    say();
+    text += `<g transform="translate(${x} 0)">${signOf(node, `ramp${number}`)}</g>`;
+    x += node.offsetWidth + 7;
   }
+  say();
   return { text, width: x, height: LINE };
 }
 
