@@ -266,7 +266,7 @@ def test_the_document_has_what_the_page_expects() -> None:
         "step": 0,
         "view": "holds",
         "clock": "modelled",
-        "rivals": ["naive", "driver"],
+        "rivals": None,
         "follow": None,
     }
     assert page["entries"][0]["schedule"]["algorithm"] == "ring"

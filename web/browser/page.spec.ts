@@ -251,24 +251,21 @@ function wordsOutside(): string[] {
   });
 }
 
-test("on the clock of steps nobody is faster than a bound that is none", async ({ page }) => {
-  await page.goto(`${exported("unfinished", ...CUT_SHORT)}#view=race&rivals=naive`);
-  await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toHaveText("1 step");
-  await expect(page.locator(".least")).toHaveCount(0);
-  await expect(page.locator("#view-race .twin")).not.toContainText("No algorithm takes less");
-});
-
-test("messages up and down do not cut holes into each other", async ({ page }) => {
-  await page.goto(`${exported("crossing", "ring", "--ranks", "33")}#view=time&clock=modelled`);
-  await expect(page.locator("#view-time .many path.down").first()).toBeAttached();
-  await expect(page.locator("#view-time .many path.up").first()).toBeAttached();
-});
-
 test("at night a crowd says that bright is much", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "dark" });
   await page.goto(`${exported("crowd", "tree", "--ranks", "128")}`);
   await expect(page.locator("#view-holds svg.picture")).toContainText("the brighter, the more has arrived");
 });
+
+/** Some words of the legend of every view; the code explains itself. */
+const LEGENDS: Record<string, string[]> = {
+  holds: ["as all_reduce promises", "changed in this step"],
+  time: ["a message, added on arrival", "critical path"],
+  bytes: ["bottleneck", "in use all the time"],
+  race: ["no algorithm is faster"],
+  wins: ["recursive_doubling"],
+  code: [],
+};
 
 for (const view of VIEWS) {
   test(`${view} can be saved as SVG and as PNG`, async ({ page }) => {
@@ -278,6 +275,7 @@ for (const view of VIEWS) {
     const text = svg.content.toString("utf8");
     expect(text).toContain('<svg xmlns="http://www.w3.org/2000/svg"');
     expect(text).not.toContain("var(--");
+    for (const words of LEGENDS[view]) expect(text).toContain(`>${words}<`);
     const wellFormed = await page.evaluate(
       (given) => new DOMParser().parseFromString(given, "image/svg+xml").querySelector("parsererror") === null,
       text,

@@ -3,6 +3,7 @@
 import { effect } from "@preact/signals";
 import type { Clock, PageState } from "./document";
 import { learning, lessonFromHash, lessonHash } from "./learn/place";
+import { MOST_RIVALS } from "./rivals";
 import { beside, CLOCKS, notice, state } from "./state";
 import { inStudio, settle } from "./source";
 import { viewNamed, type ViewName } from "./views/table";
@@ -15,7 +16,7 @@ export function toHash(one: PageState, second: ViewName | null = null): string {
   words.set("size", String(one.size));
   words.set("step", String(one.step));
   words.set("clock", one.clock);
-  if (one.rivals.length) words.set("rivals", one.rivals.join(","));
+  if (one.rivals) words.set("rivals", one.rivals.join(","));
   if (one.follow !== null) words.set("follow", String(one.follow));
   if (second) words.set("beside", second);
   return `#${words}`;
@@ -58,7 +59,7 @@ export function fromHash(hash: string, before: PageState): PageState {
     step: whole(words, "step") ?? before.step,
     view: viewNamed(words.get("view")) ?? before.view,
     clock: CLOCKS.includes(clock) ? clock : before.clock,
-    rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, 2) : before.rivals,
+    rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, MOST_RIVALS) : before.rivals,
     follow: words.has("follow") ? followFrom(words.get("follow")!) : words.has("collective") ? null : before.follow,
   };
 }

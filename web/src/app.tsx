@@ -8,7 +8,7 @@ import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
 import { dimming, Quiet, showText } from "./picture";
-import { jumpTo, length, pause, plays, stepBy, toggle } from "./player";
+import { jumpToEdge, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
@@ -210,8 +210,8 @@ function onKeyOfPlayer(event: KeyboardEvent): boolean {
   if (event.key === " ") toggle();
   else if (event.key === "ArrowRight") stepBy(many);
   else if (event.key === "ArrowLeft") stepBy(-many);
-  else if (event.key === "Home") jumpTo(0);
-  else if (event.key === "End") jumpTo(length.value);
+  else if (event.key === "Home") jumpToEdge(false);
+  else if (event.key === "End") jumpToEdge(true);
   else if ((event.key === "[" || event.key === "]") && current.value.entry)
     followNext(current.value.entry, event.key === "]" ? 1 : -1);
   else if (event.key === "c" && current.value.entry?.cut) go({ view: "bytes", follow: "cut" });

@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import type { Entry, Phase } from "./document";
-import { fraction, jumpTo, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
+import { fraction, jumpTo, jumpToEdge, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
 import { state } from "./state";
 import { moment, percent } from "./words";
 
@@ -13,7 +13,7 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
   const step = Math.min(state.value.step, steps);
   return (
     <footer class="bar" role="group" aria-label="Player">
-      <Round says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => (racing ? rewind() : jumpTo(0))} />
+      <Round says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => jumpToEdge(false)} />
       <Round says="One step back" d="M13 4 6 10l7 6z" onClick={() => stepBy(-1)} />
       {playing.value ? (
         <Round says="Pause" d="M6 4v12M14 4v12" kind="round play" heavy onClick={toggle} />
@@ -26,7 +26,7 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
           type="range"
           min={0}
           max={1000}
-          value={Math.round((raceAt.value ?? 1) * 1000)}
+          value={Math.round(raceAt.value * 1000)}
           aria-label="Time of the race"
           onInput={(event) => {
             pause();
@@ -37,7 +37,7 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
         <Scrubber entry={props.entry} steps={steps} step={step} />
       )}
       <output class="where">
-        {racing ? percent(raceAt.value ?? 1) : step === 0 ? "start" : `step ${step} of ${steps}`}
+        {racing ? percent(raceAt.value) : step === 0 ? "start" : `step ${step} of ${steps}`}
       </output>
       <label class="speed">
         <span class="unseen">Speed</span>
@@ -105,11 +105,6 @@ function Phases(props: { phases: Phase[]; steps: number; step: number }): JSX.El
       ))}
     </div>
   );
-}
-
-function rewind(): void {
-  pause();
-  raceAt.value = 0;
 }
 
 function Round(props: { says: string; d: string; kind?: string; heavy?: boolean; onClick: () => void }): JSX.Element {

@@ -15,7 +15,8 @@ export interface PageState {
   step: number;
   view: ViewName;
   clock: Clock;
-  rivals: string[];
+  /** Who races against the algorithm; null if the page chooses, by what they take. */
+  rivals: string[] | null;
   /** What is lit: the limiting cut, or the k-th tree, counted from 1. */
   follow: "cut" | number | null;
 }

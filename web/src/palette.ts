@@ -50,6 +50,30 @@ export function ink(): string {
   return dark.value ? "#e6e9ed" : "#20242a";
 }
 
+/** How light a colour of `colourOf` is, from 0 to 1 (relative luminance). */
+export function lightness(colour: string): number {
+  const hsl = colour.match(/^hsl\((\d+) (\d+)% (\d+)%\)$/);
+  let parts: number[];
+  if (hsl) {
+    const [hue, saturation, light] = [Number(hsl[1]), Number(hsl[2]) / 100, Number(hsl[3]) / 100];
+    const reach = saturation * Math.min(light, 1 - light);
+    parts = [0, 8, 4].map((shift) => {
+      const k = (shift + hue / 30) % 12;
+      return light - reach * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+    });
+  } else {
+    parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
+  }
+  const [red, green, blue] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** The colour of text on a colour: black or white, whichever can be read better. */
+export function inkOn(colour: string): string {
+  const light = lightness(colour) + 0.05;
+  return light / 0.05 > 1.05 / light ? "#000" : "#fff";
+}
+
 type Colour = [number, number, number];
 
 const HEAT: Record<"light" | "dark", Colour[]> = {

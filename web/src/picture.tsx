@@ -1,10 +1,13 @@
 /** The frame of every picture: it knows its width, has a name for screen readers, and can be saved. */
 
-import type { ButtonHTMLAttributes, ComponentChildren, JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import type { ButtonHTMLAttributes, ComponentChildren, HTMLAttributes, JSX } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { Proof } from "./document";
+import { paint, type Layer } from "./layers";
+import { dark } from "./palette";
 import { jumpTo, playing } from "./player";
+import { keepStop, onKeyOfStops, stop } from "./stops";
 import { go, hovered, state, togglePin, type Focus } from "./state";
 
 /** Whether the text versions of pictures are visible; screen readers always get them. */
@@ -14,6 +17,8 @@ export interface Drawn {
   width?: number;
   height: number;
   content: ComponentChildren;
+  /** Lines on a canvas below the SVG. */
+  layers?: Layer[];
 }
 
 /** An SVG as wide as its place, laid out in pixels, so that text keeps its size on every screen. */
@@ -24,6 +29,8 @@ export function Picture(props: {
   caption?: string;
   draw: (width: number) => Drawn;
   least?: number;
+  /** What the frame reacts to, if the picture can be moved or zoomed. */
+  frame?: HTMLAttributes<HTMLDivElement>;
 }): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(0);
@@ -38,13 +45,32 @@ export function Picture(props: {
   const wanted = Math.max(width, props.least ?? 0);
   const drawn = width ? props.draw(wanted) : null;
   const goesOn = drawn !== null && (drawn.width ?? wanted) > width + 1;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const svg = useRef<SVGSVGElement>(null);
+  const [layers, high] = [drawn?.layers, drawn?.height ?? 0];
+  useLayoutEffect(() => {
+    if (layers) paint(canvas.current!, svg.current!, layers, drawn!.width ?? wanted, high);
+  }, [layers, wanted, high, dark.value]);
+  useLayoutEffect(() => {
+    if (svg.current) keepStop(svg.current);
+  });
   return (
     <>
-      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined}>
+      <div class={goesOn ? "frame goes-on" : "frame"} ref={frame} tabIndex={goesOn ? 0 : undefined} {...props.frame}>
+        {layers && (
+          <canvas
+            ref={canvas}
+            class="layers"
+            aria-hidden="true"
+            style={{ width: drawn!.width ?? wanted, height: high }}
+          />
+        )}
         {drawn && (
           <svg
+            ref={svg}
             class="picture"
-            role="img"
+            role="group"
+            onKeyDown={onKeyOfStops}
             aria-label={props.label}
             data-name={props.name}
             data-caption={props.caption}
@@ -78,10 +104,10 @@ export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
 }
 
 /** What a sign in the picture means. */
-export function Key(props: { sign: string; children: ComponentChildren }): JSX.Element {
+export function Key(props: { sign: string; colour?: string; children: ComponentChildren }): JSX.Element {
   return (
     <span>
-      <i class={props.sign} /> {props.children}
+      <i class={props.sign} style={props.colour ? { background: props.colour } : undefined} /> {props.children}
     </span>
   );
 }
@@ -114,14 +140,25 @@ export function ShowWhere(props: { proof: Proof; step: number }): JSX.Element | 
 }
 
 /** What makes an element light up with others of its rank, chunk or link, wherever the pointer is. */
-export function lights(focus: Focus, onClick?: () => void): Record<string, unknown> {
+export function glows(focus: Focus): Record<string, unknown> {
   return {
     "data-r": focus.ranks?.length ? focus.ranks.join(" ") : undefined,
     "data-c": focus.chunk,
     "data-l": focus.link,
     onPointerEnter: () => (hovered.value = focus),
     onPointerLeave: () => (hovered.value = null),
-    onClick: onClick ?? (() => togglePin(focus)),
+  };
+}
+
+/** The same for what can also be clicked, and reached by keyboard: by default a click keeps it in sight. */
+export function lights(focus: Focus, onClick: () => void = () => togglePin(focus)): Record<string, unknown> {
+  return {
+    ...glows(focus),
+    ...stop(onClick),
+    onFocus: (event: FocusEvent) => {
+      if ((event.currentTarget as Element).matches(":focus-visible")) hovered.value = focus;
+    },
+    onBlur: () => (hovered.value = null),
   };
 }
 

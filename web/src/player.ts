@@ -1,6 +1,6 @@
 /** Playing: a position that advances with the browser's clock, over steps or, in the race, over time. */
 
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { clamp } from "./numbers";
 import { go, state } from "./state";
 import type { View } from "./views/table";
@@ -11,8 +11,10 @@ export const playing = signal(false);
 export const speed = signal(1);
 /** The progress of the current step; 0 when the picture stands still. */
 export const fraction = signal(0);
-/** Where the race stands, from 0 to 1; null until the race knows when its first algorithm finishes. */
-export const raceAt = signal<number | null>(null);
+/** Whether the picture stands still. What reads this, and not `fraction`, is not drawn again for every frame. */
+export const still = computed(() => fraction.value === 0);
+/** Where the race stands, from 0 to 1. */
+export const raceAt = signal(0);
 /** How many steps there are to play, and what playing moves in the view; the page sets them with what it shows. */
 export const length = signal(0);
 export const plays = signal<View["plays"]>("steps");
@@ -29,7 +31,7 @@ export function stillMotion(): boolean {
 export function toggle(): void {
   if (playing.value) return pause();
   if (plays.value === "race") {
-    if ((raceAt.value ?? 1) >= 1) raceAt.value = 0;
+    if (raceAt.value >= 1) raceAt.value = 0;
   } else if (state.value.step >= length.value) {
     go({ step: 0 });
   }
@@ -46,7 +48,7 @@ export function pause(): void {
 export function stepBy(change: number): void {
   pause();
   if (plays.value === "race") {
-    raceAt.value = clamp((raceAt.value ?? 1) + change / 50, 0, 1);
+    raceAt.value = clamp(raceAt.value + change / 50, 0, 1);
     return;
   }
   go({ step: clamp(state.value.step + change, 0, length.value) });
@@ -55,6 +57,13 @@ export function stepBy(change: number): void {
 export function jumpTo(step: number): void {
   pause();
   go({ step: clamp(step, 0, length.value) });
+}
+
+/** To the start, or to the end, of what is played. */
+export function jumpToEdge(end: boolean): void {
+  if (plays.value !== "race") return jumpTo(end ? length.value : 0);
+  pause();
+  raceAt.value = end ? 1 : 0;
 }
 
 function tick(now: number): void {
@@ -88,6 +97,6 @@ function playSteps(passed: number): void {
 }
 
 function playRace(passed: number): void {
-  raceAt.value = clamp((raceAt.value ?? 0) + (passed * speed.value) / RACE, 0, 1);
+  raceAt.value = clamp(raceAt.value + (passed * speed.value) / RACE, 0, 1);
   if (raceAt.value >= 1) pause();
 }

@@ -50,6 +50,29 @@ function portsOf(replay: Replay): { through: number[]; used: number[] } {
   return { through, used };
 }
 
+export interface Placed {
+  place: number;
+  name: string;
+  seconds: number;
+  /** Whether others share the place. */
+  tied: boolean;
+}
+
+const CLOSE = 1.01; // as `allfold plan` judges: within 1 % nobody is faster
+
+/** Who comes in where, of those that are right; who is as fast as the first of a place shares it. */
+export function placesOf(runners: { name: string; seconds: number; ok: boolean }[]): Placed[] {
+  const sorted = runners.filter((one) => one.ok).sort((a, b) => a.seconds - b.seconds);
+  const placed: Placed[] = [];
+  let first = 0;
+  sorted.forEach(({ name, seconds }, i) => {
+    if (seconds > sorted[first].seconds * CLOSE) first = i;
+    placed.push({ place: first + 1, name, seconds, tied: false });
+  });
+  for (const one of placed) one.tied = placed.filter((other) => other.place === one.place).length > 1;
+  return placed;
+}
+
 export function stepsDone(one: Runner, now: number): number {
   const { doneAt } = one.what;
   let done = 0;

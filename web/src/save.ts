@@ -1,5 +1,9 @@
 /** Any view as a file: its pictures in one SVG with their current colours, or the same as a PNG. */
 
+import { layersAsSvg } from "./layers";
+import { legendOf } from "./legend";
+import { escaped, type Piece } from "./svg";
+
 const STYLES = [
   "fill",
   "fill-opacity",
@@ -39,12 +43,6 @@ export async function savePng(section: string, name: string, title: string): Pro
   canvas.toBlob((blob) => blob && download(blob, `${name}.png`), "image/png");
 }
 
-interface Piece {
-  text: string;
-  width: number;
-  height: number;
-}
-
 /**
  * One SVG of all pictures in a view, in rows as on the page, under a title.
  *
@@ -56,7 +54,7 @@ export function compose(section: string, title: string): Piece | null {
   if (!root || !parts.length) return null;
   const page = getComputedStyle(root);
   const write = (x: number, y: number, words: string, weight: number): string =>
-    `<text x="${x}" y="${y}" font-family="${escape(page.fontFamily)}" font-size="15" font-weight="${weight}" fill="${page.color}">${escape(words)}</text>`;
+    `<text x="${x}" y="${y}" font-family="${escaped(page.fontFamily)}" font-size="15" font-weight="${weight}" fill="${page.color}">${escaped(words)}</text>`;
   const pieces: string[] = [write(EDGE, EDGE + 12, title, 600)];
   let [top, tallest, x, width] = [EDGE + 32, 0, EDGE, 0];
   let lowest = -Infinity; // of the row so far, on the page
@@ -72,7 +70,10 @@ export function compose(section: string, title: string): Piece | null {
     x += piece.width + EDGE;
     width = Math.max(width, x);
   }
-  const height = top + tallest + EDGE;
+  const legend = legendOf(root, Math.max(width, 360) - 2 * EDGE);
+  if (legend) pieces.push(`<g transform="translate(${EDGE} ${top + tallest + EDGE})">${legend.text}</g>`);
+  width = Math.max(width, legend ? legend.width + 2 * EDGE : 0);
+  const height = top + tallest + EDGE + (legend ? legend.height + EDGE : 0);
   const ground = `<rect width="${width}" height="${height}" fill="${page.backgroundColor}"/>`;
   const text = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">${ground}${pieces.join("")}</svg>`;
   return { text, width, height };
@@ -90,7 +91,8 @@ function copyOf(svg: SVGSVGElement): Piece {
     }
     for (const name of ["class", "data-r", "data-c", "data-l", "data-cell", "data-right"]) target.removeAttribute(name);
   });
-  return { text: new XMLSerializer().serializeToString(copy), width: svg.clientWidth, height: svg.clientHeight };
+  const text = layersAsSvg(svg) + new XMLSerializer().serializeToString(copy);
+  return { text, width: svg.clientWidth, height: svg.clientHeight };
 }
 
 /** Source code, which on the page is text, as lines of an SVG. */
@@ -103,14 +105,10 @@ function linesOf(element: HTMLElement): Piece {
       ? `<rect y="${i * 18}" width="${width}" height="18" fill="${lit}"/>`
       : "";
     const number = `<text x="32" y="${i * 18 + 13}" text-anchor="end" opacity=".5">${row.dataset.line}</text>`;
-    return `${ground}${number}<text x="44" y="${i * 18 + 13}" xml:space="preserve">${escape(row.dataset.text ?? "")}</text>`;
+    return `${ground}${number}<text x="44" y="${i * 18 + 13}" xml:space="preserve">${escaped(row.dataset.text ?? "")}</text>`;
   });
   const font = `font-family="ui-monospace, Menlo, Consolas, monospace" font-size="12" fill="${getComputedStyle(element).color}"`;
   return { text: `<g ${font}>${text.join("")}</g>`, width, height: rows.length * 18 };
-}
-
-function escape(text: string): string {
-  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/"/g, "&quot;");
 }
 
 function download(blob: Blob, name: string): void {

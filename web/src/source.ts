@@ -205,10 +205,10 @@ export function choose(change: Partial<PageState>): void {
     if (entry) Object.assign(wanted, placeOf(entry));
   }
   const same = keyOf(wanted) === keyOf(state.value);
-  const rivals = wanted.rivals.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
+  const rivals = wanted.rivals?.filter((name) => algorithms.includes(name) && name !== wanted.algorithm);
   // A tree has its number within one schedule; another has others.
   const follow = same || wanted.follow === "cut" ? wanted.follow : null;
-  go({ ...wanted, rivals, follow, step: change.step ?? (same ? wanted.step : 0) });
+  go({ ...wanted, rivals: rivals ?? null, follow, step: change.step ?? (same ? wanted.step : 0) });
 }
 
 /** Open the other views there; a file that does not hold it says so, and how to get it. */

@@ -16,7 +16,7 @@ export const state = signal<PageState>({
   step: 0,
   view: "holds",
   clock: "steps",
-  rivals: [],
+  rivals: null,
   follow: null,
 });
 

@@ -132,9 +132,9 @@ export function layOutTree(tree: Tree, reduces: boolean): { ranks: Placed[]; lea
   return { ranks, leaves, depth: Math.max(0, ...ranks.map((one) => one.depth)) };
 }
 
-/** The messages that carry chunks of a tree, as `step source destination`. */
-export function ridesOf(replay: Replay, tree: Tree): Set<string> {
-  const chunks = new Set(tree.chunks);
+/** The messages that carry some of these chunks, as `step source destination`. */
+export function ridesOf(replay: Replay, wanted: number[]): Set<string> {
+  const chunks = new Set(wanted);
   const rides = new Set<string>();
   replay.schedule.steps.forEach((rows, step) => {
     for (const [, chunk, source, destination] of rows)

@@ -26,7 +26,7 @@ const other: PageState = {
   step: 0,
   view: "holds",
   clock: "steps",
-  rivals: [],
+  rivals: null,
 };
 
 test("a hash holds the whole state", () => {
@@ -41,8 +41,8 @@ test("what makes no sense in a hash is left as it was", () => {
   expect(besideFromHash("#beside=nothing")).toBeNull();
 });
 
-test("at most two rivals race", () => {
-  expect(fromHash("#rivals=a,b,c,d", state).rivals).toEqual(["a", "b"]);
+test("at most three rivals race", () => {
+  expect(fromHash("#rivals=a,b,c,d", state).rivals).toEqual(["a", "b", "c"]);
 });
 
 test("what means nothing in an address is named", () => {

@@ -15,6 +15,25 @@ test("a ring is a ring, a tree and a chain are trees, the rest stands in a circl
   expect(shapeOf(named("all_reduce naive 8"), 300).kind).toBe("circle");
 });
 
+test("hosts are boxes around their ranks, and boxes do not overlap", () => {
+  const [two, four] = [
+    [0, 0, 0, 0, 1, 1, 1, 1],
+    [0, 0, 1, 1, 2, 2, 3, 3],
+  ];
+  for (const host of [two, four]) {
+    for (const name of ["all_reduce ring 8", "all_reduce naive 8"]) {
+      const { boxes, spots, kind } = shapeOf(named(name), 300, host);
+      expect(kind).toBe(name.includes("ring") ? "ring" : "hosts");
+      expect(boxes.map((box) => box.host)).toEqual([...new Set(host)]);
+      spots.forEach(({ x, y }, rank) => {
+        const around = boxes.filter((box) => x > box.x && x < box.x + box.width && y > box.y && y < box.y + box.height);
+        expect(around.map((box) => box.host)).toEqual([host[rank]]);
+      });
+    }
+  }
+  expect(shapeOf(named("all_reduce naive 8"), 300, [0, 0, 0, 0, 0, 0, 0, 0]).boxes).toEqual([]);
+});
+
 test("in a ring, who follows whom stands next to it", () => {
   const { spots } = shapeOf(named("all_gather ring 8"), 300);
   const far = (a: number, b: number): number => Math.hypot(spots[a].x - spots[b].x, spots[a].y - spots[b].y);

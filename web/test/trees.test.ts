@@ -28,7 +28,7 @@ describe("all trees together are the schedule", () => {
     );
     expect(new Set(branches)).toEqual(between);
     // Every message carries chunks of a tree.
-    const rides = new Set(trees.flatMap((tree) => [...ridesOf(replay, tree)]));
+    const rides = new Set(trees.flatMap((tree) => [...ridesOf(replay, tree.chunks)]));
     const messages = one.schedule.steps.flatMap((step, at) =>
       step.filter(([, , source, destination]) => source !== destination).map((row) => `${at} ${row[2]} ${row[3]}`),
     );

@@ -52,9 +52,8 @@ class Answers:
         """What the page opens with; it asks for the rest."""
         self.workers.prepare()
         first = json.loads(self.entry("all_reduce", "ring", 8, None, TOPOLOGY, SIZE))
-        rivals = ("naive", "driver")
         cases = json.loads(self.table("all_reduce", TOPOLOGY, list(TABLE_RANKS)))
-        return document([first], mode="studio", token=token, rivals=rivals, cases=cases, all_topologies=True)
+        return document([first], mode="studio", token=token, cases=cases, all_topologies=True)
 
     def entry(self, collective: str, algorithm: str, ranks: int, root: int | None, topology: str, size: int) -> bytes:
         key = json.dumps(["entry", collective, algorithm, ranks, root, topology, size])

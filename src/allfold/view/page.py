@@ -56,6 +56,7 @@ _OFFERED = (
 _MOST_COUNTED = 128  # ranks; who wins where among more takes too long to price
 _MOST_MOVES = 20_000  # in total, of the collective's other algorithms that a file includes
 _RIVALS = ("naive", "driver", "ring", "tree", "halving_doubling", "direct")
+_MOST_RIVALS = 3
 
 
 def document(
@@ -72,7 +73,7 @@ def document(
 ) -> dict[str, Any]:
     """The whole document. The page opens with the first entry; the others can be chosen and raced.
 
-    `cases` say who wins where (see `wins`). `follow` is what is lit in the pictures: "cut", the limiting cut, or k, the
+    `cases` say who wins where (see `wins`). Without `rivals` the page chooses by what they take. `follow` is what is lit in the pictures: "cut", the limiting cut, or k, the
     k-th tree.
     """
     if not entries:
@@ -100,7 +101,7 @@ def document(
             "step": begin if step is None else step,
             "view": view,
             "clock": "measured" if "recording" in first else "modelled" if "timeline" in first else "steps",
-            "rivals": list(_rivals(entries) if rivals is None else rivals),
+            "rivals": None if rivals is None else list(rivals),
             "follow": follow,
         },
         "catalogue": catalogue(),
@@ -160,6 +161,8 @@ def page_of(
     made = schedule if first["proof"]["ok"] and unknown else None
     counted = sorted({*table_ranks, *([schedule.ranks] if 2 <= schedule.ranks <= _MOST_COUNTED else [])})
     cases = table(schedule.collective, everywhere, counted, name, made)
+    if others is not None:
+        options.setdefault("rivals", [one["schedule"]["algorithm"] for one in rest][:_MOST_RIVALS])
     return document([first, *rest], cases=cases, **options)
 
 
@@ -225,14 +228,6 @@ def topologies(ranks: int) -> list[dict[str, Any]]:
 def _topologies_of(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = {one["topology"]["name"]: one["topology"] for one in entries if "topology" in one}
     return [{"name": name, "summary": topology["source"], "topology": topology} for name, topology in found.items()]
-
-
-def _rivals(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Up to two others to race against: those that were asked for, the most instructive first."""
-    first = entries[0]["schedule"]
-    there = [one["schedule"]["algorithm"] for one in entries[1:] if one["proof"]["ok"]]
-    known = [name for name in _RIVALS if name in there and name != first["algorithm"]]
-    return [*known, *(name for name in there if name not in known)][:2]
 
 
 def _measured(one: dict[str, Any]) -> list[dict[str, Any]]:

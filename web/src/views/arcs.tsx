@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { tenth } from "../numbers";
 import { fraction } from "../player";
-import { lights } from "../picture";
+import { glows } from "../picture";
 import type { Move, Replay } from "../replay";
 import type { Tree } from "../trees";
 import { sentence } from "../words";
@@ -54,7 +54,7 @@ function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
   const back = endX < points[2][0] ? 1 : -1; // the head points in the direction of the incoming arc
   const head = Math.min(5, Math.max(3, grid.gap * 0.3));
   return (
-    <g {...lights({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+    <g {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
       <title>{sentence(move)}</title>
       <path class={`arc ${kind}${under > 0 ? " coming" : ""}${move.chunk === move.into ? "" : " across"}`} d={path} />
       {under > 0 ? (

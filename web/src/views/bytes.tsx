@@ -3,27 +3,34 @@
 import type { JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
 import { Key, lights, Picture, Scale, Twin, type Drawn } from "../picture";
-import { colourOf, fullness, heat } from "../palette";
+import { colourOf, fullness, heat, inkOn } from "../palette";
+import { remembered } from "../remembered";
 import type { Replay } from "../replay";
 import { replayOf, routesOf } from "../source";
+import { state } from "../state";
 import { bytes, percent, seconds } from "../words";
-import { cutSentence, Follow, followedCut, followedTree, TreePicture } from "./follow";
+import { alikeOf, Busiest, carriedSoFar, inUse, LISTED, namesOf, use } from "./busiest";
+import { cutSentence, Follow, followedChunks, followedCut, followedTree, TreePicture } from "./follow";
 import { drawMatrix, hostsOf } from "./matrix";
 import { placed, placesOf } from "./places";
 
 const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing,
 const DRAWN_WIRED = 64; // unless they are wired to each other, which a matrix does not show
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
-const LISTED = 8;
 
 export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const links = entry.links ?? [];
+  const part = carriesData(entry) ? state.value.size / replay.schedule.chunks : 0;
   const duration = entry.timeline?.duration ?? entry.modelled?.seconds ?? 0;
   const groups = alikeOf(links);
+  const sofar = sofarOf(entry, step);
+  const [sent, inAll] = [sentOf(replay)[step], sentOf(replay)[replay.steps]];
+  const growing = `${step ? `After step ${step}: ` : "In all, "}${bytes((step ? sent : inAll) * part)}${step ? ` of ${bytes(inAll * part)} sent` : " are sent between ranks"}.`;
   const lines = [
     ...(entry.proof.ok ? [] : ["This schedule is wrong."]),
+    growing,
     ...(entry.bottleneck ? [entry.bottleneck.sentence] : []),
     ...groups
       .slice(0, LISTED)
@@ -43,6 +50,7 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
       ) : (
         entry.bottleneck && !followedTree(entry) && <p class="bottleneck">{entry.bottleneck.sentence}</p>
       )}
+      <p class="growing">{growing}</p>
       <Picture
         name="bytes"
         least={asMatrix ? 0 : 26 * replay.ranks}
@@ -66,7 +74,8 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
           </>
         ) : (
           <>
-            <Key sign="wedge">width: bytes</Key>
+            <Key sign="wedge">width: bytes{step ? " so far" : ""}</Key>
+            {step > 0 && <Key sign="swatch coming">still to come</Key>}
             {duration > 0 && <Scale from="idle" to="in use all the time" colours={[0, 0.33, 0.66, 1].map(heat)} />}
             {cut ? (
               <>
@@ -81,17 +90,25 @@ export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
         )}
       </p>
       {!entry.topology && <p class="note">No topology was given, so no links are known.</p>}
-      {groups.length > 0 && <Busiest groups={groups} duration={duration} />}
+      {groups.length > 0 && (
+        <Busiest groups={groups} duration={duration} sofar={new Map(links.map((link, i) => [link.name, sofar[i]]))} />
+      )}
       <Twin lines={lines} />
     </>
   );
 }
 
+/** Moves between ranks so far, after every step. */
+const sentOf = remembered((replay: Replay): number[] => {
+  const sent = [0];
+  for (const rows of replay.schedule.steps)
+    sent.push(sent[sent.length - 1] + rows.filter(([, , source, destination]) => source !== destination).length);
+  return sent;
+});
+
 /** Whether the network is cables between ranks: then its drawing says more than who sends to whom. */
 const isWired = (links: LinkJson[]): boolean =>
   placed(links, "dimension").length > 0 || placed(links, "from").length > 0;
-
-const use = (link: LinkJson, duration: number): number => (duration > 0 ? Math.min(1, link.seconds / duration) : 0);
 
 function drawTopology(entry: Entry, replay: Replay, step: number, duration: number, width: number): Drawn | null {
   const links = entry.links!;
@@ -99,7 +116,9 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   if (!drawing) return null;
   const most = Math.max(...links.map((link) => link.bytes)) || 1;
   const now = linksOf(entry, replay, step);
-  const broad = (link: LinkJson): number => (link.bytes ? 1.4 + (drawing.widest - 1.4) * (link.bytes / most) : 1);
+  const sofar = sofarOf(entry, step);
+  const wide = (bytes: number): number => (bytes ? 1.4 + (drawing.widest - 1.4) * (bytes / most) : 1);
+  const broad = (link: LinkJson): number => wide(link.bytes);
   // Thin lines over thick ones, the bottleneck on top.
   const unused = drawing.shapes.filter((shape) => !links[shape.link].bytes).length;
   const order = drawing.shapes
@@ -145,14 +164,17 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
             class={lit?.has(link.name) === false ? "hot unlit" : "hot"}
             {...lights({ link: link.name, ranks: shape.ranks })}
           >
-            <title>{`${link.name}: ${bytes(link.bytes)}, busy ${seconds(link.seconds)} (${percent(use(link, duration))})`}</title>
+            <title>{`${link.name}: ${carriedSoFar(link, sofar[shape.link])}, busy ${seconds(link.seconds)} (${percent(use(link, duration))})`}</title>
             <path class="reach" d={shape.path} />
-            <path
-              class={link.bytes ? "link" : "link unused"}
-              d={shape.path}
-              stroke={heat(use(link, duration))}
-              stroke-width={broad(link)}
-            />
+            {sofar[shape.link] < link.bytes && <path class="link coming" d={shape.path} stroke-width={broad(link)} />}
+            {(sofar[shape.link] > 0 || !link.bytes) && (
+              <path
+                class={link.bytes ? "link" : "link unused"}
+                d={shape.path}
+                stroke={heat(use(link, duration))}
+                stroke-width={wide(sofar[shape.link])}
+              />
+            )}
             {lit?.has(link.name) && (
               <path class={cut ? "lit" : "lit tree"} d={shape.path} stroke-width={Math.max(3, broad(link))} />
             )}
@@ -177,7 +199,13 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
         <g key={one.rank} class="hot" {...lights({ ranks: [one.rank] })}>
           {halo.has(one.rank) && <circle class={cut ? "halo" : "halo tree"} cx={one.x} cy={one.y} r={one.r + 5} />}
           <circle class="rank" cx={one.x} cy={one.y} r={one.r} fill={colourOf(one.rank, replay.ranks)} />
-          <text class="inside" x={one.x} y={one.y} font-size={Math.max(8, one.r * 0.95)}>
+          <text
+            class="inside"
+            style={{ fill: inkOn(colourOf(one.rank, replay.ranks)) }}
+            x={one.x}
+            y={one.y}
+            font-size={Math.max(8, one.r * 0.95)}
+          >
             {one.rank}
           </text>
         </g>
@@ -187,76 +215,40 @@ function drawTopology(entry: Entry, replay: Replay, step: number, duration: numb
   return { width, height: drawing.height, content };
 }
 
-/** The names of the links of the followed cut or tree; null if nothing is followed. */
+/** The names of the links of the followed cut or chunks; null if nothing is followed. */
 function litLinks(entry: Entry): Set<string> | null {
   const cut = followedCut(entry);
   if (cut) return new Set(cut.links);
-  const tree = followedTree(entry);
-  if (!tree) return null;
+  const chunks = followedChunks(entry);
+  if (!chunks) return null;
+  const [routes, followed] = [routesOf(entry), new Set(chunks)];
+  const pairs = new Map<string, [number, number]>();
+  for (const rows of entry.schedule.steps)
+    for (const [, chunk, source, destination] of rows)
+      if (followed.has(chunk)) pairs.set(`${source} ${destination}`, [source, destination]);
+  return new Set([...pairs.values()].flatMap((pair) => routes?.(...pair) ?? []).map((link) => entry.links![link].name));
+}
+
+/** The bytes that every link has carried when so many steps are done. */
+const carriedOf = remembered((entry: Entry, step: number): number[] => {
   const routes = routesOf(entry);
-  return new Set(
-    tree.branches.flatMap((one) => routes?.(one.source, one.destination) ?? []).map((link) => entry.links![link].name),
-  );
+  const carried = entry.links!.map(() => 0);
+  const size = carriesData(entry) ? state.value.size / entry.schedule.chunks : 0;
+  for (const rows of entry.schedule.steps.slice(0, step))
+    for (const [, , source, destination] of rows)
+      for (const link of routes?.(source, destination) ?? []) carried[link] += size;
+  return carried;
+});
+
+const carriesData = (entry: Entry): boolean => entry.schedule.collective !== "barrier";
+
+/** What the links have carried so far; at the start, and where routes are unknown, what they carry in all. */
+function sofarOf(entry: Entry, step: number): number[] {
+  return step > 0 && routesOf(entry) ? carriedOf(entry, step) : (entry.links ?? []).map((link) => link.bytes);
 }
 
 /** The links that the moves of a step take. */
 function linksOf(entry: Entry, replay: Replay, step: number): Set<number> {
   const routes = routesOf(entry);
   return new Set(replay.moves(step - 1).flatMap((move) => routes?.(move.source, move.destination) ?? []));
-}
-
-/** Links that carry something, the busiest first; those of a kind that are equally busy together. */
-function alikeOf(links: LinkJson[]): LinkJson[][] {
-  const groups = new Map<string, LinkJson[]>();
-  for (const link of links) {
-    if (!link.bytes) continue;
-    const key = `${link.kind} ${link.bytes.toPrecision(9)} ${link.seconds.toPrecision(9)}`;
-    groups.set(key, [...(groups.get(key) ?? []), link]);
-  }
-  return [...groups.values()].sort((a, b) => b[0].seconds - a[0].seconds);
-}
-
-/** `rank 0 out and 7 like it`. */
-const namesOf = (alike: LinkJson[]): string =>
-  alike.length > 1 ? `${alike[0].name} and ${alike.length - 1} like it` : alike[0].name;
-
-const inUse = (link: LinkJson, duration: number): string =>
-  duration > 0 ? `, in use for ${percent(use(link, duration))} of the time` : "";
-
-function Busiest(props: { groups: LinkJson[][]; duration: number }): JSX.Element {
-  const { groups, duration } = props;
-  const shown = groups.slice(0, LISTED);
-  const left = groups.slice(LISTED).flat().length;
-  const most = Math.max(...shown.map(([link]) => link.seconds), 1e-30);
-  return (
-    <table class="busiest">
-      <caption>The links that are busy longest{left ? `; ${left} more are less busy` : ""}</caption>
-      <tbody>
-        {shown.map((alike) => {
-          const [link] = alike;
-          const isLimit = duration > 0 && link.seconds >= most * (1 - 1e-9);
-          return (
-            <tr
-              key={link.name}
-              class={isLimit ? "is" : ""}
-              {...lights(alike.length === 1 ? { link: link.name } : { links: alike.map((one) => one.name) })}
-            >
-              <th scope="row">{namesOf(alike)}</th>
-              <td>
-                <i
-                  style={{
-                    width: `${(100 * link.seconds) / most}%`,
-                    background: heat(duration > 0 ? use(link, duration) : 0.5),
-                  }}
-                />
-              </td>
-              <td class="number">{alike.length > 1 ? `${bytes(link.bytes)} each` : bytes(link.bytes)}</td>
-              <td class="number">{seconds(link.seconds)}</td>
-              {duration > 0 && <td class="number">{percent(use(link, duration))}</td>}
-            </tr>
-          );
-        })}
-      </tbody>
-    </table>
-  );
 }

@@ -3,7 +3,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { amountIn, MOST_RANKS, sumIn } from "../amounts";
 import { clamp } from "../numbers";
-import { colourOf } from "../palette";
+import { colourOf, inkOn } from "../palette";
 import { lights } from "../picture";
 import { NOTHING, type Replay, type State } from "../replay";
 import { askFor, showNumbers } from "../state";
@@ -153,7 +153,13 @@ function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number
         fill={colourOf(from, replay.ranks)}
       />
       {grid.cellX >= 18 && (
-        <text class="inside" x={x + grid.cellX / 2} y={y + grid.cellY / 2} font-size={Math.min(13, grid.cellX / 2.6)}>
+        <text
+          class="inside"
+          style={{ fill: inkOn(colourOf(from, replay.ranks)) }}
+          x={x + grid.cellX / 2}
+          y={y + grid.cellY / 2}
+          font-size={Math.min(13, grid.cellX / 2.6)}
+        >
           {shortName(replay, datum)}
         </text>
       )}

@@ -1,5 +1,6 @@
 /** Who holds what among more ranks than can be drawn one by one: squares that stand for many cells. */
 
+import type { Layer } from "../layers";
 import { clamp, every } from "../numbers";
 import { deeper, fullness } from "../palette";
 import type { Drawn } from "../picture";
@@ -42,16 +43,6 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
   const size = clamp(Math.floor((width - left - 8) / columns), 3, 14);
   const high = Math.max(size, Math.min(14, Math.floor(640 / rows)));
   const wide = columns === 1 ? 120 : size;
-  const blocks = shares.map((share, block) => (
-    <rect
-      key={block}
-      x={left + (block % columns) * wide}
-      y={top + Math.floor(block / columns) * high}
-      width={wide - 0.5}
-      height={high - 0.5}
-      fill={fullness(share)}
-    />
-  ));
   const firstOf = (row: number): number => Math.ceil((row * replay.ranks) / rows);
   const step = Math.max(1, Math.ceil(16 / high));
   const content = (
@@ -66,10 +57,31 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
           {width < 560 ? firstOf(row) : `rank ${firstOf(row)}`}
         </text>
       ))}
-      <g shape-rendering="crispEdges">{blocks}</g>
     </>
   );
-  return { width: Math.max(width, left + columns * wide + 8), height: top + rows * high + 12, content };
+  const layers = blockLayers({ rows, columns, shares }, left, top, wide, high);
+  return { width: Math.max(width, left + columns * wide + 8), height: top + rows * high + 12, content, layers };
+}
+
+const SHADES = 32;
+
+/** Blocks as lines as thick as a row, neighbours of the same shade together: thousands of elements would be slow. */
+function blockLayers({ columns, shares }: Blocks, left: number, top: number, wide: number, high: number): Layer[] {
+  const lines = new Map<number, number[]>();
+  const shadeOf = (block: number): number => Math.round(shares[block] * SHADES);
+  for (let block = 0; block < shares.length; block++) {
+    const [row, first, shade] = [Math.floor(block / columns), block % columns, shadeOf(block)];
+    while ((block + 1) % columns && shadeOf(block + 1) === shade) block++;
+    if (!lines.has(shade)) lines.set(shade, []);
+    const y = top + (row + 0.5) * high;
+    lines.get(shade)!.push(left + first * wide, y, left + ((block % columns) + 1) * wide - 0.5, y);
+  }
+  return [...lines].map(([shade, lines]) => ({
+    lines,
+    colour: fullness(shade / SHADES),
+    width: high - 0.5,
+    opacity: 1,
+  }));
 }
 
 /** One chunk on very many ranks: a square of ranks, row by row. */

@@ -2,11 +2,11 @@
 
 import type { JSX } from "preact";
 import type { Cut, Entry } from "../document";
-import { colourOf } from "../palette";
+import { colourOf, inkOn } from "../palette";
 import { Picture, Quiet, type Drawn } from "../picture";
 import { nameRanks } from "../replay";
 import { replayOf, treesOfEntry } from "../source";
-import { go, state } from "../state";
+import { go, pinned, state, togglePin } from "../state";
 import { layOutTree, type Placed, type Tree } from "../trees";
 import { bytes, listed, plural, rate, seconds } from "../words";
 
@@ -14,6 +14,20 @@ import { bytes, listed, plural, rate, seconds } from "../words";
 export function followedTree(entry: Entry): Tree | null {
   const { follow } = state.value;
   return typeof follow === "number" ? (treesOfEntry(entry)[follow - 1] ?? null) : null;
+}
+
+/** The chunks that are followed: those of the followed tree, or the one that is kept in sight. */
+export function followedChunks(entry: Entry): number[] | null {
+  const chunk = pinned.value?.chunk;
+  return followedTree(entry)?.chunks ?? (chunk === undefined ? null : [chunk]);
+}
+
+/** Follow a chunk through all views, or let go of it: the tree that carries it, or the chunk itself where it has none. */
+export function followChunk(entry: Entry, chunk: number): void {
+  const trees = treesOfEntry(entry);
+  const at = trees.findIndex((tree) => tree.chunks.includes(chunk)) + 1;
+  if (!at || trees.length < 2) togglePin({ chunk });
+  else go({ follow: state.value.follow === at ? null : at });
 }
 
 export function followedCut(entry: Entry): Cut | null {
@@ -178,7 +192,13 @@ export function drawTree(tree: Tree, reduces: boolean, ranks: number, step: numb
             fill={colourOf(one.rank, ranks)}
           />
           {r > 6 && (
-            <text class="inside" x={at(one).x} y={at(one).y} font-size={Math.max(8, r * 0.9)}>
+            <text
+              class="inside"
+              style={{ fill: inkOn(colourOf(one.rank, ranks)) }}
+              x={at(one).x}
+              y={at(one).y}
+              font-size={Math.max(8, r * 0.9)}
+            >
               {one.rank}
             </text>
           )}

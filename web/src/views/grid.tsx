@@ -22,7 +22,8 @@ export interface Grid {
   y(rank: number): number;
 }
 
-export function layOut(replay: Replay, room: number, coloured: number): Grid {
+/** `high`: rows are lower if they would not fit into it, but never so low that a number does not. */
+export function layOut(replay: Replay, room: number, coloured: number, high = Infinity): Grid {
   const { ranks, width: columns } = replay;
   const narrow = room < 560;
   const dense = ranks > coloured;
@@ -39,7 +40,7 @@ export function layOut(replay: Replay, room: number, coloured: number): Grid {
   const pitch = Math.min(dense ? 10 : lone ? 24 : 17, (cellX - 2 * pad) / across);
   const size = dense ? pitch : Math.max(2, pitch - Math.max(1, pitch * 0.18));
   const tall = replay.reduces ? down * pitch + 2 * pad : Math.min(44, cellX * 0.62);
-  const cellY = Math.max(dense ? 6 : 16, tall);
+  const cellY = Math.min(Math.max(dense ? 6 : 16, tall), Math.max(26, (high / ranks) * 0.8));
   const pitchY = cellY + (dense ? gap : Math.max(5, Math.min(14, cellY * 0.28)));
   const wide = Math.max(room, lone ? 0 : edge + columns * pitchX + 8);
   // A grid that does not fill the width is centred; a single column with room for its arcs.

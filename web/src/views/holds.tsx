@@ -5,7 +5,7 @@ import type { Entry } from "../document";
 import { every } from "../numbers";
 import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
-import { fraction } from "../player";
+import { still } from "../player";
 import { remembered } from "../remembered";
 import type { Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
@@ -14,10 +14,11 @@ import { opening, phaseAt } from "../story";
 import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
+import { Callout, calloutHeight, cellToExplain, explained } from "./callout";
 import { canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
-import { Cross, DenseMarks } from "./dense";
-import { Follow, followedTree, TreePicture } from "./follow";
+import { Cross, DenseCells, denseLayers } from "./dense";
+import { followChunk, Follow, followedTree, TreePicture } from "./follow";
 import { layOut, type Grid } from "./grid";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
@@ -47,7 +48,7 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
         label={label}
         draw={(width) =>
           !crowd && !tooNarrow(replay, width)
-            ? drawCells(entry, replay, state, width, followed?.chunks)
+            ? drawCells(entry, replay, state, width, !props.compact, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
               : drawBlocks(replay, state, width)
@@ -81,36 +82,50 @@ function few(entry: Entry): { entry: Entry; chunks: number[] } | null {
 }
 
 /** `names` are the numbers of the chunks where not all of them are drawn. */
-function drawCells(entry: Entry, replay: Replay, state: State, width: number, names?: number[]): Drawn {
-  const grid = layOut(replay, width, COLOURED);
+function drawCells(
+  entry: Entry,
+  replay: Replay,
+  state: State,
+  width: number,
+  explains: boolean,
+  names?: number[],
+): Drawn {
+  const explain = explains && state.done === 0 && replay.ranks <= COLOURED && !names && entry.proof.ok;
+  const cell = cellToExplain(replay);
+  const words = explain ? explained(replay, state, cell) : "";
+  const above = explain ? calloutHeight(words, width) : 0;
+  const numbers = showNumbers.value && canBeNumbers(replay);
+  const grid = layOut(replay, width, COLOURED, numbers ? innerHeight - 440 - above : Infinity);
   const changed = new Set<number>();
   const moves = replay.moves(state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
-  const behind = fraction.value === 0 && moves.some((move) => move.chunk !== move.into);
+  const behind = still.value && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
   const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
   const content = (
-    <>
-      <Labels replay={replay} grid={grid} names={names} />
+    <g transform={above ? `translate(0 ${above})` : undefined}>
+      <Labels entry={entry} replay={replay} grid={grid} names={names} />
       {behind && arcs}
       {replay.ranks <= COLOURED ? (
         <Marks replay={replay} state={state} grid={grid} changed={changed} />
       ) : (
-        <DenseMarks replay={replay} state={state} grid={grid} changed={changed} />
+        <DenseCells replay={replay} grid={grid} changed={changed} />
       )}
       {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
       {!behind && arcs}
       {tree && <TreePaths replay={replay} grid={grid} tree={tree} />}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
-    </>
+      {explain && <Callout grid={grid} cell={cell} text={words} width={width} />}
+    </g>
   );
-  return { width: grid.width, height: grid.height, content };
+  const layers = replay.ranks > COLOURED ? denseLayers(replay, state, grid) : undefined;
+  return { width: grid.width, height: grid.height + above, content, layers };
 }
 
-function Labels(props: { replay: Replay; grid: Grid; names?: number[] }): JSX.Element {
-  const { replay, grid, names } = props;
+function Labels(props: { entry: Entry; replay: Replay; grid: Grid; names?: number[] }): JSX.Element {
+  const { entry, replay, grid, names } = props;
   const { chunks, scratch } = replay.schedule;
   const everyRow = Math.ceil(13 / grid.pitchY);
   const everyColumn = Math.ceil((names ? 34 : 20) / grid.pitchX);
@@ -126,8 +141,9 @@ function Labels(props: { replay: Replay; grid: Grid; names?: number[] }): JSX.El
           x={grid.x(chunk) + grid.cellX / 2}
           y={grid.top - 12}
           text-anchor="middle"
-          {...lights({ chunk })}
+          {...lights({ chunk }, () => followChunk(entry, names?.[chunk] ?? chunk))}
         >
+          <title>follow this chunk</title>
           {names?.[chunk] ?? chunk}
         </text>
       ))}

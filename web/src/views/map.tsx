@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import type { Drawn } from "../picture";
 import { hueOf, openAt } from "../source";
 import { pointed, state } from "../state";
+import { stop } from "../stops";
 import { bytes, plural, seconds } from "../words";
 import type { Standings } from "./standings";
 
@@ -27,7 +28,7 @@ export function drawMap(all: Standings[], ranks: number, width: number): Drawn {
         width={wide - 1}
         height={tall - 1}
         fill={hueOf(best)}
-        onClick={() => openAt(best, one.ranks, size)}
+        {...stop(() => openAt(best, one.ranks, size))}
       >
         <title>{`${plural(one.ranks, "rank")}, ${bytes(size)}: ${best}, ${seconds(one.seconds[column].get(best) ?? 0)}`}</title>
       </rect>

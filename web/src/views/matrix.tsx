@@ -5,6 +5,7 @@ import type { Entry } from "../document";
 import { clamp, every, unique } from "../numbers";
 import { fullness } from "../palette";
 import { lights, type Drawn } from "../picture";
+import { remembered } from "../remembered";
 import type { Replay } from "../replay";
 import { state } from "../state";
 import { bytes } from "../words";
@@ -35,25 +36,51 @@ function litPairs(entry: Entry, block: (rank: number) => number, side: number): 
   return pairs;
 }
 
+interface Flow {
+  all: Float64Array;
+  /** What was sent when so many steps were done: playing goes on from there. */
+  done: number;
+  sofar: Float64Array;
+}
+
+/** Moves from block to block of ranks, in all steps. */
+const flowOf = remembered((replay: Replay, side: number): Flow => {
+  const flow: Flow = { all: new Float64Array(0), done: 0, sofar: new Float64Array(side * side) };
+  const block = (rank: number): number => Math.floor((rank * side) / replay.ranks);
+  flow.all = sofarOf(flow, replay, replay.steps, side, block).slice();
+  return flow;
+});
+
+function sofarOf(
+  flow: Flow,
+  replay: Replay,
+  step: number,
+  side: number,
+  block: (rank: number) => number,
+): Float64Array {
+  if (step < flow.done) {
+    flow.sofar.fill(0);
+    flow.done = 0;
+  }
+  for (; flow.done < step; flow.done++)
+    for (const [, , source, destination] of replay.schedule.steps[flow.done])
+      if (source !== destination) flow.sofar[block(source) * side + block(destination)]++;
+  return flow.sofar;
+}
+
 /** Bytes from rank to rank so far: rows send, columns receive. More than 64 ranks are grouped into blocks. */
 export function drawMatrix(entry: Entry, replay: Replay, step: number, width: number): Drawn {
   const side = Math.min(MOST_SQUARES, replay.ranks);
   const [left, top] = [64, 46];
   const cell = clamp(Math.floor((Math.min(width, 860) - left - 16) / side), 4, 22);
   const block = (rank: number): number => Math.floor((rank * side) / replay.ranks);
-  const all = new Float64Array(side * side);
-  const sofar = new Float64Array(side * side);
+  const flow = flowOf(replay, side);
+  const { all } = flow;
   const fresh = new Set<number>();
-  const last = step === 0 ? replay.steps : step; // at the start, everything that is to come is shown, faintly
-  for (let at = 0; at < replay.steps; at++) {
-    for (const [, , source, destination] of replay.schedule.steps[at]) {
-      if (source === destination) continue;
-      const place = block(source) * side + block(destination);
-      all[place]++;
-      if (at < last) sofar[place]++;
-      if (at === step - 1) fresh.add(place);
-    }
-  }
+  for (const [, , source, destination] of step ? replay.schedule.steps[step - 1] : [])
+    if (source !== destination) fresh.add(block(source) * side + block(destination));
+  // At the start, everything that is to come is shown, faintly.
+  const sofar = step === 0 ? all : sofarOf(flow, replay, step, side, block);
   const most = Math.max(...all, 1);
   const chunk = state.value.size / replay.schedule.chunks;
   const lit = litPairs(entry, block, side);

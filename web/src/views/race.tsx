@@ -1,34 +1,42 @@
-/** View 4, race: two or three algorithms on one clock, with counters, and the lower bound as a line. */
+/** View 4, race: up to four algorithms on one clock, with counters, the lower bound as a line, and a podium at the end. */
 
 import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
-import { scaleLinear } from "d3-scale";
+import { useLayoutEffect } from "preact/hooks";
 import type { Entry } from "../document";
-import { clamp, tenth } from "../numbers";
-import { anchorOf, Picture, Twin, type Drawn } from "../picture";
-import { raceAt } from "../player";
-import { busiestPort, linksInUse, runner, shareAt, stepsDone, type Runner } from "../racing";
+import { clamp } from "../numbers";
+import { Key, Picture, Twin, type Drawn } from "../picture";
+import { pause, raceAt } from "../player";
+import { busiestPort, linksInUse, placesOf, runner, shareAt, stepsDone, type Placed, type Runner } from "../racing";
 import { remembered } from "../remembered";
-import { choices, find, hueOf, replayOf } from "../source";
+import { MOST_RIVALS, rivalsOf, type Rival } from "../rivals";
+import { casesOf, choices, find, hueOf, replayOf } from "../source";
 import { go, state } from "../state";
 import { percent, plural, seconds, timesS } from "../words";
 import { blocksOf } from "./crowd";
+import { drawCurves } from "./curves";
+import { drawPodium, resultOf } from "./podium";
 import { happeningOf } from "./time";
 
 export function Race(props: { entry: Entry; step: number }): JSX.Element {
-  const found = state.value.rivals.map((name) => find(state.value, name));
+  const rivals = rivalsHere();
+  const found = rivals.map(({ name }) => find(state.value, name));
   const entries = [props.entry, ...found.flatMap((one) => (one.entry ? [one.entry] : []))];
   const modelled = entries.every((entry) => entry.timeline);
   const unsimulated = entries.filter((entry) => !entry.timeline);
   const clock = modelled ? "modelled" : "steps";
   const runners = entries.map((entry) => runnerOf(entry, clock));
   const longest = Math.max(...runners.map((one) => one.what.duration), 1e-12);
-  const shortest = Math.min(...runners.map((one) => one.what.duration));
-  // Until the user moves the clock, it stands where the first algorithm finishes: the most informative still.
-  useEffect(() => {
-    raceAt.value ??= shortest / longest;
-  });
-  const now = (raceAt.value ?? shortest / longest) * longest;
+  // Another field is another race.
+  const field = entries.map((entry) => entry.key).join(" ");
+  useLayoutEffect(() => {
+    pause();
+    raceAt.value = 0;
+  }, [field]);
+  const now = raceAt.value * longest;
+  const places = placesOf(
+    runners.map((one) => ({ name: nameOf(one), seconds: one.what.duration, ok: one.entry.proof.ok })),
+  );
+  const over = raceAt.value >= 1;
   // The bound on rounds is not a bound on steps: in one step a rank may send to all others.
   const least = modelled ? props.entry.modelled?.least : undefined;
   const say = (time: number): string => (modelled ? seconds(time) : plural(Math.round(time), "step"));
@@ -39,10 +47,11 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
         `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong, and never gets there"}.`,
     ),
     ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
+    ...(over ? [resultOf(places, runners.filter((one) => !one.entry.proof.ok).map(nameOf))] : []),
   ];
   return (
     <>
-      <Rivals />
+      <Rivals rivals={rivals} />
       {found.some((one) => one.waiting) && <p class="soft">A rival is being computed …</p>}
       {found.map(
         (one, i) =>
@@ -54,7 +63,15 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
       )}
       <div class="lanes">
         {runners.map((one, i) => (
-          <Lane key={one.replay.schedule.algorithm} one={one} index={i} now={now} say={say} />
+          <Lane
+            key={nameOf(one)}
+            one={one}
+            index={i}
+            now={now}
+            say={say}
+            why={rivals.find((rival) => rival.name === nameOf(one))?.why ?? ""}
+            place={places.find((place) => place.name === nameOf(one))}
+          />
         ))}
       </div>
       <Picture
@@ -62,9 +79,26 @@ export function Race(props: { entry: Entry; step: number }): JSX.Element {
         label={lines.join(" ")}
         draw={(width) => drawCurves(runners, now, longest, least, say, width)}
       />
+      <p class="legend">
+        {runners.map((one) => (
+          <Key key={nameOf(one)} sign="dot" colour={hueOf(nameOf(one))}>
+            {nameOf(one)}
+          </Key>
+        ))}
+        {least !== undefined && <Key sign="line bound">no algorithm is faster</Key>}
+      </p>
+      {over && places.length > 1 && (
+        <Picture
+          name="podium"
+          caption="The result"
+          label={lines[lines.length - 1]}
+          draw={(width) => drawPodium(places, hueOf, say, width)}
+        />
+      )}
+      {over && <p class="result">{lines[lines.length - 1]}</p>}
       <p class="note">
         {modelled
-          ? `Simulated on ${props.entry.topology?.name ?? "the topology"}, message by message.`
+          ? `Simulated on ${props.entry.topology?.name ?? "the topology"}, message by message, not cut into segments.`
           : `On the clock of steps, since ${listedNames(unsimulated)} not simulated.`}{" "}
         The curve of an algorithm is the share of what must arrive that has arrived.
       </p>
@@ -83,14 +117,31 @@ const runnerOf = remembered((entry: Entry, clock: "modelled" | "steps") =>
   runner(entry, replayOf(entry), happeningOf(entry, clock)),
 );
 
-/** The contenders: the chosen algorithm, and up to two others. */
-function Rivals(): JSX.Element {
-  const { algorithm, rivals } = state.value;
+const nameOf = (one: Runner): string => one.replay.schedule.algorithm;
+
+/** Those that were chosen, or those that the times of all algorithms suggest. */
+function rivalsHere(): Rival[] {
+  const { collective, topology, algorithm, ranks, rivals, size } = state.value;
   const others = choices(state.value).algorithms.filter((name) => name !== algorithm);
-  const toggle = (name: string): void => {
-    raceAt.value = null;
-    go({ rivals: rivals.includes(name) ? rivals.filter((one) => one !== name) : [...rivals, name].slice(-2) });
-  };
+  const suggested = rivalsOf(
+    algorithm,
+    others,
+    casesOf(collective, topology).find((one) => one.ranks === ranks) ?? null,
+    size,
+  );
+  if (!rivals) return suggested;
+  return rivals.map((name) => suggested.find((one) => one.name === name) ?? { name, why: "" });
+}
+
+/** The contenders: the chosen algorithm, and up to three others. */
+function Rivals(props: { rivals: Rival[] }): JSX.Element {
+  const { algorithm } = state.value;
+  const rivals = props.rivals.map(({ name }) => name);
+  const others = choices(state.value).algorithms.filter((name) => name !== algorithm);
+  const toggle = (name: string): void =>
+    go({
+      rivals: rivals.includes(name) ? rivals.filter((one) => one !== name) : [...rivals, name].slice(-MOST_RIVALS),
+    });
   return (
     <div class="chips" role="group" aria-label="Rivals">
       <span class="soft">{algorithm} against</span>
@@ -104,8 +155,15 @@ function Rivals(): JSX.Element {
   );
 }
 
-function Lane(props: { one: Runner; index: number; now: number; say: (time: number) => string }): JSX.Element {
-  const { one, index, now, say } = props;
+function Lane(props: {
+  one: Runner;
+  index: number;
+  now: number;
+  say: (time: number) => string;
+  why: string;
+  place?: Placed;
+}): JSX.Element {
+  const { one, index, now, say, why, place } = props;
   const done = stepsDone(one, now);
   const finished = now >= one.what.duration * (1 - 1e-9);
   const counters: [what: string, now: string | number, all?: string | number][] = [
@@ -122,9 +180,15 @@ function Lane(props: { one: Runner; index: number; now: number; say: (time: numb
         {!one.entry.proof.ok ? (
           <small class="is-wrong">wrong</small>
         ) : (
-          finished && <small>{say(one.what.duration)}</small>
+          finished && (
+            <small>
+              {place && <b>{place.tied ? `${place.place}. (tie) ` : `${place.place}. `}</b>}
+              {say(one.what.duration)}
+            </small>
+          )
         )}
       </h3>
+      <p class="why">{why}</p>
       <Picture
         name={`lane-${index}`}
         caption={one.replay.schedule.algorithm}
@@ -169,87 +233,4 @@ function drawSmall(one: Runner, done: number, colour: string, width: number): Dr
     );
   });
   return { width, height: rows * high, content: cells };
-}
-
-/** Where a wrong algorithm ends: not at 100 %. */
-function WrongEnd(props: { x: number; y: number }): JSX.Element {
-  const { x, y } = props;
-  return (
-    <g class="wrong-end">
-      <path d={`M${x - 5} ${y - 5}l10 10m0 -10l-10 10`} />
-      <text x={x - 10} y={y - 10} text-anchor="end">
-        wrong
-      </text>
-    </g>
-  );
-}
-
-function drawCurves(
-  runners: Runner[],
-  now: number,
-  longest: number,
-  least: number | undefined,
-  say: (time: number) => string,
-  width: number,
-): Drawn {
-  const [left, right, top, high] = [50, 24, 30, 220];
-  const x = scaleLinear([0, Math.max(longest, least ?? 0)], [left, width - right]);
-  const y = scaleLinear([0, 1], [top + high, top]);
-  const ticks = x.ticks(Math.max(2, Math.floor(width / 140)));
-  const points = (one: Runner): string =>
-    one.curve.map(({ time, share }, i) => `${i ? "L" : "M"}${tenth(x(time))} ${tenth(y(share))}`).join("");
-  const content = (
-    <>
-      <defs>
-        <clipPath id="sofar">
-          <rect x={0} y={0} width={x(now)} height={top + high + 10} />
-        </clipPath>
-      </defs>
-      {[0, 0.5, 1].map((share) => (
-        <g key={share}>
-          <line class="hair" x1={left} x2={width - right} y1={y(share)} y2={y(share)} />
-          <text class="axis" x={left - 8} y={y(share) + 4} text-anchor="end">
-            {percent(share)}
-          </text>
-        </g>
-      ))}
-      {ticks.map((tick) => (
-        <text key={tick} class="axis" x={x(tick)} y={top + high + 20} text-anchor={anchorOf(x(tick), width)}>
-          {say(tick)}
-        </text>
-      ))}
-      {runners.map((one, i) => (
-        <g key={i} fill="none" stroke={hueOf(one.replay.schedule.algorithm)}>
-          <path class="curve ghost" d={points(one)} />
-          <path class="curve" d={points(one)} clip-path="url(#sofar)" />
-          {one.entry.proof.ok ? (
-            <circle
-              cx={x(one.what.duration)}
-              cy={y(1)}
-              r={4}
-              fill={now >= one.what.duration * (1 - 1e-9) ? hueOf(one.replay.schedule.algorithm) : "none"}
-            />
-          ) : (
-            <WrongEnd x={x(one.what.duration)} y={y(one.curve[one.curve.length - 1].share)} />
-          )}
-        </g>
-      ))}
-      {least !== undefined && (
-        <g class="least">
-          <line x1={x(least)} x2={x(least)} y1={top - 8} y2={top + high} />
-          <text
-            x={x(least) + (x(least) > width - 190 ? -6 : 6)}
-            y={top - 12}
-            text-anchor={x(least) > width - 190 ? "end" : "start"}
-          >
-            {`lower bound ${say(least)}`}
-          </text>
-        </g>
-      )}
-      <g class="playhead">
-        <line x1={x(now)} x2={x(now)} y1={top - 2} y2={top + high} />
-      </g>
-    </>
-  );
-  return { width, height: top + high + 32, content };
 }

@@ -3,13 +3,14 @@
 import type { JSX } from "preact";
 import type { Entry } from "../document";
 import { tenth } from "../numbers";
-import { colourOf } from "../palette";
-import { lights, Picture, type Drawn } from "../picture";
+import { colourOf, inkOn } from "../palette";
+import { glows, lights, Picture, type Drawn } from "../picture";
 import { fraction } from "../player";
 import { remembered } from "../remembered";
-import type { Replay } from "../replay";
+import type { Move, Replay } from "../replay";
 import { replayOf } from "../source";
-import { plural } from "../words";
+import { plural, sentence } from "../words";
+import { followedChunks } from "./follow";
 import { MOST_DRAWN, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
 
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
@@ -23,29 +24,93 @@ export function Sending(props: { entry: Entry; step: number }): JSX.Element | nu
       name="shape"
       caption="Who sends to whom"
       label={`Who sends to whom, between ${plural(replay.ranks, "rank")}`}
-      draw={(width) => draw(replay, props.step, width)}
+      draw={(width) => draw(props.entry, replay, props.step, width)}
     />
   );
 }
 
-function draw(replay: Replay, step: number, width: number): Drawn {
-  const { spots, radius, height } = shapeOf(replay, width);
+function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn {
+  const host = entry.topology?.host.slice(0, replay.ranks);
+  const { spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
-  const under = fraction.value;
-  const arrows = new Map<string, { source: number; destination: number; reduces: boolean; chunk: number }>();
-  for (const move of replay.moves(under > 0 ? step : step - 1))
-    if (move.source !== move.destination) arrows.set(`${move.source} ${move.destination}`, move);
+  const chunks = followedChunks(entry);
+  const followed = chunks && new Set(chunks);
+  const trail = followed ? trailOf(replay, followed, step) : [];
   const content = (
     <>
+      {boxes.map((box) => (
+        <g key={box.host}>
+          <rect class="place host" x={box.x} y={box.y} width={box.width} height={box.height} rx={10}>
+            <title>{`host ${box.host}`}</title>
+          </rect>
+          {boxes.length <= 16 && box.width > 56 && (
+            <text class="axis" x={box.x + box.width / 2} y={box.y + box.height / 2 + 4} text-anchor="middle">
+              {`host ${box.host}`}
+            </text>
+          )}
+        </g>
+      ))}
       {pairs.length <= MOST_PAIRS &&
         pairs.map(([one, other]) => (
           <path key={`${one} ${other}`} class="acquainted" d={`M${point(spots[one])}L${point(spots[other])}`} />
         ))}
+      {trail.map(([source, destination]) => (
+        <path
+          key={`t${source} ${destination}`}
+          class="trail"
+          d={arrow(spots[source], spots[destination], radius, 1).path}
+        />
+      ))}
+      <Arrows replay={replay} step={step} spots={spots} radius={radius} followed={followed} />
+      {spots.map((spot, rank) => (
+        <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
+          <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
+          {radius >= 7 ? (
+            <text
+              class="inside"
+              style={{ fill: inkOn(colourOf(rank, replay.ranks)) }}
+              x={tenth(spot.x)}
+              y={tenth(spot.y)}
+              font-size={Math.max(8, radius * 0.9)}
+            >
+              {rank}
+            </text>
+          ) : (
+            <title>{`rank ${rank}`}</title>
+          )}
+        </g>
+      ))}
+    </>
+  );
+  return { width, height, content };
+}
+
+interface Sent {
+  replay: Replay;
+  step: number;
+  spots: Spot[];
+  radius: number;
+  followed: Set<number> | null;
+}
+
+/** A component of its own, since it moves with every frame. */
+function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
+  const under = fraction.value;
+  const arrows = new Map<string, Move>();
+  for (const move of replay.moves(under > 0 ? step : step - 1)) {
+    const key = `${move.source} ${move.destination}`;
+    // Of several chunks that go the same way, the arrow is that of the followed one.
+    if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;
+    arrows.set(key, move);
+  }
+  return (
+    <g>
       {[...arrows].map(([key, move]) => {
         const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
-        const kind = move.reduces ? "reduce" : "copy";
+        const kind = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
         return (
-          <g key={key} {...lights({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+          <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
+            <title>{sentence(move)}</title>
             <path class={`arc ${kind}`} d={path} />
             {under > 0 ? (
               <circle class={`traveller ${kind}`} cx={at.x} cy={at.y} r={4} />
@@ -55,19 +120,17 @@ function draw(replay: Replay, step: number, width: number): Drawn {
           </g>
         );
       })}
-      {spots.map((spot, rank) => (
-        <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
-          <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
-          {radius >= 7 && (
-            <text class="inside" x={tenth(spot.x)} y={tenth(spot.y)} font-size={Math.max(8, radius * 0.9)}>
-              {rank}
-            </text>
-          )}
-        </g>
-      ))}
-    </>
+    </g>
   );
-  return { width, height, content };
+}
+
+/** The ways that chunks have gone so far, from rank to rank. */
+function trailOf(replay: Replay, chunks: Set<number>, step: number): [number, number][] {
+  const ways = new Map<string, [number, number]>();
+  for (const rows of replay.schedule.steps.slice(0, step))
+    for (const [, chunk, source, destination] of rows)
+      if (chunks.has(chunk) && source !== destination) ways.set(`${source} ${destination}`, [source, destination]);
+  return [...ways.values()];
 }
 
 const point = ({ x, y }: Spot): string => `${tenth(x)} ${tenth(y)}`;

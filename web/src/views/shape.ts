@@ -9,11 +9,19 @@ export interface Spot {
   y: number;
 }
 
+export interface Box extends Spot {
+  width: number;
+  height: number;
+  host: number;
+}
+
 export interface Shape {
-  kind: "ring" | "tree" | "circle";
+  kind: "ring" | "tree" | "circle" | "hosts";
   height: number;
   radius: number;
   spots: Spot[];
+  /** The hosts, where they can be drawn as boxes around their ranks. */
+  boxes: Box[];
 }
 
 /** Up to this many ranks a picture of all of them says something. */
@@ -32,13 +40,64 @@ export function neighboursOf(replay: Replay): Set<number>[] {
   return near;
 }
 
-export function shapeOf(replay: Replay, width: number): Shape {
+/** `host` says on which host each rank is; nothing if that is unknown. */
+export function shapeOf(replay: Replay, width: number, host: number[] = []): Shape {
   const near = neighboursOf(replay);
+  const hosts = unique(host.slice(0, replay.ranks));
   const links = near.reduce((sum, one) => sum + one.size, 0) / 2;
   const walk = ringOf(near);
-  if (walk && replay.ranks > 2) return onCircle("ring", walk, width);
+  if (walk && replay.ranks > 2) return boxed(onCircle("ring", walk, width, hosts.length > 1), host);
   const tree = links === replay.ranks - 1 && replay.ranks > 1 ? treeOf(near, centreOf(replay, near)) : null;
-  return (tree && asTree(tree, replay.ranks, width)) ?? onCircle("circle", every(replay.ranks), width);
+  const drawn = tree && asTree(tree, replay.ranks, width);
+  if (drawn) return boxed(drawn, host);
+  const inHosts = hosts.length > 1 && hosts.length < replay.ranks ? asHosts(host.slice(0, replay.ranks), width) : null;
+  return inHosts ?? onCircle("circle", every(replay.ranks), width, false);
+}
+
+/** Boxes around the ranks of each host; none if they would overlap, or if there is one host only. */
+function boxed(shape: Shape, host: number[]): Shape {
+  const edge = shape.radius + 7;
+  const boxes = unique(host.slice(0, shape.spots.length)).map((one): Box => {
+    const spots = shape.spots.filter((_, rank) => host[rank] === one);
+    const [xs, ys] = [spots.map((spot) => spot.x), spots.map((spot) => spot.y)];
+    const [x, y] = [Math.min(...xs) - edge, Math.min(...ys) - edge];
+    return { x, y, width: Math.max(...xs) + edge - x, height: Math.max(...ys) + edge - y, host: one };
+  });
+  const apart = boxes.every((one, i) =>
+    boxes
+      .slice(i + 1)
+      .every(
+        (other) =>
+          one.x + one.width <= other.x ||
+          other.x + other.width <= one.x ||
+          one.y + one.height <= other.y ||
+          other.y + other.height <= one.y,
+      ),
+  );
+  return { ...shape, boxes: apart && boxes.length > 1 ? boxes : [] };
+}
+
+/** Hosts side by side and below each other, the ranks of each in a circle. */
+function asHosts(host: number[], width: number): Shape | null {
+  const hosts = unique(host);
+  const across = hosts.length <= 3 ? hosts.length : Math.ceil(Math.sqrt(hosts.length));
+  const side = Math.min(150, (width - 4) / across);
+  const most = Math.max(...hosts.map((one) => host.filter((other) => other === one).length));
+  const far = most === 1 ? 0 : side / 2 - 26;
+  const radius = Math.min(12, most === 1 ? 12 : Math.min(far * 0.8, (far * Math.PI) / most - 1.5));
+  if (side < 44 || radius < 3.5) return null;
+  const left = (width - across * side) / 2;
+  const spots: Spot[] = [];
+  const boxes = hosts.map((one, i): Box => {
+    const [x, y] = [left + (i % across) * side, 4 + Math.floor(i / across) * side];
+    const ranks = every(host.length).filter((rank) => host[rank] === one);
+    ranks.forEach((rank, j) => {
+      const angle = (2 * Math.PI * (j + 0.5)) / ranks.length - Math.PI / 2;
+      spots[rank] = { x: x + side / 2 + far * Math.cos(angle), y: y + side / 2 + far * Math.sin(angle) };
+    });
+    return { x: x + 3, y: y + 3, width: side - 6, height: side - 6, host: one };
+  });
+  return { kind: "hosts", height: 8 + Math.ceil(hosts.length / across) * side, radius, spots, boxes };
 }
 
 /** The ranks in the order of a walk around, if everybody has two neighbours and all are on one ring. */
@@ -92,18 +151,21 @@ function asTree(tree: Tree, ranks: number, width: number): Shape | null {
     height: 44 + depth * level,
     radius: Math.max(4, Math.min(12, pitch * 0.4, level * 0.3)),
     spots,
+    boxes: [],
   };
 }
 
-function onCircle(kind: "ring" | "circle", order: number[], width: number): Shape {
+/** `between`: the top lies between the first and the last, so that hosts are halves or quarters. */
+function onCircle(kind: "ring" | "circle", order: number[], width: number, between: boolean): Shape {
   const side = Math.min(width, 280);
   const far = side / 2 - 22;
   const spots: Spot[] = [];
   order.forEach((rank, i) => {
-    const angle = (2 * Math.PI * i) / order.length - Math.PI / 2;
+    const angle = (2 * Math.PI * (i + (between ? 0.5 : 0))) / order.length - Math.PI / 2;
     spots[rank] = { x: width / 2 + far * Math.cos(angle), y: side / 2 + far * Math.sin(angle) };
   });
-  return { kind, height: side, radius: Math.max(4, Math.min(13, (far * Math.PI) / order.length - 1.5)), spots };
+  const radius = Math.max(4, Math.min(13, (far * Math.PI) / order.length - 1.5));
+  return { kind, height: side, radius, spots, boxes: [] };
 }
 
 /** Pairs that are drawn faintly: everybody who talks to somebody, once. */

@@ -1,17 +1,16 @@
-/** View 2, space and time: one lifeline per rank, each message a parallelogram, on one of three clocks. */
+/** View 2, space and time: one lifeline per rank, each message a line, on one of three clocks. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Clock, Entry } from "../document";
-import { sum } from "../numbers";
-import { Key, Picture, Quiet, Twin } from "../picture";
+import { Key, Quiet, Twin } from "../picture";
 import { remembered } from "../remembered";
 import { inStudio, measure, replayOf } from "../source";
 import { CLOCKS, go, state } from "../state";
-import { ridesOf } from "../trees";
 import { messageOf, percent, plural, seconds } from "../words";
-import { followedTree } from "./follow";
-import { drawCrowd, drawLifelines, LIFELINES } from "./lifelines";
+import { Follow } from "./follow";
+import { idleShare } from "./lanes";
+import { SpaceTime } from "./spacetime";
 import { clocksOf, happening, type Transfer } from "./transfers";
 
 /** Memoised, since it does not change from step to step. */
@@ -21,8 +20,9 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);
+  const measured = what.clock === "measured";
   const total = what.clock === "steps" ? plural(replay.steps, "step") : seconds(what.duration);
-  const idle = sum(what.idle.map((one) => one.end - one.start)) / (what.duration * replay.ranks || 1);
+  const idle = idleShare(what, replay.ranks);
   const critical = what.transfers.filter((one) => one.critical);
   const lines = [
     `${plural(replay.ranks, "rank")} over ${total}; ranks are idle for ${percent(idle)} of the time.`,
@@ -31,41 +31,28 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
       ? `Step ${step} is done at ${what.clock === "steps" ? step : seconds(what.doneAt[step])}.`
       : "Nothing has been sent yet.",
   ];
-  const crowd = replay.ranks > LIFELINES;
-  const tree = followedTree(entry);
-  const rides = tree && ridesOf(replay, tree);
-  const lit = (one: Transfer): boolean => !rides || rides.has(`${one.step} ${one.source} ${one.destination}`);
   return (
     <>
       <Clocks entry={entry} shown={what.clock} />
-      <Picture
-        name="time"
+      <SpaceTime
+        key={`${entry.key} ${what.clock}`}
+        entry={entry}
+        what={what}
+        step={step}
         label={`Space and time: ${lines[0]}`}
-        least={Math.min(760, 12 * replay.steps)}
-        draw={(width) =>
-          crowd ? drawCrowd(what, replay.ranks, step, width) : drawLifelines(what, replay.ranks, step, width, lit)
-        }
       />
       <p class="legend">
-        {!crowd && what.clock !== "measured" && (
-          <>
-            <Key sign="slant reduce">to be combined</Key>
-            <Key sign="slant copy">copied</Key>
-            <Key sign="swatch combine">combining</Key>
-          </>
-        )}
-        {!crowd && what.clock === "measured" && (
-          <>
-            <Key sign="swatch combine">combining</Key>
-            <Key sign="swatch copying">copying</Key>
-            <Key sign="line pull">from another rank's memory</Key>
-          </>
-        )}
-        {!crowd && critical.length > 0 && <Key sign="swatch critical">critical path</Key>}
-        <span>
-          {!crowd && <i class="swatch hatched" />} {what.clock === "measured" ? "waiting" : "idle"}, {percent(idle)}
-        </span>
+        <Key sign="line reduce">{measured ? "read and added" : "a message, added on arrival"}</Key>
+        <Key sign="line copy">{measured ? "read and copied" : "a message, copied"}</Key>
+        {critical.length > 0 && <Key sign="line critical">critical path</Key>}
+        <Key sign="swatch combine">{measured ? "adding" : "combining"}</Key>
+        {measured && <Key sign="swatch copying">copying</Key>}
+        <Key sign="swatch idle">
+          {measured ? "waiting" : "idle"}, {percent(idle)}
+        </Key>
+        {new Set(entry.topology?.host).size > 1 && <Key sign="line border">between hosts</Key>}
       </p>
+      <Follow entry={entry} />
       <Twin lines={lines} />
     </>
   );

@@ -8,6 +8,7 @@ export interface Transfer {
   source: number;
   destination: number;
   step: number;
+  /** The first chunk that it carries; −1 if that is unknown, as in a recording. */
   chunk: number;
   moves: number;
   reduces: boolean;
@@ -62,8 +63,14 @@ export function happening(entry: Entry, replay: Replay, wanted: Clock): Happenin
   return { clock, duration, transfers, work: [], idle: gaps(busy, replay.ranks, duration), doneAt };
 }
 
-/** With more moves than this, on the clock of steps, only idle times are computed. */
+/** With more moves than this, on the clock of steps, only idle times are computed at once: see `between`. */
 const MOST = 200_000;
+
+/** The messages that are under way between two times: all that are known, or those of the steps in question. */
+export function between(what: Happening, replay: Replay, from: number, to: number): Transfer[] {
+  if (what.clock !== "steps" || replay.size <= MOST) return what.transfers;
+  return stepped(replay, Math.max(0, Math.floor(from)), Math.min(replay.steps, Math.ceil(to)));
+}
 
 function onlyIdle(replay: Replay): Happening {
   const idle: Interval[] = [];
@@ -86,9 +93,9 @@ function onlyIdle(replay: Replay): Happening {
 }
 
 /** On the clock of steps, durations are unknown: every message has the same shape. */
-function stepped(replay: Replay): Transfer[] {
+function stepped(replay: Replay, from = 0, to = replay.steps): Transfer[] {
   const transfers: Transfer[] = [];
-  for (let step = 0; step < replay.steps; step++) {
+  for (let step = from; step < to; step++) {
     const messages = new Map<number, Transfer>();
     for (const move of replay.moves(step)) {
       const key = move.source * replay.ranks + move.destination;
@@ -151,7 +158,14 @@ function measured(entry: Entry, replay: Replay): Happening {
     const ended = work.filter((one) => one.step === step).map((one) => one.end);
     doneAt.push(Math.max(doneAt[step], ...ended));
   }
-  return { clock: "measured", duration, transfers: [], work, idle: gaps(work, replay.ranks, duration), doneAt };
+  const pulls = work.flatMap((one) =>
+    one.peers.map((peer) => {
+      const { rank, step, reduces, start, end } = one;
+      const times = { start, sent: start, first: end, arrived: end, landed: end, end };
+      return { source: peer, destination: rank, step, chunk: -1, moves: 1, reduces, ...times, critical: false };
+    }),
+  );
+  return { clock: "measured", duration, transfers: pulls, work, idle: gaps(work, replay.ranks, duration), doneAt };
 }
 
 function ends(transfers: Transfer[], steps: number): number[] {

@@ -8,9 +8,11 @@ import { line } from "d3-shape";
 import type { Case, Entry } from "../document";
 import { reigns } from "../model";
 import { clamp } from "../numbers";
+import { inkOn } from "../palette";
 import { Picture, Twin, type Drawn } from "../picture";
 import { casesOf, extendTable, hueOf, inStudio, measured, openAt } from "../source";
 import { pointed, state } from "../state";
+import { stop } from "../stops";
 import { bytes, digits, plural, rate, seconds } from "../words";
 import { figures, ranksShown, Sliders } from "./figures";
 import { drawMap } from "./map";
@@ -204,14 +206,27 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
         height={high}
         fill="transparent"
         onPointerMove={(event) => (column.value = nearest(event))}
-        onPointerLeave={() => (column.value = null)}
-        onClick={(event) => openAt(standings.winners[nearest(event)], one.ranks, sizes[nearest(event)])}
+        onPointerLeave={(event) => event.pointerType === "mouse" && (column.value = null)}
+        tabindex={0}
+        role="slider"
+        aria-label="Buffer size"
+        aria-valuemin={0}
+        aria-valuemax={sizes.length - 1}
+        aria-valuenow={at}
+        aria-valuetext={bytes(sizes[at])}
+        onKeyDown={(event) => {
+          const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+          if (!by) return;
+          column.value = clamp(at + by, 0, sizes.length - 1);
+          event.preventDefault();
+          event.stopPropagation();
+        }}
       />
       {reign.map((span, i) => (
         <g
           key={i}
           class="hot"
-          onClick={() => openAt(span.algorithm, one.ranks, 2 ** Math.round(Math.log2(span.from * span.to) / 2))}
+          {...stop(() => openAt(span.algorithm, one.ranks, 2 ** Math.round(Math.log2(span.from * span.to) / 2)))}
         >
           <rect
             x={x(span.from)}
@@ -224,7 +239,13 @@ function drawRatios(one: Case, standings: Standings, width: number): Drawn {
             <title>{`${span.algorithm} from ${bytes(span.from)} to ${bytes(span.to)}`}</title>
           </rect>
           {x(span.to) - x(span.from) > span.algorithm.length * 7 + 10 && (
-            <text class="inside" x={(x(span.from) + x(span.to)) / 2} y={strip + 10} font-size={12}>
+            <text
+              class="inside"
+              style={{ fill: inkOn(hueOf(span.algorithm)) }}
+              x={(x(span.from) + x(span.to)) / 2}
+              y={strip + 10}
+              font-size={12}
+            >
               {span.algorithm}
             </text>
           )}
@@ -267,14 +288,17 @@ function EndLabels(props: {
         <text
           key={one.name}
           class={`end hot${kings.has(one.name) ? " king" : ""}`}
-          x={props.x}
+          x={props.x + 10}
           y={one.y + 4}
-          fill={hueOf(one.name)}
           {...pointing(one.name)}
-          onClick={() => openAt(one.name, standings.ranks, state.value.size)}
+          {...stop(() => openAt(one.name, standings.ranks, state.value.size))}
         >
+          <title>{`show ${one.name}`}</title>
           {one.name}
         </text>
+      ))}
+      {ends.map((one) => (
+        <circle key={one.name} cx={props.x + 2} cy={one.y} r={4} fill={hueOf(one.name)} />
       ))}
     </g>
   );

@@ -1,0 +1,272 @@
+/** The space-time drawing, and how it is moved: zoomed, dragged, pointed at, by mouse, touch and keyboard. */
+
+import type { JSX } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { scaleLinear } from "d3-scale";
+import type { Entry } from "../document";
+import { every, tenth } from "../numbers";
+import { anchorOf, lights, openStep, Picture, Quiet, type Drawn } from "../picture";
+import { fraction, playing } from "../player";
+import { remembered } from "../remembered";
+import type { Replay } from "../replay";
+import { replayOf } from "../source";
+import { focus, hovered } from "../state";
+import { ridesOf } from "../trees";
+import { seconds } from "../words";
+import { followedTree } from "./follow";
+import { useGestures } from "./gestures";
+import { bandOf, frameOf, heightFor, inWindow, layersOf, nearest, saying, type Frame } from "./lanes";
+import { between, type Happening, type Transfer } from "./transfers";
+import { isWhole, limitsOf, moved, opened, reaching, spanOf, whole, zoomed, type Limits, type Window } from "./window";
+
+const ridesOfChunk = remembered((replay: Replay, chunk: number) => ridesOf(replay, [chunk]));
+
+/** Which messages stand out: those of the followed chunks, of the ranks and of the chunk in focus. */
+function useLit(entry: Entry, replay: Replay): (one: Transfer) => boolean {
+  const tree = followedTree(entry);
+  const here = focus.value;
+  return useMemo(() => {
+    const rides = tree && ridesOf(replay, tree.chunks);
+    const { chunk } = here ?? {};
+    const carries = chunk !== undefined && chunk >= 0 ? ridesOfChunk(replay, chunk) : null;
+    const ranks = here?.ranks?.length ? new Set(here.ranks) : null;
+    const nameOf = (one: Transfer): string => `${one.step} ${one.source} ${one.destination}`;
+    return (one) =>
+      (!rides || rides.has(nameOf(one))) &&
+      (!carries || one.chunk < 0 || carries.has(nameOf(one))) &&
+      (!ranks || ranks.has(one.source) || ranks.has(one.destination));
+  }, [tree, here, replay]);
+}
+
+export function SpaceTime(props: { entry: Entry; what: Happening; step: number; label: string }): JSX.Element {
+  const { entry, what, step } = props;
+  const replay = replayOf(entry);
+  const [chosen, setChosen] = useState<Window | null>(null);
+  const [picked, setPicked] = useState<Transfer | null>(null);
+  const frame = useRef<Frame | null>(null);
+  const visible = useRef<Transfer[]>([]);
+  const high = heightFor(replay.ranks, innerHeight);
+  const limits = limitsOf(what.duration, replay.ranks, replay.steps, high);
+  const lit = useLit(entry, replay);
+  const now = what.doneAt[step] ?? 0;
+  useEffect(() => {
+    if (frame.current) setChosen(reaching(frame.current.shown, now, limits));
+  }, [step]);
+  const point = (one: Transfer | null): void => {
+    setPicked(one);
+    hovered.value = one && { ...(one.chunk >= 0 && { chunk: one.chunk }), ranks: [one.source, one.destination] };
+  };
+  const zoom = (factor: number, at = middleOf(frame.current!, now)): void =>
+    setChosen(zoomed(frame.current!.shown, factor, limits, at));
+  const pan = (time: number, ranks: number): void => setChosen(moved(frame.current!.shown, time, ranks, limits));
+  const handlers = useGestures({
+    frame,
+    limits,
+    show: setChosen,
+    point: (x, y, reach) => point(nearest(visible.current, frame.current!, x, y, reach)),
+    leave: () => point(null),
+    open: () => picked && openStep(picked.step + 1),
+    zoom,
+    pan,
+    next: (by) => {
+      const order = [...visible.current].sort((a, b) => a.start - b.start || a.source - b.source);
+      const place = picked ? order.indexOf(picked) + by : order.findIndex((one) => one.step >= step - 1);
+      point(order[Math.max(0, Math.min(order.length - 1, place))] ?? null);
+    },
+  });
+  const layers = useLayers();
+  const draw = (width: number): Drawn => {
+    const shown = chosen ?? opened(limits, replay.steps, entry.counts.messages, width - 90);
+    const here = (frame.current = layers.frame([shown, width, high], () => frameOf(shown, width, high)));
+    const seen = (visible.current = layers.seen([what, here], () =>
+      inWindow(between(what, replay, shown.from, shown.to), shown),
+    ));
+    const drawn = layers.lines([seen, step, lit], () => layersOf(what, seen, here, replay.ranks, { done: step, lit }));
+    const content = (
+      <>
+        <g data-messages={seen.length} />
+        <Rulers entry={entry} what={what} frame={here} width={width} />
+        {picked && <Picked one={picked} frame={here} />}
+        <Now what={what} frame={here} done={step} />
+        {!isWhole(shown, limits) && <Overview entry={entry} frame={here} limits={limits} show={setChosen} />}
+      </>
+    );
+    return { width, height: here.bottom + (isWhole(shown, limits) ? 30 : 50), content, layers: drawn };
+  };
+  const all = chosen !== null && isWhole(chosen, limits);
+  return (
+    <>
+      <div class="zoom" role="group" aria-label="Zoom">
+        <Quiet aria-label="Nearer" title="Nearer (+)" onClick={() => zoom(1.6)}>
+          +
+        </Quiet>
+        <Quiet aria-label="Farther" title="Farther (−)" onClick={() => zoom(1 / 1.6)}>
+          −
+        </Quiet>
+        <Quiet aria-label="Earlier" title="Earlier" onClick={() => pan(-spanOf(frame.current!.shown) / 3, 0)}>
+          ◀
+        </Quiet>
+        <Quiet aria-label="Later" title="Later" onClick={() => pan(spanOf(frame.current!.shown) / 3, 0)}>
+          ▶
+        </Quiet>
+        <Quiet disabled={all} title="All of it (0)" onClick={() => setChosen(whole(limits))}>
+          all
+        </Quiet>
+      </div>
+      <Picture
+        name="time"
+        label={props.label}
+        draw={draw}
+        frame={{
+          ...handlers,
+          tabIndex: 0,
+          role: "group",
+          class: "frame spacetime",
+          "aria-label": "Messages in space and time. Up and down choose a message, plus and minus zoom.",
+        }}
+      />
+      <p class="told" aria-live={playing.value ? "off" : "polite"}>
+        {picked
+          ? saying(picked, what)
+          : "Point at a line, or tap it. Drag to move; pinch, + and −, or Ctrl with the wheel to zoom."}
+      </p>
+    </>
+  );
+}
+
+/** Where zooming by keys and buttons goes to: the player's moment if it is in sight, in the middle of the ranks. */
+function middleOf({ shown }: Frame, now: number): { time: number; rank: number } {
+  const time = now > shown.from && now < shown.to ? now : (shown.from + shown.to) / 2;
+  return { time, rank: (shown.first + shown.last) / 2 };
+}
+
+/** Each value is made again only when what it is made from changes: a moving playhead redraws no line. */
+function useLayers(): Record<"frame" | "seen" | "lines", <Made>(from: unknown[], make: () => Made) => Made> {
+  const kept = useRef(new Map<string, { from: unknown[]; made: unknown }>()).current;
+  const keep =
+    (name: string) =>
+    <Made,>(from: unknown[], make: () => Made): Made => {
+      const known = kept.get(name);
+      if (known && known.from.every((one, i) => one === from[i])) return known.made as Made;
+      const made = make();
+      kept.set(name, { from, made });
+      return made;
+    };
+  return { frame: keep("frame"), seen: keep("seen"), lines: keep("lines") };
+}
+
+/** Names of ranks, ticks of the clock, and where one host ends. */
+function Rulers(props: { entry: Entry; what: Happening; frame: Frame; width: number }): JSX.Element {
+  const { entry, what, frame, width } = props;
+  const { shown, left, right, top, bottom, pitch } = frame;
+  const inSteps = what.clock === "steps";
+  const ticks = scaleLinear([shown.from, shown.to], [0, 1]).ticks(
+    Math.max(2, Math.min(inSteps ? shown.to - shown.from : 8, Math.floor(width / 110))),
+  );
+  const ranks = every(entry.schedule.ranks, Math.max(1, 2 ** Math.ceil(Math.log2(13 / pitch)))).filter(
+    (rank) => frame.y(rank) > top && frame.y(rank) < bottom,
+  );
+  const hosts = entry.topology?.host ?? [];
+  const borders = every(entry.schedule.ranks).filter((rank) => rank && hosts[rank] !== hosts[rank - 1]);
+  return (
+    <>
+      <g class="ruler">
+        {ticks.map((tick) => (
+          <g key={tick}>
+            <line class="hair" x1={tenth(frame.x(tick))} x2={tenth(frame.x(tick))} y1={top} y2={bottom} />
+            <text class="axis" x={tenth(frame.x(tick))} y={bottom + 18} text-anchor={anchorOf(frame.x(tick), width)}>
+              {inSteps ? (Number.isInteger(tick) ? tick : "") : seconds(tick)}
+            </text>
+          </g>
+        ))}
+        {pitch >= 3 &&
+          borders.map((rank) => {
+            const y = tenth(frame.y(rank) - pitch / 2);
+            return y > top && y < bottom && <line key={rank} class="border" x1={left - 4} x2={right} y1={y} y2={y} />;
+          })}
+      </g>
+      {ranks.map((rank) => (
+        <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
+          <text class="label" x={left - 12} y={tenth(frame.y(rank) + 4)} text-anchor="end">
+            {width < 560 || pitch < 18 ? rank : `rank ${rank}`}
+          </text>
+        </g>
+      ))}
+    </>
+  );
+}
+
+/** The message that is pointed at: its band, and when it is combined. */
+function Picked(props: { one: Transfer; frame: Frame }): JSX.Element {
+  const { one, frame } = props;
+  const kind = one.reduces ? "reduce" : "copy";
+  return (
+    <g class="picked" clip-path="url(#plot)">
+      <clipPath id="plot">
+        <rect x={frame.left} y={frame.top} width={frame.right - frame.left} height={frame.bottom - frame.top} />
+      </clipPath>
+      <path class={`bytes ${kind}`} d={bandOf(one, frame)} />
+      <line
+        class={`arc ${kind}`}
+        x1={tenth(frame.x(one.start))}
+        y1={tenth(frame.y(one.source))}
+        x2={tenth(frame.x(one.arrived))}
+        y2={tenth(frame.y(one.destination))}
+      />
+      {one.end > one.landed && (
+        <rect
+          class="combine"
+          x={frame.x(one.landed)}
+          y={frame.y(one.destination) - frame.band / 2 - 1.5}
+          width={Math.max(1, frame.x(one.end) - frame.x(one.landed))}
+          height={frame.band + 3}
+        />
+      )}
+    </g>
+  );
+}
+
+/** Where the player stands. */
+function Now(props: { what: Happening; frame: Frame; done: number }): JSX.Element | null {
+  const { what, frame, done } = props;
+  const here = what.doneAt[done] ?? 0;
+  const next = what.doneAt[Math.min(done + 1, what.doneAt.length - 1)] ?? here;
+  const x = tenth(frame.x(here + (next - here) * fraction.value));
+  if (x < frame.left - 1 || x > frame.right + 1) return null;
+  return (
+    <g class="playhead">
+      <line x1={x} x2={x} y1={frame.top - 6} y2={frame.bottom} />
+      <path d={`M${x - 5} ${frame.top - 12}h10l-5 7z`} />
+    </g>
+  );
+}
+
+/** All of the time, with the part that is shown; a click or a drag goes there. */
+function Overview(props: { entry: Entry; frame: Frame; limits: Limits; show: (shown: Window) => void }): JSX.Element {
+  const { entry, frame, limits, show } = props;
+  const { shown, left, right, bottom } = frame;
+  const per = (right - left) / limits.duration;
+  const y = bottom + 28;
+  const goTo = (event: PointerEvent): void => {
+    if (!(event.buttons & 1)) return;
+    const svg = (event.currentTarget as SVGElement).ownerSVGElement!.getBoundingClientRect();
+    const time = (event.clientX - svg.left - left) / per;
+    show(moved(shown, time - (shown.from + shown.to) / 2, 0, limits));
+  };
+  const share = ((shown.last - shown.first) / limits.ranks) * 10;
+  return (
+    <g class="overview" onPointerDown={goTo} onPointerMove={goTo}>
+      <title>{`the part of ${entry.schedule.algorithm} that is shown`}</title>
+      <rect class="ground" x={left} y={y} width={right - left} height={12} rx={3} />
+      <rect
+        class="shown"
+        x={tenth(left + shown.from * per)}
+        y={tenth(y + 1 + (shown.first / limits.ranks) * 10)}
+        width={tenth(Math.max(4, (shown.to - shown.from) * per))}
+        height={tenth(Math.max(3, share))}
+        rx={2}
+      />
+      <rect x={left} y={y - 8} width={right - left} height={28} fill="transparent" />
+    </g>
+  );
+}

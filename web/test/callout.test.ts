@@ -1,0 +1,29 @@
+import { readFileSync } from "node:fs";
+import { expect, test } from "vitest";
+import { amountIn } from "../src/amounts";
+import { Replay, type Replayable } from "../src/replay";
+import { cellToExplain, explained, wrapped } from "../src/views/callout";
+
+const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+
+test("the callout says what the cell really holds in the end", () => {
+  for (const one of golden) {
+    const replay = new Replay(one);
+    if (replay.schedule.collective !== "all_reduce") continue;
+    const cell = cellToExplain(replay);
+    const amount = amountIn(replay, replay.at(replay.steps), cell.rank * replay.width + cell.chunk);
+    expect(explained(replay, replay.at(0), cell)).toContain(`in the end ${amount} must be here`);
+  }
+});
+
+test("who wants nothing is not explained as if it did", () => {
+  const gather = new Replay(golden.find(({ schedule }) => schedule.collective === "gather" && schedule.ranks > 2)!);
+  const rank = gather.schedule.root === 0 ? 1 : 0;
+  const words = explained(gather, gather.at(0), { rank, chunk: 0 });
+  expect(words).toContain("what is here in the end does not matter");
+});
+
+test("lines are as long as their place", () => {
+  const lines = wrapped("one two three four five six", 9);
+  expect(lines).toEqual(["one two", "three", "four five", "six"]);
+});
