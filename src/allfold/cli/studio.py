@@ -8,7 +8,6 @@ import webbrowser
 
 from ..errors import UsageError
 from ..studio.edit import Limits
-from ..studio.server import Studio
 from .terminal import write_lines
 
 SUMMARY = """\
@@ -54,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def serve(port: int, limits: Limits, folder: str | None, browser: bool, place: str = "") -> int:
     """Serve until Ctrl-C. `place` is what follows the address: `#lessons`."""
+    from ..studio.server import Studio  # `allfold learn` imports this module, and seldom serves
+
     with Studio(port, limits, folder) as studio:
         write_lines([f"The studio is at {studio.url}{place}", "Ctrl-C ends it."], None)
         sys.stdout.flush()
