@@ -73,8 +73,8 @@ def document(
 ) -> dict[str, Any]:
     """The whole document. The page opens with the first entry; the others can be chosen and raced.
 
-    `cases` say who wins where (see `wins`). Without `rivals` the page chooses by what they take. `follow` is what is lit in the pictures: "cut", the limiting cut, or k, the
-    k-th tree.
+    `cases` say who wins where (see `wins`). Without `rivals` the page chooses by what they take. `follow` is what is lit
+    in the pictures: "cut", the limiting cut, or k, the k-th tree.
     """
     if not entries:
         raise UsageError("a page needs at least one entry")

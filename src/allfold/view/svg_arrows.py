@@ -14,9 +14,9 @@ from math import hypot
 import numpy as np
 
 from ..schedule import Move, Schedule
+from .colours import COPY, REDUCE
 from .svg_elements import Value, element, number
 
-REDUCE, COPY = "#a8430a", "#1f5fa8"
 DASHES = "3 1.4"  # of a copy's line
 
 
