@@ -18,7 +18,7 @@ from allfold.price.cost.sweep import sweep
 from allfold.price.simulate.simulate import simulate
 from allfold.price.topology.gpu_servers import dgx_h100
 from allfold.symbolic import State
-from allfold.view import colours
+from allfold.view import svg_elements
 from allfold.view.svg import WIDTH, figure
 from allfold.view.svg_text import width_of
 from allfold.view.timeline import timeline_as_svg
@@ -215,7 +215,7 @@ def test_figures_have_the_colours_of_the_page() -> None:
         "good-soft": "GOOD_GROUND",
         "bad": "WRONG",
     }
-    assert {name: light[name] for name in names} == {name: getattr(colours, word) for name, word in names.items()}
+    assert {name: light[name] for name in names} == {name: getattr(svg_elements, word) for name, word in names.items()}
 
 
 def test_the_gallery_is_what_the_algorithms_make_of_it() -> None:

@@ -17,9 +17,25 @@ from ..schedule import Schedule
 from ..symbolic import State
 from ..verify import verify
 from ..wording import counted
-from .colours import ACCENT, COPY, EMPTY, GOOD, GOOD_GROUND, INK, QUIET, REDUCE, WRONG
 from .svg_arrows import DASHES
-from .svg_elements import Value, element, group, picture, placed, text, title
+from .svg_elements import (
+    ACCENT,
+    COPY,
+    EMPTY,
+    GOOD,
+    GOOD_GROUND,
+    INK,
+    QUIET,
+    REDUCE,
+    WRONG,
+    Value,
+    element,
+    group,
+    picture,
+    placed,
+    text,
+    title,
+)
 from .svg_grid import HELD, HELD_DONE, LABEL, MARK, Drawing
 from .svg_text import width_of
 from .text import moves_as_text

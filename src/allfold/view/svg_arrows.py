@@ -14,8 +14,7 @@ from math import hypot
 import numpy as np
 
 from ..schedule import Move, Schedule
-from .colours import COPY, REDUCE
-from .svg_elements import Value, element, number
+from .svg_elements import COPY, REDUCE, Value, element, number
 
 DASHES = "3 1.4"  # of a copy's line
 

@@ -9,9 +9,8 @@ from ..collectives import NOTHING
 from ..errors import ScheduleError
 from ..schedule import Move, Schedule
 from ..symbolic import State
-from .colours import ACCENT, EMPTY, GOOD, GOOD_GROUND, INK, QUIET, RULE, WRONG
 from .svg_arrows import Grid, draw_arrows, lanes_of
-from .svg_elements import element, group, number, text
+from .svg_elements import ACCENT, EMPTY, GOOD, GOOD_GROUND, INK, QUIET, RULE, WRONG, element, group, number, text
 from .svg_text import width_of
 
 HELD, HELD_DONE = "#a3b9dd", "#8cbfa6"  # paler than what came just now

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from ..price.cost.plan import duration
 from ..price.simulate.timeline import Timeline
-from .colours import COPY, INK, LANE, QUIET, REDUCE, RULE, WARM
-from .svg_elements import element, group, picture, text, title
+from .svg_elements import COPY, INK, LANE, QUIET, REDUCE, RULE, WARM, element, group, picture, text, title
 
 RANKS, MESSAGES = 32, 20_000
 """With more ranks than this, only the first are drawn; the same for messages."""
