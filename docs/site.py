@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,7 +23,9 @@ from urllib.parse import unquote, urlsplit
 from allfold.learn.course import after_of, text_of
 from allfold.learn.figures import compute, show
 from allfold.learn.lesson import Lesson, lessons
-from allfold.learn.text import as_markdown, filled
+from allfold.learn.text import Block, Picture, as_markdown, filled
+from allfold.view.html import page_as_html
+from allfold.view.page import page_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -33,17 +36,15 @@ PAGES = (
     "web/README.md",
     "benchmarks/simgrid/README.md",
 )
+_ASSETS = ("site.js", "site.css")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def lesson_page(lesson: Lesson) -> dict[str, str]:
-    """One page and its pictures, by their paths. The answers of predictions are there, but folded up."""
-    text, pictures = as_markdown(text_of(lesson), f"{lesson.label}_text")
-    after, more = as_markdown(after_of(lesson), f"{lesson.label}_after")
-    parts = [text, "## Predict first", "Commit to a number before you unfold the answer."]
-    for one in lesson.predictions:
-        answer = f"{show(compute(one.answer))}. {filled(one.because)}"
-        parts.append(f"<details><summary>{escape(one.question)}</summary><p>{escape(answer)}</p></details>")
+    """One page, its pictures, and these again to be played, by their paths."""
+    text, pictures = _illustrated(text_of(lesson), f"{lesson.label}_text")
+    after, more = _illustrated(after_of(lesson), f"{lesson.label}_after")
+    parts = [text, "## Predict first", "Commit to a number before you look at the answer.", *_predictions(lesson)]
     parts += [
         "## Then write it",
         f"`allfold learn start {lesson.number}` gives you the file, `allfold learn check` judges it.",
@@ -52,7 +53,30 @@ def lesson_page(lesson: Lesson) -> dict[str, str]:
     parts.append(f"```python\n{lesson.read('start.py').strip()}\n```")
     parts += [after.replace("## What you have seen", "## Afterwards"), *_neighbours(lesson)]
     path = f"lessons/{lesson.label}.md"
-    return {path: "\n\n".join(parts) + "\n", **{f"lessons/{name}": svg for name, svg in {**pictures, **more}.items()}}
+    files = {f"lessons/{name}": content for name, content in {**pictures, **more}.items()}
+    return {path: "\n\n".join(parts) + "\n", **files}
+
+
+def _illustrated(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
+    """Markdown and its pictures. Under each of them is a link to the page on which it can be played."""
+    text, pictures = as_markdown(found, picture)
+    played = (block.schedule for block in found if isinstance(block, Picture))
+    for name, schedule in zip(list(pictures), played, strict=True):
+        page = name.replace(".svg", ".html")
+        pictures[page] = page_as_html(page_of(schedule, others=[], table_ranks=()))
+        text = text.replace(f"({name})", f"({name})\n\n[Play it step by step]({page})")
+    return text, pictures
+
+
+def _predictions(lesson: Lesson) -> Iterator[str]:
+    """`site.js` asks for a number before it shows the answer. Without JavaScript the answer is folded up."""
+    for one in lesson.predictions:
+        answer = compute(one.answer)
+        facts = f'data-answer="{float(answer)!r}" data-within="{one.within!r}" data-shown="{escape(show(answer))}"'
+        because = (
+            f"<details><summary>The answer</summary><p>{escape(f'{show(answer)}. {filled(one.because)}')}</p></details>"
+        )
+        yield f'<div class="predict" {facts}>\n<p>{escape(one.question)}</p>\n{because}\n</div>'
 
 
 def _neighbours(lesson: Lesson) -> list[str]:
@@ -79,6 +103,8 @@ def write_pages(folder: Path) -> None:
     for path, text in made.items():
         _copy_linked(path, text, source)
     shutil.copytree(ROOT / "docs/gallery", source / "docs/gallery", dirs_exist_ok=True)
+    for name in _ASSETS:
+        shutil.copy(ROOT / "docs" / name, source / name)
     _write(folder / "mkdocs.yml", json.dumps(_settings(), indent=1))  # JSON is YAML
     print(f"{len(made)} files for the site are in {folder}")
 
@@ -120,7 +146,9 @@ def _settings() -> dict[str, object]:
             ],
             "features": ["navigation.tabs", "navigation.top", "content.code.copy"],
         },
-        "plugins": [],  # searching needs a server
+        "plugins": [],  # no search: from disk it needs a script that Material loads from elsewhere
+        "extra_javascript": ["site.js"],
+        "extra_css": ["site.css"],
         "markdown_extensions": ["attr_list", "md_in_html", "tables", "pymdownx.highlight", "pymdownx.superfences", {"toc": {}}],
         "nav": [{"Home": "README.md"}, {"Learn": course}, *sections, {"Index": "docs/index.md"}],
         "validation": {"nav": {"omitted_files": "ignore"}, "links": {"anchors": "ignore"}},

@@ -10,7 +10,7 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 3;
+    constexpr uint64_t meaning = 4;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
@@ -55,6 +55,7 @@ extern const uint64_t layout_hash = [] {
         ring_bytes_for(2),
         ring_bytes_for(most_ranks),
         window_bytes,
+        small_bytes,
         segment_bytes(1, false),
         segment_bytes(1, true),
         segment_bytes(most_ranks, true),

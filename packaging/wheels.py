@@ -1,7 +1,7 @@
 """`make wheels`: what is put on PyPI, built on one machine for both architectures, into dist/.
 
-The sdist; a wheel without the engine, for every system; and wheels for Linux on x86_64 and aarch64, one for Python 3.11
-and one with the stable ABI for 3.12 and later. The compiler is zig, from PyPI: it brings the headers of every version
+The sdist; a wheel without the engine, for macOS and Windows; and wheels for Linux on x86_64 and aarch64, one for Python
+3.11 and one with the stable ABI for 3.12 and later. The compiler is zig, from PyPI: it brings the headers of every version
 of glibc, and links the C++ library into the engine, so that wheels run on manylinux_2_28. Python's headers come from
 Debian's packages, each compared with its checksum, because those for another architecture are nowhere on this machine.
 """
@@ -25,6 +25,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 GLIBC = "2.28"
+# Not "any": pip prefers every wheel to an sdist, and on other Linux systems the sdist compiles the engine.
+WITHOUT_ENGINE = "macosx_10_9_universal2.win_amd64.win_arm64"
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,15 @@ def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     BUILD.mkdir(parents=True, exist_ok=True)
     pure = build_pure()
-    made = [pure]
     for architecture in arguments.architecture or ARCHITECTURES:
+        compiled = None  # the part of the engine that knows nothing of Python, once per architecture
         for python in PYTHONS:
             if not arguments.python or python.tag in arguments.python:
-                made.append(repaired(with_engine(pure, python, architecture), architecture))
+                folder = compile_engine(python, architecture, compiled)
+                compiled = compiled or folder / "liballfold_engine.a"
+                repair(with_engine(pure, next(folder.glob("_engine*.so")), python, architecture), architecture)
+    call([sys.executable, "-m", "wheel", "tags", "--platform-tag", WITHOUT_ENGINE, pure])
+    shutil.move(next(pure.parent.glob(f"*{WITHOUT_ENGINE}.whl")), DIST)
     for file in sorted(DIST.iterdir()):
         print(f"{file.stat().st_size / 2**20:6.2f} MiB  {file.relative_to(ROOT)}")
 
@@ -65,17 +71,19 @@ def build_pure() -> Path:
     """The sdist, and the wheel without the engine that is built of it."""
     call([sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT])
     sdist = next(DIST.glob("*.tar.gz"))
-    call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", DIST, sdist], ALLFOLD_PURE="1")
-    return next(DIST.glob("*-py3-none-any.whl"))
+    folder = BUILD / "pure"
+    shutil.rmtree(folder, ignore_errors=True)
+    call([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, sdist], ALLFOLD_PURE="1")
+    return next(folder.glob("*-py3-none-any.whl"))
 
 
-def with_engine(pure: Path, python: Python, architecture: str) -> Path:
+def with_engine(pure: Path, engine: Path, python: Python, architecture: str) -> Path:
     """The wheel without the engine, and the engine in it."""
     unpacked = BUILD / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
     call([sys.executable, "-m", "wheel", "unpack", "--dest", unpacked, pure])
     folder = next(unpacked.iterdir())
-    shutil.copy(engine(python, architecture), folder / "allfold" / "_native")
+    shutil.copy(engine, folder / "allfold" / "_native")
     facts = next(folder.glob("*.dist-info")) / "WHEEL"
     text = facts.read_text().replace("Root-Is-Purelib: true", "Root-Is-Purelib: false")
     facts.write_text(text.replace("Tag: py3-none-any", f"Tag: {python.tag}-linux_{architecture}"))
@@ -86,17 +94,16 @@ def with_engine(pure: Path, python: Python, architecture: str) -> Path:
     return next(packed.iterdir())
 
 
-def repaired(wheel: Path, architecture: str) -> Path:
+def repair(wheel: Path, architecture: str) -> None:
     """auditwheel looks at what the engine needs of the system, and gives the wheel the name of what has it."""
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{architecture}"
     call([sys.executable, "-m", "auditwheel", "repair", "--plat", platform, "--wheel-dir", DIST, wheel])
     made = max(DIST.glob(f"*{architecture}.whl"), key=lambda file: file.stat().st_mtime)
     call([sys.executable, "-m", "auditwheel", "show", made])
-    return made
 
 
-def engine(python: Python, architecture: str) -> Path:
-    """The extension, compiled for a Python on an architecture."""
+def compile_engine(python: Python, architecture: str, compiled: Path | None) -> Path:
+    """The folder with the extension for a Python on an architecture, and what it is linked of."""
     folder = BUILD / f"{python.tag}-{architecture}"
     folder.mkdir(parents=True, exist_ok=True)
     tools = compiler(folder, architecture)
@@ -117,6 +124,7 @@ def engine(python: Python, architecture: str) -> Path:
         "ALLFOLD_LIMITED_API": python.limited_api,
         "ALLFOLD_NANOBIND": nanobind,
         "ALLFOLD_FP16_FLAGS": half,
+        "ALLFOLD_ENGINE": compiled or "",
     }
     defined = [f"-D{name}={value}" for name, value in settings.items()]
     call(
@@ -133,7 +141,7 @@ def engine(python: Python, architecture: str) -> Path:
         ]
     )
     call([program("cmake"), "--build", folder, "--target", "_engine"])
-    return next(folder.glob("_engine*.so"))
+    return folder
 
 
 def compiler(folder: Path, architecture: str) -> dict[str, Path]:

@@ -8,6 +8,11 @@ export default defineConfig({
   timeout: 120_000,
   expect: { timeout: 15_000 },
   reporter: "line",
+  // The site has to be built before: `make test-site` does both.
+  projects: [
+    { name: "page", testIgnore: "site.spec.ts" },
+    { name: "site", testMatch: "site.spec.ts" },
+  ],
   use: {
     browserName: "chromium",
     viewport: { width: 1440, height: 900 },

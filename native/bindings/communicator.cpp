@@ -614,6 +614,7 @@ void bind_communicator(nb::module_& module) {
     module.attr("WORK_BYTES") = Communicator::work_bytes();
     // What tuning and the model of the engine (src/allfold/tune) need to know.
     module.attr("WINDOW_BYTES") = window_bytes;
+    module.attr("SMALL_BYTES") = small_bytes;
     module.attr("FETCHED_BYTES") = fetched_bytes;
     module.attr("CACHED_BYTES") = cached_bytes;
     module.attr("MOST_HANDED") = habits.most_handed;

@@ -184,7 +184,7 @@ void Communicator::enter(Running& running, const Call& call) {
     Post& post = *posts_[rank_];
     // Relaxed: readers have first acquired a progress that is published after these.
     post.records[call_ % records_kept].store(record);
-    post.chain[call_ % chains_kept].store(chain_, std::memory_order_relaxed);
+    post.chain[call_ % chains_kept].store(static_cast<uint32_t>(chain_), std::memory_order_relaxed);
     // Release: check_peers() reads the record and chain of a peer without any other synchronisation.
     post.last_call.store(call_, std::memory_order_release);
     // A peer that has not said so yet may do so later: until then, every publication has its own fence.
@@ -192,10 +192,8 @@ void Communicator::enter(Running& running, const Call& call) {
         fenced_by_sleepers_ = std::all_of(posts_.begin(), posts_.end(), [](const Post* each) {
             return each->fences_for_all.load(std::memory_order_relaxed) != 0;
         });
-    // No rank may be more than two uses of a work area behind: the next area was last used two uses ago, and records
-    // and chains are kept for a few calls only.
-    for (uint32_t peer = 0; peer < size(); ++peer)
-        if (peer != rank_) await_peer(running, peer, settled_);
+    // No rank may be further behind than chains and small work areas are kept for.
+    await_all(running, ends_[(call_ - calls_ahead) % chains_kept]);
 }
 
 // Note in the record how peers can access this rank's arrays.
@@ -281,19 +279,24 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
         size_t most = std::max<size_t>(std::min(slot, std::max<size_t>(wanted, 64)) / element, 1);
         running.segments = static_cast<uint32_t>(std::max<uint64_t>((longest + most - 1) / most, 1));
         running.slot_bytes = (longest + running.segments - 1) / running.segments * element;
-        running.is_tiny = running.slot_bytes * program.work_slots <= inline_bytes;
+        // Where there is a root, some ranks need no answer and may run ahead. Where all need data of all, they cannot.
+        bool rooted = facts_of(call.collective).rooted;
+        bool is_tiny = !rooted && running.slot_bytes * program.work_slots <= inline_bytes;
         // Whole cache lines: where a chunk begins with one, all its segments do.
-        if (!running.is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
+        if (!is_tiny) running.slot_bytes = (running.slot_bytes + 63) / 64 * 64;
+        bool is_small = rooted && running.segments == 1 && running.slot_bytes * program.work_slots <= small_bytes;
+        running.area = is_tiny ? Running::Area::tiny : is_small ? Running::Area::small : Running::Area::large;
         running.segment_elements = std::min(longest, running.slot_bytes / element);
         running.beyond_caches = call.elements * element * size() > cached_bytes;
     }
+    const bool in_turns = running.area == Running::Area::tiny || running.area == Running::Area::large;
+    // The area that comes next was last used two uses ago.
+    if (in_turns) await_all(running, settled_);
     const uint32_t count = program.instructions;
     const uint64_t start = base_ + 1;
     for (uint32_t segment = 0; segment < running.segments; ++segment) {
         uint64_t here = start + uint64_t{segment} * program.stride;
-        if (segment == 1)
-            for (uint32_t peer = 0; peer < size(); ++peer)
-                if (peer != rank_) await_peer(running, peer, base_);
+        if (segment == 1) await_all(running, base_);
         for (uint32_t i = 0; i < count; ++i) {
             int64_t began = trace_ ? now() : 0;
             for (const Wait* wait = program.waits.begin(i); wait != program.waits.end(i); ++wait) {
@@ -311,21 +314,25 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 trace_->push_back(
                     {call_, program.name, segment, i, began, ready, now(), running.segment_elements * element});
         }
-        if (!program.one_area) ++areas_used_;
+        if (in_turns && !program.one_area) ++areas_used_;
     }
-    if (program.one_area) ++areas_used_;
+    if (in_turns && program.one_area) ++areas_used_;
     uint64_t last = start + uint64_t{running.segments - 1} * program.stride;
     for (const Wait& wait : program.leave) {
         await_peer(running, wait.rank, last + wait.count);
         meet(running, wait.rank);
     }
-    settled_ = running.segments > 1 && !program.one_area ? last : base_;
     base_ = start + uint64_t{running.segments} * program.stride + 1;
+    ends_[call_ % chains_kept] = base_;
+    if (in_turns) {
+        settled_ = running.segments > 1 && !program.one_area ? last : last_end_;
+        last_end_ = base_;
+    }
     // This saves one cache-line transfer per call in a sequence of small calls. A rank that has heard from all ranks in
     // this call, and has published something itself, need not publish the end of the call, unless a peer waits for it
     // in this very call. What it published tells the others that it has ended the call before, and that is what they
-    // wait for in the next call. They wait for the end of this call only in the call after the next; until then they
-    // hear from it again, or it has not reached the next call.
+    // wait for in the next call. They wait for the end of this call only in the call after the next, or later; until
+    // then they hear from it again, or it has not reached the next call.
     if (!program.silent || running.segments > 1) publish_progress(base_);
     // Release: a peer that sees that this rank has done its part also sees the progress that it would wait for.
     posts_[rank_]->last_done.store(call_, std::memory_order_release);
@@ -428,8 +435,9 @@ char* Communicator::locate(const Running& running, const Program& program, const
     size_t element = size_of(static_cast<DType>(running.record.dtype));
     if (slot.space == Space::work) {
         size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
-        if (running.is_tiny) return posts_[slot.rank]->inline_work[area] + offset;
-        return work_[slot.rank] + area * window_bytes + offset;
+        if (running.area == Running::Area::tiny) return posts_[slot.rank]->inline_work[area] + offset;
+        if (running.area == Running::Area::large) return work_[slot.rank] + area * window_bytes + offset;
+        return work_[slot.rank] + 2 * window_bytes + call_ % small_areas * small_bytes + offset;
     }
     uint64_t skip = running.first_of(slot.index) - running.first_of(program.extent(slot).begin);
     const char* base = slot.space == Space::input ? running.inputs[slot.rank] : running.outputs[slot.rank];
@@ -460,10 +468,15 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
     if (took_long) posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
 }
 
+void Communicator::await_all(Running& running, uint64_t target) {
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (peer != rank_) await_peer(running, peer, target);
+}
+
 void Communicator::meet(Running& running, uint32_t peer) {
     if (running.met[peer]) return;
     running.met[peer] = 1;
-    if (posts_[peer]->chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_) [[unlikely]]
+    if (is_elsewhere(*posts_[peer])) [[unlikely]]
         fail_mismatch(running);
 }
 

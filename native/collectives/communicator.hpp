@@ -1,7 +1,7 @@
 // The engine: runs programs on one rank of a communicator.
 //
 // Everything that ranks share is in their posts (layout.hpp) and work areas. A call has four parts: write a record of
-// the call; wait until no rank is more than two calls behind; run the program, segment by segment; publish that this
+// the call; wait until no rank is too many calls behind; run the program, segment by segment; publish that this
 // rank is done. Every wait checks, when it first hears from a peer in a call, that the peer is in the same call.
 #pragma once
 
@@ -107,7 +107,7 @@ class Communicator {
 
     // Allocates what a member needs in its arena for a communicator; called before the members exchange their offsets.
     static size_t post_bytes();
-    static size_t work_bytes() { return 2 * window_bytes; }
+    static size_t work_bytes() { return 2 * window_bytes + small_areas * small_bytes; }
 
     // Before the first call: see Patience::for_wires.
     void sleep_early() { patience_ = Patience::for_wires(); }
@@ -160,6 +160,11 @@ class Communicator {
     void fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes);
     char* locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const;
     void await_peer(Running& running, uint32_t peer, uint64_t target);
+    void await_all(Running& running, uint64_t target);
+    // Whether a rank that has come to this call has called something else, now or before.
+    bool is_elsewhere(const Post& post) const {
+        return post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != static_cast<uint32_t>(chain_);
+    }
     void meet(Running& running, uint32_t peer);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
@@ -203,9 +208,12 @@ class Communicator {
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;
     uint64_t chain_ = 0;
-    uint64_t base_ = 0;        // progress at the end of the last call, the same on all ranks
-    uint64_t settled_ = 0;     // progress when the work area that comes next was last used
-    uint64_t areas_used_ = 0;  // over all calls; its parity says which work area is next
+    uint64_t base_ = 0;                // progress at the end of the last call, the same on all ranks
+    uint64_t ends_[chains_kept] = {};  // progress at the ends of the last calls, by their numbers
+    // Of calls that use the two large work areas, or the two inline ones:
+    uint64_t settled_ = 0;     // progress when the area that comes next was last used
+    uint64_t last_end_ = 0;    // progress at the end of the last such call
+    uint64_t areas_used_ = 0;  // over all such calls; its parity says which area is next
 };
 
 }  // namespace allfold

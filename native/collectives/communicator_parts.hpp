@@ -44,7 +44,9 @@ struct Communicator::Running {
     uint32_t segments = 1;
     uint64_t segment_elements = 0;  // of every chunk; the last segments have what is left
     size_t slot_bytes = 0;
-    bool is_tiny = false;        // everything fits the inline work areas
+    // Which work area is used. Large: the two of each rank in turn. Tiny: the same, inside the posts. Small: that of
+    // the call's number.
+    enum class Area { none, tiny, small, large } area = Area::none;
     bool beyond_caches = false;  // the arrays are too large for them
 
     // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may

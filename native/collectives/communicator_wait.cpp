@@ -59,9 +59,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
             throw EngineError(Fault::rank_lost, name_of(running) + ": this communicator was aborted " + where(call_));
         // Ranks in different calls may wait for each other in programs that do not match, and then never hear from each
         // other.
-        if (post.last_call.load(std::memory_order_acquire) >= call_ &&
-            post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != chain_)
-            fail_mismatch(running);
+        if (post.last_call.load(std::memory_order_acquire) >= call_ && is_elsewhere(post)) fail_mismatch(running);
         // This peer has done its part of this call: what happened to it since does not matter here.
         if (peer == rank_ || post.last_done.load(std::memory_order_acquire) >= call_) continue;
         if (standing == Standing::mismatch) fail_mismatch(running);

@@ -11,6 +11,9 @@
 namespace allfold {
 
 inline constexpr size_t window_bytes = size_t{1} << 20;  // one of the two work areas of a rank
+// One of its further work areas, for small calls of collectives with a root: as many as there can be calls under way.
+inline constexpr size_t small_bytes = size_t{1} << 14;
+inline constexpr size_t small_areas = chains_kept;
 
 // How ordinary arrays are moved, by architecture, unless `allfold tune` has found something better. Measured with 2, 4
 // and 8 ranks on 2 cores (Xeon; Neoverse-N1) and up to 16 ranks on 16 cores (Xeon); docs/performance.md has the

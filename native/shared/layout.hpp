@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -91,20 +92,23 @@ struct alignas(line_bytes) SharedRecord {
 // communicator, or gave up because another rank was late.
 enum class Standing : uint32_t { open, mismatch, aborted, left, late };
 
-// A rank writes its record and chain before it waits for ranks that are two calls behind (Communicator::enter), so a
-// peer may still compare records that are two calls old. The other records are for people: the flight recorder.
+// How many calls a rank may be ahead of another. More than the two that large arrays have work areas for: ranks that
+// share a core then do several small calls in a row, where nobody waits for the others' answers, and switch less often.
+inline constexpr size_t calls_ahead = 7;
+// A rank writes its record and chain before it waits for the ranks that are further behind (Communicator::enter), so a
+// peer may still compare those of `calls_ahead` calls ago. The other records are for people: the flight recorder.
 inline constexpr size_t records_kept = 256;
-inline constexpr size_t most_ranks = 1024;  // of one communicator
-inline constexpr size_t chains_kept = 4;
+inline constexpr size_t most_ranks = 1024;              // of one communicator
+inline constexpr size_t chains_kept = calls_ahead + 1;  // a power of two: numbers of calls may wrap around
 inline constexpr size_t inline_bytes = 8;
 
 // One rank's side of one communicator.
 struct Post {
     // How far the rank is, in instructions, over all calls; a release store after each one that somebody waits for. The
     // chain beside it, a hash of everything the rank has called so far, is written before and read after it, so it
-    // travels in the same cache line and costs no extra miss.
+    // travels in the same cache line and costs no extra miss. Half of the hash is enough, and all have to fit.
     alignas(line_bytes) std::atomic<uint64_t> progress;
-    std::atomic<uint64_t> chain[chains_kept];
+    std::atomic<uint32_t> chain[chains_kept];
     // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss
     // together.
     char inline_work[2][inline_bytes];
@@ -121,5 +125,6 @@ struct Post {
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
 };
+static_assert(offsetof(Post, inline_work) + sizeof Post::inline_work <= 64, "progress, chains and data share a line");
 
 }  // namespace allfold

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 
 class AllfoldError(Exception):
-    """The root of the hierarchy."""
+    """The root of the hierarchy.
+
+    >>> try:
+    ...     af.schedule("all_reduce", "no_such_thing", ranks=4)
+    ... except af.AllfoldError as error:
+    ...     print(type(error).__name__)
+    UsageError
+    """
 
 
 class UsageError(AllfoldError, ValueError):
-    """What the caller passed cannot be used; the message says what was expected and what was passed."""
+    """What the caller passed cannot be used; the message says what was expected and what was passed.
+
+    >>> try:
+    ...     af.spawn(print, ranks=0)
+    ... except af.UsageError as error:
+    ...     print(error)
+    expected a whole number of ranks, at least 1; got 0
+    """
 
 
 class EngineMissing(UsageError):
@@ -16,7 +30,16 @@ class EngineMissing(UsageError):
 
 
 class ScheduleError(AllfoldError):
-    """A schedule is wrong. `rank`, `chunk`, `step` and `site` say where, as far as it is known."""
+    """A schedule is wrong. `rank`, `chunk`, `step` and `site` say where, as far as it is known.
+
+    >>> def half(ranks):
+    ...     yield [af.reduce(chunk=0, source=r, destination=0) for r in range(1, ranks)]
+    >>> try:
+    ...     af.verify(af.schedule("all_reduce", half, ranks=3))
+    ... except af.ScheduleError as error:
+    ...     print(error.rank, error.chunk)
+    1 0
+    """
 
     def __init__(
         self,
@@ -35,19 +58,59 @@ class ScheduleError(AllfoldError):
 
 
 class MismatchError(AllfoldError, RuntimeError):
-    """Ranks differ in what should be the same call: in its collective, count, type, operation or root."""
+    """Ranks differ in what should be the same call: in its collective, count, type, operation or root.
+
+    >>> def work(comm):
+    ...     try:
+    ...         comm.all_reduce(np.zeros(1000 + comm.rank))
+    ...     except af.MismatchError as error:
+    ...         return str(error)
+    >>> print(af.spawn(work, ranks=2)[0])
+    all_reduce: rank 0 came with float64[1000] sum, rank 1 with float64[1001] sum (call 1 of the world)
+    """
 
 
 class RankLost(AllfoldError, RuntimeError):
-    """A rank of the communicator is gone."""
+    """A rank of the communicator is gone.
+
+    >>> import os
+    >>> def work(comm):
+    ...     if comm.rank == 1:
+    ...         os._exit(3)
+    ...     try:
+    ...         comm.barrier()
+    ...     except af.RankLost as error:
+    ...         return comm.shrink().size
+    >>> af.spawn(work, ranks=3, survive=True)
+    [2, None, 2]
+    """
 
 
 class CollectiveTimeout(AllfoldError, TimeoutError):
-    """A call did not finish within its timeout; the message names the ranks that did not arrive."""
+    """A call did not finish within its timeout; the message names the ranks that did not arrive.
+
+    >>> import time
+    >>> def work(comm):
+    ...     time.sleep(100)
+    >>> try:
+    ...     af.spawn(work, ranks=2, timeout=0.5)
+    ... except af.CollectiveTimeout as error:
+    ...     print(error)
+    spawn: ranks 0 and 1 of 2 had not finished after 0.5 s; all ranks were ended
+    """
 
 
 class RankFailed(AllfoldError, RuntimeError):
-    """A rank started by the launcher raised or died; `traceback` is that rank's own."""
+    """A rank started by the launcher raised or died; `traceback` is that rank's own.
+
+    >>> def work(comm):
+    ...     return 1 / comm.rank
+    >>> try:
+    ...     af.spawn(work, ranks=2)
+    ... except af.RankFailed as error:
+    ...     print(error.rank, error.traceback.splitlines()[-1])
+    0 ZeroDivisionError: division by zero
+    """
 
     def __init__(self, message: str, *, rank: int, traceback: str = "", exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -57,8 +120,21 @@ class RankFailed(AllfoldError, RuntimeError):
 
 
 class SharedMemoryError(AllfoldError, MemoryError):
-    """The machine has no room for shared memory, or does not allow it; the message says what to set."""
+    """The machine has no room for shared memory, or does not allow it; the message says what to set.
+
+    >>> def work(comm):
+    ...     try:
+    ...         comm.empty(2**50)
+    ...     except af.SharedMemoryError as error:
+    ...         return type(error).__name__
+    >>> af.spawn(work, ranks=1)
+    ['SharedMemoryError']
+    """
 
 
 class DeviceError(AllfoldError, RuntimeError):
-    """A GPU, or its driver, refused something; the message says what."""
+    """A GPU, or its driver, refused something; the message says what.
+
+    >>> issubclass(af.DeviceError, af.AllfoldError)
+    True
+    """

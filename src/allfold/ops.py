@@ -32,7 +32,12 @@ Function = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True)
 class Op:
-    """A reduction: a built-in one by its name, or the user's own `function` (made by `op`)."""
+    """A reduction: a built-in one by its name, or the user's own `function` (made by `op`).
+
+    >>> largest = af.op(np.maximum, commutative=True)
+    >>> largest.name, largest.is_builtin
+    ('maximum', False)
+    """
 
     name: str
     commutative: bool
@@ -106,6 +111,12 @@ def op(function: Function, *, commutative: bool, name: str | None = None) -> Op:
     The function gets one-dimensional pieces of the buffers, the one of the lower ranks first, and returns an array of
     the same shape and dtype without changing its arguments, which are read-only. It gets float16 and bfloat16 data as
     float32. An operation that is not commutative only runs on schedules that keep rank order.
+
+    >>> def longer(left, right):
+    ...     return np.where(np.abs(left) >= np.abs(right), left, right)
+    >>> schedule = af.schedule("all_reduce", "tree", ranks=3)
+    >>> af.replay(schedule, [np.array([2]), np.array([-5]), np.array([4])], op=af.op(longer, commutative=False))[0]
+    array([-5])
     """
     if not callable(function):
         raise UsageError(f"an operation is made from a function of two arrays, not from {function!r}")

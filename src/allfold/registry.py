@@ -23,12 +23,17 @@ Formula = Callable[[int], int | Fraction | None]
 class Phase:
     """A part of an algorithm: what it is called, what happens in each of its steps, and how many steps it has.
 
-    `steps` is a function of the number of ranks, or None for all that are left.
+    Without a sentence, each step gets one that says who sends to whom. `steps` is a function of the number of ranks (and
+    of `groups`, where it takes them), or None for all that are left.
+
+    >>> phase = af.Phase("add up", "every rank adds what came from the left", lambda ranks: ranks - 1)
+    >>> phase.name, phase.steps(4)
+    ('add up', 3)
     """
 
     name: str
-    sentence: str
-    steps: Formula | None = None
+    sentence: str = ""
+    steps: Callable[..., int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +97,15 @@ def algorithm(
     (the bytes through its busiest port, as a multiple of S) are functions of the number of ranks; `patterns` takes what
     the generator takes. They are called for two or more ranks, and return None where they do not know. `phases` are
     what pictures call its parts; without them, they follow from the schedule.
+
+    >>> @af.algorithm("all_reduce", "star")
+    ... def star(ranks):
+    ...     yield [af.reduce(chunk=0, source=r, destination=0) for r in range(1, ranks)]
+    ...     yield [af.copy(chunk=0, source=0, destination=r) for r in range(1, ranks)]
+    >>> print(af.schedule("all_reduce", "star", ranks=3))
+    all_reduce by star: 3 ranks, 1 chunk, 2 steps, 4 messages
+    step 1  +0:1→0  +0:2→0
+    step 2  0:0→1  0:0→2
     """
     named = tuple(phases)
     for phase in named:
@@ -129,6 +143,10 @@ def register(made: Schedule, name: str | None = None) -> Algorithm:
 
     It serves the number of ranks (and the root) that it was made for, on any topology. `name` is the schedule's own
     unless given. Registered again, the name means the new schedule. Processes that `allfold.spawn` starts know it.
+
+    >>> algorithm = af.register(af.schedule("all_gather", "ring", ranks=8), "ring_of_8")
+    >>> "ring_of_8" in af.algorithms("all_gather", ranks=8), "ring_of_8" in af.algorithms("all_gather", ranks=4)
+    (True, False)
     """
     if not isinstance(made, Schedule):
         raise UsageError(f"register: expected a schedule, as of allfold.find(…).schedule; got {made!r:.80}")
@@ -158,7 +176,11 @@ def algorithms_of_script() -> list[Algorithm]:
 
 
 def algorithms(collective: str, ranks: int | None = None, root: int | None = None) -> list[str]:
-    """The names of a collective's algorithms; with `ranks`, without registered schedules for other ranks or roots."""
+    """The names of a collective's algorithms; with `ranks`, without registered schedules for other ranks or roots.
+
+    >>> af.algorithms("barrier")
+    ['dissemination', 'direct', 'tree', 'hierarchical']
+    """
     known = _registry[find_collective(collective).name].values()
     asked = ranks, root or 0
     return [
@@ -184,6 +206,11 @@ def schedule(
 
     `root` is for the rooted collectives (0 unless given); further parameters go to the algorithm
     (`schedule("all_reduce", "hierarchical", 8, groups=[[0, 1, 2], [3, 4, 5, 6, 7]])`).
+
+    >>> print(af.schedule("broadcast", "tree", ranks=4, root=1))
+    broadcast by tree: 4 ranks, root 1, 1 chunk, 2 steps, 3 messages
+    step 1  0:1→3
+    step 2  0:1→2  0:3→0
     """
     promise = find_collective(collective)
     ranks = _whole("ranks", ranks, 1, None)

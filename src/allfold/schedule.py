@@ -52,6 +52,10 @@ class Move(NamedTuple):
     """One chunk of `source`, copied or reduced into chunk `into` of `destination`; made by `copy` and `reduce`.
 
     Made from arrays, it stands for many moves until it is in a schedule.
+
+    >>> move = af.copy(chunk=2, source=0, destination=1)
+    >>> move.reduces, move.chunk, move.source, move.destination, move.into
+    (False, 2, 0, 1, 2)
     """
 
     reduces: bool
@@ -84,6 +88,14 @@ def copy(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | 
     """`destination` replaces its chunk `into` (the same chunk unless given) with `chunk` of `source`.
 
     Arrays of whole numbers, which NumPy must be able to broadcast together, are many moves: one for each element.
+
+    >>> def ring(ranks):
+    ...     for step in range(ranks - 1):
+    ...         yield [af.copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+    >>> print(af.schedule("all_gather", ring, ranks=3))
+    all_gather by ring: 3 ranks, 3 chunks, 2 steps, 6 messages
+    step 1  0:0→1  1:1→2  2:2→0
+    step 2  2:0→1  0:1→2  1:2→0
     """
     frame = _frame(1)
     site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
@@ -91,7 +103,14 @@ def copy(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | 
 
 
 def reduce(chunk: Numbers, source: Numbers, destination: Numbers, into: Numbers | None = None) -> Move:
-    """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`; also of arrays."""
+    """`destination` combines its chunk `into` (the same chunk unless given) with `chunk` of `source`; also of arrays.
+
+    >>> def naive(ranks):
+    ...     yield [af.reduce(chunk=0, source=s, destination=d) for d in range(ranks) for s in range(ranks) if s != d]
+    >>> print(af.schedule("all_reduce", naive, ranks=3))
+    all_reduce by naive: 3 ranks, 1 chunk, 1 step, 6 messages
+    step 1  +0:1→0  +0:2→0  +0:0→1  +0:2→1  +0:0→2  +0:1→2
+    """
     frame = _frame(1)
     site = _calls.get((id(frame.f_code), frame.f_lasti)) or _site(frame)
     return _new_move(Move, (True, chunk, source, destination, chunk if into is None else into, site))
@@ -162,6 +181,18 @@ class Schedule:
 
     In every rank's row, `chunks` chunks hold the buffer, and `scratch` more hold whatever the algorithm puts there.
     Move i of step t is at `columns[...][starts[t] + i]`.
+
+    >>> schedule = af.schedule("all_reduce", "ring", ranks=4)
+    >>> schedule.steps, schedule.moves, schedule.counts.messages
+    (6, 24, 24)
+    >>> print(schedule)
+    all_reduce by ring: 4 ranks, 4 chunks, 6 steps, 24 messages
+    step 1  +3:0→1  +0:1→2  +1:2→3  +2:3→0
+    step 2  +2:0→1  +3:1→2  +0:2→3  +1:3→0
+    step 3  +1:0→1  +2:1→2  +3:2→3  +0:3→0
+    step 4  0:0→1  1:1→2  2:2→3  3:3→0
+    step 5  3:0→1  0:1→2  1:2→3  2:3→0
+    step 6  2:0→1  3:1→2  0:2→3  1:3→0
     """
 
     collective: str
@@ -181,10 +212,12 @@ class Schedule:
 
     @property
     def steps(self) -> int:
+        """How many steps there are."""
         return len(self.starts) - 1
 
     @property
     def moves(self) -> int:
+        """How many moves there are in all steps together."""
         return int(self.starts[-1])
 
     @property
@@ -258,15 +291,17 @@ class Schedule:
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows; None, so that it shows the text, if the schedule is too large or no page is built."""
-        from .view.html import in_a_notebook
+        from .view.notebook import in_a_notebook
+        from .view.page import page_of
 
         try:
-            return in_a_notebook(self.to_html()) if self.moves <= 20_000 else None
+            return in_a_notebook(page_of(self)) if self.moves <= 20_000 else None
         except AllfoldError:
             return None
 
     @cached_property
     def counts(self) -> Counts:
+        """Steps, messages and bytes, in all and through the busiest port, counted from the moves."""
         source, destination = self.columns["source"].astype(np.int64), self.columns["destination"].astype(np.int64)
         travels = source != destination
         step = np.repeat(np.arange(self.steps, dtype=np.int64), np.diff(self.starts))[travels]
@@ -296,6 +331,7 @@ class Schedule:
     # JSON, out and in ------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
+        """The schedule in the JSON format of docs/language.md."""
         rows = np.stack([self.columns[name] for name in COLUMNS], axis=1).tolist()
         return {
             "format": "allfold-schedule",
@@ -326,7 +362,16 @@ class Schedule:
 
 
 def load(path: str | os.PathLike[str]) -> Schedule:
-    """The schedule in a JSON file, as `Schedule.save`, `allfold find --save` and `allfold show --json` write it."""
+    """The schedule in a JSON file, as `Schedule.save`, `allfold find --save` and `allfold show --json` write it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     af.schedule("all_gather", "ring", ranks=3).save(f"{folder}/ring.json")
+    ...     print(af.load(f"{folder}/ring.json"))
+    all_gather by ring: 3 ranks, 3 chunks, 2 steps, 6 messages
+    step 1  0:0→1  1:1→2  2:2→0
+    step 2  2:0→1  0:1→2  1:2→0
+    """
     try:
         return Schedule.from_json(Path(path).read_bytes())
     except OSError as error:

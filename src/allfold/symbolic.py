@@ -91,6 +91,13 @@ class State:
             return [int(self.first[cell])]
         return _bits(self.members[cell])
 
+    def contributions(self, rank: int, chunk: int) -> int:
+        """How many ranks have contributed to what a chunk holds."""
+        cell = rank * self.width + chunk
+        if self.members is None or self.datum[cell] == NOTHING:
+            return int(self.datum[cell] != NOTHING)
+        return sum(map(int.bit_count, self.members[cell].tolist()))
+
     def advance(self) -> Folds:
         """Take one step, or raise `ScheduleError` if it makes no sense."""
         start, end = self.schedule.starts[self.step : self.step + 2].tolist()

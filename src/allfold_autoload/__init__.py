@@ -10,7 +10,12 @@ from typing import Any
 
 
 def register() -> None:
-    """Make `torch.distributed.init_process_group("allfold")` work; a second time does no harm."""
+    """Make `torch.distributed.init_process_group("allfold")` work; a second time does no harm.
+
+    >>> allfold.torch.register()
+    >>> dist.get_backend()
+    'allfold'
+    """
     import torch.distributed
 
     if torch.distributed.is_available():

@@ -16,7 +16,9 @@ import pytest
 import allfold as af
 from allfold.bench.case import Case, bus_factor, case_of_size, count_wrong, fill, lengths, repeats
 from allfold.bench.crew import CrewFailed
+from allfold.bench.libraries import _InMainMemory
 from allfold.bench.measure import Timing
+from allfold.bench.peer import Bench
 from allfold.bench.peers import HOW_TO_GET, Wanted, parse_peers, start_peer
 from allfold.bench.report import FLOOR, WIDTH, Point, Table, Variant
 from allfold.cli import main
@@ -217,6 +219,47 @@ def test_times_are_the_best_round_and_ratios_follow() -> None:
         "least": pytest.approx(4),
         "least_at": 8,
     }
+
+
+@pytest.mark.parametrize("collective", WITH_DATA)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_fresh_data_is_written_by_whoever_sends_before_every_call(collective: str, rank: int) -> None:
+    class Spoiling(_InMainMemory):
+        """A library whose calls note what they are given, and spoil it."""
+
+        version = "1"
+
+        def __init__(self) -> None:
+            self.rank = rank
+            self.given: list[float] = []
+
+        def empty(self, count: int, dtype: Any, options: Any) -> Any:
+            return np.empty(count, dtype)
+
+        def call(self, case: Case, source: Any, target: Any, options: Any) -> Any:
+            def spoil() -> None:
+                for array in (source, target):
+                    if array is not None:
+                        self.given.append(float(array[-1]))
+                        array += 1
+
+            return spoil
+
+        def barrier(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    case = case_of_size(collective, 64, 2)
+    given = {}
+    for fresh in (False, True):
+        library = Spoiling()
+        bench = Bench(library)
+        assert bench.prepare("ours", case.to_json(), {}) == {}
+        assert bench.batch("ours", iterations=3, warmup=0, fresh=fresh)["seconds"] > 0
+        given[fresh] = [library.given[call :: len(library.given) // 3] for call in range(len(library.given) // 3)]
+    assert all(row == [0, 1, 2] for row in given[False])
+    sends = not (rank == 1 and collective in ("broadcast", "scatter"))
+    assert [0, 0, 0] in given[True] if sends else given[True] == given[False]
 
 
 def test_wrong_elements_fail_the_table() -> None:

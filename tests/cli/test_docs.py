@@ -42,7 +42,7 @@ def test_there_are_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_relative_links_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+    for target in re.findall(r"(?:\]\(|\bsrc(?:set)?=\")([^)\"\s]+)[)\"]", _prose(page)):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -96,3 +96,25 @@ def test_the_index_lists_every_page() -> None:
 def test_every_page_of_the_documentation_links_to_the_index() -> None:
     for page in [page for page in PAGES if page.startswith("docs/") and page != "docs/index.md"] + ["README.md"]:
         assert re.search(r"\]\((?:docs/)?index\.md\)", (ROOT / page).read_text(encoding="utf-8")), f"{page} does not"
+
+
+def test_everything_that_names_the_version_names_the_same() -> None:
+    found = {
+        file: re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)[:1]
+        for file, pattern in {
+            "src/allfold/version.py": r'^__version__ = "(.+)"$',
+            "pyproject.toml": r'^version = "(.+)"$',
+            "CITATION.cff": r"^version: (.+)$",
+            "CHANGELOG.md": r"^## (\S+)$",
+            "docs/install.md": r"^allfold (\d\S*)$",
+        }.items()
+    }
+    assert all(version == found["pyproject.toml"] != [] for version in found.values()), found
+
+
+def test_the_page_about_frameworks_shows_the_programs_that_are_run() -> None:
+    page = (ROOT / "docs/frameworks.md").read_text(encoding="utf-8")
+    programs = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "examples/frameworks").glob("*.py")}
+    shown = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert sorted(shown) == sorted(programs.values())
+    assert all(f"examples/frameworks/{name}\n" in page for name in programs)  # in a console block

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from allfold.cli import main
 
 CORRECTED = "range(ranks - 1):  # once"
 # The others print times, run until they are stopped, or start what a test cannot check.
+# What starts programs on the pages with how-tos.
+STARTERS = {"python": [], "torchrun": ["-m", "torch.distributed.run"], "allfold": ["-m", "allfold"]}
 COMMANDS = ("list", "show", "verify", "compare", "export", "plan", "find", "simulate")
 
 
@@ -41,6 +46,13 @@ def assert_printed(quoted: list[str], printed: str, what: str) -> None:
     assert may_skip or at == len(real), f"{what}: after that it prints {real[at : at + 3]}"
 
 
+def write_file(block: str) -> None:
+    """A block of code that begins with the name of a file, or that defines a function that pages use without one."""
+    named = re.match(r"# (\w+)\.py\n", block) or re.search(r"def (two_hops)\(", block)
+    if named:
+        Path(f"{named[1]}.py").write_text(block, encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_output_in_the_pages_is_real(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,9 +65,8 @@ def test_the_output_in_the_pages_is_real(
     for language, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
         if language == "json" and "allfold-topology" in block:  # by its name
             Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
-        name = re.search(r"def (my_ring|two_hops)\(", block) if language == "python" else None
-        if name:
-            Path(f"{name[1]}.py").write_text(block, encoding="utf-8")
+        if language == "python":
+            write_file(block)
         for words, quoted in commands_of(block) if language == "console" else ():
             command = shlex.split(words)
             if command[0] != "allfold" or command[1] not in COMMANDS or not quoted:
@@ -69,3 +80,22 @@ def test_the_output_in_the_pages_is_real(
                 (tmp_path / "right").mkdir()
                 monkeypatch.chdir(tmp_path / "right")
                 Path("my_ring.py").write_text(right, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/howto-")])
+def test_the_programs_of_the_how_tos_print_what_they_say(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, block in re.findall(r"```(\w+)\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
+        if language == "python":
+            write_file(block)
+        for words, quoted in commands_of(block) if language == "console" else ():
+            name, *rest = shlex.split(words)
+            if not quoted or name not in STARTERS or (name == "allfold" and rest[0] != "run"):
+                continue
+            command = [sys.executable, *STARTERS[name], *rest]
+            variables = os.environ | {"OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", env=variables, timeout=120)
+            assert done.returncode == 0, done.stderr
+            assert_printed(quoted, done.stdout, f"{page}: {words}")

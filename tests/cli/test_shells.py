@@ -65,15 +65,16 @@ def test_the_script_has_no_syntax_error(scripts: dict[str, Path], shell: str) ->
     assert checked.returncode == 0 and not checked.stderr
 
 
-def on_a_terminal(*words: str, **variables: str) -> bytes:
-    """What a command writes to a terminal."""
+def on_a_terminal(*words: str, program: list[str] = ALLFOLD, errors: bool = False, **variables: str) -> bytes:
+    """What a command writes to a terminal; with `errors` also what goes to stderr, where progress is shown."""
     ours, theirs = pty.openpty()
     environment = {
         "TERM": "xterm",
         **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
         **variables,
     }
-    process = subprocess.Popen([*ALLFOLD, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    stderr = theirs if errors else None
+    process = subprocess.Popen([*program, *words], stdin=theirs, stdout=theirs, stderr=stderr, env=environment)
     os.close(theirs)
     written = b""
     try:
@@ -109,3 +110,27 @@ def test_a_pipe_has_no_pager() -> None:
     variables = {**os.environ, "PAGER": "sed s/^/paged:/"}
     done = subprocess.run([*ALLFOLD, "list", "reduce"], capture_output=True, text=True, env=variables, timeout=60)
     assert done.returncode == 0 and "paged:" not in done.stdout
+
+
+AT_ONCE = """
+import sys
+from allfold.cli import main, terminal
+terminal._MOMENT = 0.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("verify", "ring", "--ranks", "200"), b"proving"),
+        (("show", "ring", "--ranks", "200"), b"drawing"),
+        (("compare", "--ranks", "200", "--algorithms", "ring"), b"counting ring, 200 ranks"),
+        (("export", "ring", "--ranks", "40", "--to", "json"), b"writing json, and checking it"),
+    ],
+)
+def test_what_takes_long_says_so_on_a_terminal(words: tuple[str, ...], says: bytes) -> None:
+    program = [sys.executable, "-c", AT_ONCE]
+    assert says in on_a_terminal(*words, program=program, errors=True)
+    piped = subprocess.run([*ALLFOLD, *words], capture_output=True, timeout=60)
+    assert piped.returncode == 0 and says not in piped.stdout + piped.stderr

@@ -31,10 +31,12 @@ class Rules:
     """What the engine does; a test changes one rule and expects an error."""
 
     keeps_its_end: str = "if heard"  # or "always", or "awaited": even if somebody waits for it in this call
-    calls_behind: int = 1  # how many calls others may be behind: this many and the one that has just ended
+    calls_ahead: int = 7  # how many calls a rank may be ahead of another
+    uses_behind: int = 1  # of a large work area: this many, and the one that has just ended
     areas: int = 2
+    small_areas: int = 8
     one_area_for_all: bool = False  # not only for programs that work with one
-    chains_kept: int = 4
+    chains_kept: int = 8
     settles_with_segments: bool = True
     waits_in_second_segment: bool = True
     waits_for_reuse: bool = True
@@ -48,6 +50,7 @@ class Call:
     root: int | None = None
     segments: int = 1
     memory: str = "private"
+    small: bool = False  # it fits a small work area: calls of one segment, where there is a root
 
 
 @dataclass
@@ -97,7 +100,8 @@ def _with(row: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
 def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]:
     """One rank's calls, as `Communicator::run` goes through them."""
     peers = [peer for peer in range(ranks) if peer != rank]
-    base, ends, areas_used, steps = 0, [0, 0], 0, []
+    base, areas_used, steps = 0, 0, []
+    ends, ends_in_turns = [0] * (rules.calls_ahead + 1), [0] * (rules.uses_behind + 1)
     settled = 0
     for call, chosen in enumerate(calls, 1):
         programs = programs_of(chosen.collective, chosen.algorithm, ranks, chosen.root, chosen.memory)  # type: ignore[arg-type]
@@ -112,10 +116,18 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
         met: set[int] = set()
 
         def place_of(
-            slot: tuple[int, int], segment: int, used: int = areas_used, programs: Programs = programs
+            slot: tuple[int, int],
+            segment: int,
+            used: int = areas_used,
+            programs: Programs = programs,
+            call: int = call,
+            chosen: Call = chosen,
         ) -> Place:
             space, index = _space(programs, slot[1])
-            return (slot[0], space, index, used % rules.areas if space == WORK else segment)
+            if space != WORK:
+                return (slot[0], space, index, segment)
+            area = ("small", call % rules.small_areas) if chosen.small else used % rules.areas
+            return (slot[0], space, index, area)
 
         def meet(peer: int, call: int = call, met: set[int] = met) -> list[tuple[Place, Hashable]]:
             if peer in met:
@@ -129,11 +141,13 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
             (place_of(slot, segment), (call, segment, _USER)) for slot in arrays for segment in range(chosen.segments)
         ]
         steps.append(Step([], [], [*filled, ((rank, "chain", call % rules.chains_kept), call)]))
-        step = Step([(peer, settled) for peer in peers], [], [])
+        step = Step([(peer, ends[-rules.calls_ahead]) for peer in peers], [], [])
         if chosen.memory != "private":  # agree(): every rank has entered, and says where its arrays are
             steps.append(Step(step.waits, [], [], base + 1))
             step = Step([(peer, base + 1) for peer in peers], [read for peer in peers for read in meet(peer)], [])
         start = base + 1
+        if not chosen.small:
+            step.waits += [(peer, settled) for peer in peers]
         for segment in range(chosen.segments):
             here = start + segment * stride
             if segment == 1 and rules.waits_in_second_segment:
@@ -153,17 +167,19 @@ def _steps(rank: int, ranks: int, calls: list[Call], rules: Rules) -> list[Step]
                     step.publishes = here + i + 1
                 steps.append(step)
                 step = Step([], [], [])
-            areas_used += not one_area
-        areas_used += one_area
+            areas_used += not one_area and not chosen.small
+        areas_used += one_area and not chosen.small
         last_start = start + (chosen.segments - 1) * stride
         for peer, count in programs.leave.of(rank) if rules.waits_to_leave else []:
             step.waits.append((peer, last_start + count))
             step.reads += meet(peer)
         base = start + chosen.segments * stride + 1
         ends.append(base)
-        settled = ends[-1 - rules.calls_behind]
-        if chosen.segments > 1 and not one_area and rules.settles_with_segments:
-            settled = last_start
+        if not chosen.small:
+            ends_in_turns.append(base)
+            settled = ends_in_turns[-1 - rules.uses_behind]
+            if chosen.segments > 1 and not one_area and rules.settles_with_segments:
+                settled = last_start
         for slot in arrays:  # what the caller reads
             step.reads += [(place_of(slot, one), (call, one, left[slot])) for one in range(chosen.segments)]
         may_be_silent = {

@@ -287,6 +287,42 @@ def test_several_calls_in_flight_and_other_work_in_between() -> None:
     run_threads(work, 3)
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "scatter", "gather", "reduce"])
+def test_ranks_that_need_no_answer_run_seven_small_calls_ahead(collective: str) -> None:
+    ranks, ahead = 3, 7
+    met = threading.Barrier(ranks)
+
+    def work(comm: Communicator) -> list[Array]:
+        is_root = comm.rank == 0
+        goes_first = is_root == (collective in ("broadcast", "scatter"))
+        came = []
+        for call in range(3 * ahead):
+            if call == (ahead if goes_first else 0):
+                met.wait(PATIENCE)
+            own = np.arange(6) * 100 + comm.rank * 10 + call
+            result = {"gather": np.zeros(6 * ranks, int), "scatter": np.zeros(2, int)}.get(collective, own)
+            if collective == "gather":
+                comm.gather(own, result if is_root else None)
+            elif collective == "scatter":
+                comm.scatter(result, own if is_root else None)
+            else:
+                getattr(comm, collective)(own)
+            came.append(result)
+        return came
+
+    results = run_threads(work, ranks, timeout=PATIENCE)
+    for call in range(3 * ahead):
+        own = [np.arange(6) * 100 + rank * 10 + call for rank in range(ranks)]
+        wanted = {
+            "broadcast": [own[0]] * ranks,
+            "scatter": np.split(own[0], ranks),
+            "gather": [np.concatenate(own)],
+            "reduce": [sum(own)],
+        }[collective]
+        for rank, right in enumerate(wanted):
+            np.testing.assert_array_equal(results[rank][call], right)
+
+
 def test_waiting_for_a_while_and_then_again() -> None:
     waited = threading.Event()
 

@@ -112,7 +112,24 @@ def test_calls_with_one_work_area_and_with_two_follow_each_other_without_harm(ra
         assert try_calls(ranks, [*row[shift:], *row[:shift]][::-1]) > 100
 
 
+# With fewer calls under way than in the engine, so that all orders of three ranks can be tried.
+FEW = protocol_calls.Rules(calls_ahead=3, small_areas=4, chains_kept=4)
+
+
+@pytest.mark.parametrize("collective", ROOTED)
+def test_ranks_run_ahead_in_small_calls_without_harm(collective: str) -> None:
+    for algorithm in allfold.algorithms(collective):
+        for roots in ([0], [0, 1]):
+            two = [Call(collective, algorithm, root, small=True) for root in roots] * 12
+            assert try_calls(2, two[:12]) > 100
+        three = [Call(collective, algorithm, root, small=True) for root in (0, 0, 2)] * 2
+        assert try_calls(3, three, FEW) > 100
+        large = Call(collective, algorithm, 0, segments=2)
+        assert try_calls(3, [three[0], large, *three[1:3], Call("all_reduce", "naive"), three[3]], FEW) > 100
+
+
 BROADCAST = Call("broadcast", "driver", 0)
+SMALL = replace(BROADCAST, small=True)
 REDUCE = Call("reduce", "direct", 0)  # where others wait for the last instruction of some ranks
 LONG = Call("broadcast", "driver", 0, segments=4)
 ONE_AREA = Call("all_reduce", "direct", segments=3)
@@ -124,7 +141,10 @@ SHARED = Call("all_reduce", "direct", memory="shared")
     [
         ({"keeps_its_end": "always"}, [BROADCAST] * 4, "nobody can go on"),
         ({"keeps_its_end": "awaited"}, [REDUCE] * 4, "nobody can go on"),
-        ({"calls_behind": 2}, [BROADCAST] * 4, "finds"),
+        ({"uses_behind": 2}, [BROADCAST] * 4, "finds"),
+        ({"small_areas": 6}, [SMALL] * 9, "finds"),
+        ({"calls_ahead": 9}, [SMALL] * 10, "finds"),
+        ({"calls_ahead": 2, "chains_kept": 2}, [SMALL] * 5, "chain"),
         ({"areas": 1}, [BROADCAST] * 3, "finds"),
         ({"areas": 1}, [Call("all_reduce", "naive")] * 3, "finds"),
         ({"chains_kept": 2}, [BROADCAST] * 4, "chain"),

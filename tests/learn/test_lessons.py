@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from solved import judged, solved_file
 
+from allfold.learn import checks
 from allfold.learn.course import after_of, text_of
 from allfold.learn.figures import WrongFigure, compute, formula, read_formula
 from allfold.learn.lesson import FOLDER, Lesson, lessons
-from allfold.learn.text import filled
+from allfold.learn.text import Prose, as_markdown, blocks, filled, read_in
 from allfold.registry import find_algorithm
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, about what a wrong file does
@@ -37,7 +38,8 @@ def test_a_lesson_is_complete(lesson: Lesson) -> None:
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_file_that_it_begins_with_fails(lesson: Lesson, tmp_path: Path) -> None:
+def test_the_file_that_it_begins_with_fails(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "PATIENCE", 1.0)  # those that wait in vain need not wait long
     found = judged(lesson, lesson.first_file(), tmp_path)
     assert found["error"] is None
     assert [one["given"] for one in found["predictions"]] == [None] * len(lesson.predictions)
@@ -84,11 +86,22 @@ def test_no_answer_is_stored(lesson: Lesson) -> None:
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_costs_in_the_texts_are_computed(lesson: Lesson) -> None:
     """A count beside its unit, or a time, is never typed by hand."""
-    units = r"(?:steps?|messages?|S|µs|ms|GB/s|moves)\b"
-    for name in ("text.md", "after.md"):
-        prose = re.sub(r"```.*?```|\{\{.*?\}\}|`[^`]*`", "", lesson.read(name), flags=re.DOTALL)
-        typed = re.findall(rf"\b\d[\d.,]*\s+{units}", prose)
+    counted = "steps?|messages?|moves|hops"
+    read = {name: (lesson.read(name), f"{counted}|S|µs|ms|GB/s") for name in ("text.md", "after.md")}
+    read |= {one.name: (one.because, counted) for one in lesson.predictions}  # these also repeat what was given
+    for name, (text, units) in read.items():
+        prose = re.sub(r"```.*?```|\{\{.*?\}\}|`[^`]*`", "", text, flags=re.DOTALL)
+        typed = re.findall(rf"(?<!− )\b\d[\d.,]*\s+(?:{units})\b", prose)
         assert not typed, f"{lesson.label}/{name}: {typed}"
+
+
+def test_each_reader_gets_what_is_meant_for_them() -> None:
+    found = blocks(
+        "All.\n\n```terminal\nDigits.\n```\n\n```drawn\nSquares {{ 1 + 1 }}.\n```\n\n```studio\nNumbers.\n```\n"
+    )
+    for place, own in {"terminal": "Digits.", "drawn": "Squares 2.", "studio": "Numbers."}.items():
+        assert [one.text for one in read_in(place, found) if isinstance(one, Prose)] == ["All.", own]
+    assert as_markdown(found, "p")[0] == "All.\n\nSquares 2.\n"
 
 
 def test_a_formula_that_is_wrong_is_refused() -> None:

@@ -30,8 +30,10 @@ def test_every_lesson_has_a_page(site: ModuleType, tmp_path: Path) -> None:
         text = (tmp_path / f"pages/lessons/{lesson.label}.md").read_text(encoding="utf-8")
         assert text.startswith(f"# {lesson.title}") and "{{" not in text
         for one in lesson.predictions:  # folded up, after its question
-            assert re.search(rf"</summary><p>{re.escape(show(compute(one.answer)))}\. ", text), one.name
-        for picture in re.findall(r"\]\((\w+\.svg)\)", text):
+            answer = show(compute(one.answer))
+            assert re.search(rf"</summary><p>{re.escape(answer)}\. ", text), one.name
+            assert f'data-shown="{answer}"' in text
+        for picture in re.findall(r"\]\((\w+\.(?:svg|html))\)", text):
             assert (tmp_path / "pages/lessons" / picture).is_file()
         assert lesson.read("solution.py").rsplit("\n\n\n", 1)[1] not in text
 

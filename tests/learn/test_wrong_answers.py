@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from solved import judged
 
+from allfold.learn import checks
 from allfold.learn.course import hints_for
 from allfold.learn.lesson import find_lesson, lessons
 
@@ -25,8 +26,9 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("name", "function", "mistake"), MISTAKES)
 def test_a_mistake_is_found_and_its_hint_fits(
-    name: str, function: str, mistake: dict[str, str], tmp_path: Path
+    name: str, function: str, mistake: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checks, "PATIENCE", 1.0)  # those that wait in vain need not wait long
     whole = find_lesson(name)
     (exercise,) = (one for one in whole.exercises if one.function == function)
     lesson = replace(whole, predictions=(), exercises=(exercise,))  # the others are right: no need to prove them again

@@ -180,7 +180,12 @@ def test_measuring_has_limits(studio: Studio) -> None:
     ],
 )
 def test_strangers_are_refused(studio: Studio, headers: dict[str, str | None]) -> None:
-    asked = [("/api/table?collective=all_reduce&ranks=2", None), ("/api/edit", {**CASE, "code": RING})]
+    asked = [
+        ("/api/table?collective=all_reduce&ranks=2", None),
+        ("/api/edit", {**CASE, "code": RING}),
+        ("/api/work?name=ring", None),
+        ("/api/learn", {"lesson": "ring", "do": "start"}),
+    ]
     for path, body in asked:
         status, found, answered = studio.ask(path, body, **headers)
         assert status == 403 and found["error"]["message"]

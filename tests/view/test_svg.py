@@ -14,11 +14,13 @@ import allfold as af
 from allfold.cli import main
 from allfold.cli.plan.map import map_as_svg
 from allfold.collectives import COLLECTIVES, NOTHING
+from allfold.errors import UsageError
 from allfold.price.cost.sweep import sweep
 from allfold.price.simulate.simulate import simulate
 from allfold.price.topology.gpu_servers import dgx_h100
 from allfold.symbolic import State
 from allfold.view import svg_elements
+from allfold.view.moving import moving
 from allfold.view.svg import WIDTH, figure
 from allfold.view.svg_text import width_of
 from allfold.view.timeline import timeline_as_svg
@@ -216,6 +218,35 @@ def test_figures_have_the_colours_of_the_page() -> None:
         "bad": "WRONG",
     }
     assert {name: light[name] for name in names} == {name: getattr(svg_elements, word) for name, word in names.items()}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", sorted(set(af.algorithms("all_reduce")) - {"two_level"}))
+def test_a_moving_picture_is_the_schedule(name: str, theme: str) -> None:
+    schedule = af.schedule("all_reduce", name, 4)
+    drawn = moving(schedule, theme)
+    root = ElementTree.fromstring(drawn)
+    assert len(drawn) < 60_000 and "prefers-reduced-motion" in drawn and "href" not in drawn
+    assert not {"script", "image", "animate", "a"} & {one.tag.removeprefix(SVG) for one in root.iter()}
+    # One chip per move between ranks; at the end, and where nothing moves, every cell of the buffer has the sum.
+    chips = [one for one in root.iter(f"{SVG}g") if (one.get("class") or "").startswith("m ")]
+    assert len(chips) == sum(move.source != move.destination for step in schedule for move in step)
+    last = [one for one in root.iter(f"{SVG}g") if (one.get("class") or "").endswith(" last")]
+    held = [label.text for one in last for label in one.iter(f"{SVG}text")]
+    columns = range(schedule.chunks + schedule.scratch)
+    for chunk in range(schedule.chunks):
+        total = str(sum(1 + (rank * 4 + chunk * 5) % 9 for rank in range(4)))
+        assert held.count(total) >= 4
+    assert len(held) <= 4 * len(columns)
+    used = set(re.findall(r"animation:(a\d+) ", drawn))
+    assert used == set(re.findall(r"@keyframes (a\d+)", drawn)) == set(re.findall(r' class="[sm] (a\d+)', drawn))
+
+
+def test_a_moving_picture_has_limits() -> None:
+    with pytest.raises(UsageError, match="holds up to 8 ranks"):
+        moving(af.schedule("all_reduce", "ring", 9))
+    with pytest.raises(UsageError, match="broadcast adds up none"):
+        moving(af.schedule("broadcast", "tree", 4))
 
 
 def test_the_gallery_is_what_the_algorithms_make_of_it() -> None:

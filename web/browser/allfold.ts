@@ -1,7 +1,7 @@
 /** What the tests have in common: files that `allfold show` wrote, pages that may not complain, a studio. */
 
-import { execFileSync, spawn, type ChildProcess } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -9,7 +9,7 @@ import { expect, test as base, type Page } from "@playwright/test";
 
 const ROOT = resolve(fileURLToPath(import.meta.url), "../../..");
 const PROGRAM = process.env.ALLFOLD ?? join(ROOT, ".venv/bin/allfold");
-const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
+export const folder = mkdtempSync(join(tmpdir(), "allfold-page-"));
 process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
 
 /** The address of a file written by `allfold show ARGUMENTS --html`; a wrong schedule is shown, too. */
@@ -66,9 +66,25 @@ export function expectTrouble(text: string): void {
 
 export { expect };
 
-/** A running studio and its address. */
-export async function startStudio(): Promise<{ address: string; stop: () => void }> {
-  const child: ChildProcess = spawn(PROGRAM, ["studio", "--no-browser"], { stdio: ["ignore", "pipe", "inherit"] });
+/** A folder for one test, empty. */
+export const emptyFolder = (): string => mkdtempSync(join(folder, "folder-"));
+
+/** What `allfold learn ARGUMENTS --json` says in a folder, whatever its exit status. */
+export function learn(place: string, ...given: string[]): any {
+  const { stdout } = spawnSync(PROGRAM, ["learn", ...given, "--json"], { cwd: place, encoding: "utf8" });
+  return JSON.parse(stdout);
+}
+
+/** Where a file of the repository is, and its text. */
+export const path = (name: string): string => join(ROOT, name);
+export const source = (name: string): string => readFileSync(path(name), "utf8");
+
+/** A running studio and its address; `place` is the folder it is started in. */
+export async function startStudio(place?: string): Promise<{ address: string; stop: () => void }> {
+  const child: ChildProcess = spawn(PROGRAM, ["studio", "--no-browser"], {
+    stdio: ["ignore", "pipe", "inherit"],
+    cwd: place,
+  });
   const address = await new Promise<string>((found, failed) => {
     let said = "";
     child.stdout!.on("data", (part) => {

@@ -1,5 +1,3 @@
-import { readFileSync } from "node:fs";
-import { fileURLToPath } from "node:url";
 import { exported, expect, expectComplete, test, written } from "./allfold";
 
 /** One algorithm of each collective; the file carries the others of that collective along. */
@@ -35,21 +33,6 @@ for (const [collective, algorithm] of COLLECTIVES) {
     }
   });
 }
-
-test("the page works inside the frame that a notebook gives it", async ({ page }) => {
-  const html = readFileSync(fileURLToPath(exported("framed", "ring", "--ranks", "4")), "utf8");
-  const quoted = html.replace(/&/g, "&amp;").replace(/"/g, "&quot;");
-  const path = written(
-    "notebook.html",
-    `<iframe srcdoc="${quoted}" sandbox="allow-scripts allow-downloads" style="width:100%;height:760px"></iframe>`,
-  );
-  await page.goto(`file://${path}`);
-  const frame = page.frameLocator("iframe");
-  await frame.getByRole("button", { name: "One step on" }).click();
-  await expect(frame.locator(".where")).toHaveText(/^step 1 of/);
-  await frame.getByRole("tab", { name: "Space and time" }).click();
-  await expect(frame.locator("#view-time svg.picture")).toBeVisible();
-});
 
 test("a wrong schedule lights the cell that is wrong", async ({ page }) => {
   const path = written(

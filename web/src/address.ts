@@ -2,9 +2,10 @@
 
 import { effect } from "@preact/signals";
 import type { Clock, PageState } from "./document";
+import { learning, lessonFromHash, lessonHash } from "./learn/place";
 import { MOST_RIVALS } from "./rivals";
 import { beside, CLOCKS, notice, state } from "./state";
-import { settle } from "./source";
+import { inStudio, settle } from "./source";
 import { viewNamed, type ViewName } from "./views/table";
 
 export function toHash(one: PageState, second: ViewName | null = null): string {
@@ -76,6 +77,8 @@ export function followHash(): void {
   let seen = location.hash;
   const read = (): void => {
     seen = location.hash;
+    learning.value = inStudio() ? lessonFromHash(location.hash) : null;
+    if (learning.value !== null) return;
     state.value = fromHash(location.hash, state.value);
     beside.value = besideFromHash(location.hash);
     const [wrong, missing] = [nonsense(location.hash), settle()];
@@ -86,7 +89,7 @@ export function followHash(): void {
   addEventListener("hashchange", read);
   let timer = 0;
   effect(() => {
-    const hash = toHash(state.value, beside.value);
+    const hash = learning.value !== null ? lessonHash(learning.value) : toHash(state.value, beside.value);
     // Browsers allow a few hundred changes of the address per minute; playing makes more.
     clearTimeout(timer);
     timer = window.setTimeout(() => {

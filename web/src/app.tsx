@@ -7,12 +7,12 @@ import { Bar } from "./bar";
 import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
-import { dark } from "./palette";
 import { dimming, Quiet, showText } from "./picture";
 import { jumpToEdge, length, pause, plays, stepBy, toggle } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
+import { ThemeButton, useTheme } from "./theme";
 import { moment, plural } from "./words";
 import { followedTree, followNext } from "./views/follow";
 import { VIEWS, viewOf, type ViewName } from "./views/table";
@@ -144,6 +144,7 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
         </h1>
       )}
       <span class="tools">
+        {inStudio() && <a href="#lessons">lessons</a>}
         <label class="besides">
           beside
           <select
@@ -161,9 +162,7 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
         <Quiet aria-pressed={showText.value} onClick={() => (showText.value = !showText.value)}>
           text
         </Quiet>
-        <Quiet onClick={() => (theme = dark.value ? "light" : "dark") && applyTheme()} aria-label="Light or dark">
-          {dark.value ? "light" : "dark"}
-        </Quiet>
+        <ThemeButton />
         <Quiet onClick={props.onHelp} aria-label="Keyboard and help">
           ?
         </Quiet>
@@ -228,20 +227,4 @@ function isTyping(event: KeyboardEvent): boolean {
   if (target.matches("input[type=range]"))
     return event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
   return target.matches("button, [role=tab]") && event.key === " ";
-}
-
-let theme: "light" | "dark" | null = null;
-
-function applyTheme(): void {
-  dark.value = (theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  document.documentElement.dataset.theme = dark.value ? "dark" : "light";
-}
-
-function useTheme(): void {
-  useLayoutEffect(() => {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    applyTheme();
-    query.addEventListener("change", applyTheme);
-    return () => query.removeEventListener("change", applyTheme);
-  }, []);
 }

@@ -1,9 +1,11 @@
 /** Where the page begins: the document that Python wrote into it, then the app. */
 
-import { render } from "preact";
+import { render, type JSX } from "preact";
 import { followHash } from "./address";
 import { App } from "./app";
 import type { PageData } from "./document";
+import { Learn } from "./learn/learn";
+import { learning } from "./learn/place";
 import { forgetEditsOnChange, open } from "./source";
 import "./page.css";
 
@@ -19,7 +21,11 @@ function start(): void {
   followHash();
   forgetEditsOnChange();
   place.textContent = "";
-  render(<App />, place);
+  render(<Root />, place);
+}
+
+function Root(): JSX.Element {
+  return learning.value === null ? <App /> : <Learn place={learning.value} />;
 }
 
 start();

@@ -255,7 +255,7 @@ export class Refusal extends Error {
   }
 }
 
-async function request<T>(path: string, body?: unknown): Promise<T> {
+export async function request<T>(path: string, body?: unknown): Promise<T> {
   const headers: Record<string, string> = { "X-Allfold-Token": page.studio?.token ?? "" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer: Response;

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..patterns import Everybody, Pattern, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, reduce
 from .groups import Groups, checked
-from .hierarchical import falling, hierarchical, leader_chunks, rising, two_trees
+from .hierarchical import falling, hierarchical, leader_chunks, rising, tree_across, tree_inside, two_trees
 from .naive import naive
 from .tree import doublings, log_up, tree_all_reduce, up_and_down
 
@@ -21,7 +21,7 @@ def signals(ranks: int) -> Iterator[Pattern]:
         yield reductions(everyone, (everyone + distance) % ranks, 0.0)
 
 
-@algorithm("barrier", steps=log_up, port=lambda p: 0, patterns=signals)
+@algorithm("barrier", steps=log_up, port=lambda p: 0, patterns=signals, phases=[Phase("signal")])
 def dissemination(ranks: int) -> Iterator[list[Move]]:
     """In step k everybody tells the rank 2^k to its right all arrivals it knows of; so what each rank knows doubles.
 
@@ -31,7 +31,14 @@ def dissemination(ranks: int) -> Iterator[list[Move]]:
         yield [reduce(chunk=0, source=r, destination=(r + distance) % ranks) for r in range(ranks)]
 
 
-@algorithm("barrier", "direct", steps=lambda p: 1, port=lambda p: 0, patterns=lambda p: [Everybody(0.0, 0.0)])
+@algorithm(
+    "barrier",
+    "direct",
+    steps=lambda p: 1,
+    port=lambda p: 0,
+    patterns=lambda p: [Everybody(0.0, 0.0)],
+    phases=[Phase("signal")],
+)
 def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     """Everybody signals everybody.
 
@@ -46,6 +53,10 @@ def direct_barrier(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: 2 * log_up(p),
     port=lambda p: 0,
     patterns=lambda p: up_and_down(p, share=0.0),
+    phases=[
+        Phase("arrive", "Ranks report up the tree that they, and all below them, have arrived.", log_up),
+        Phase("release", "The signal that all have arrived goes down the tree.", log_up),
+    ],
 )
 def tree_barrier(ranks: int) -> Iterator[list[Move]]:
     """Signals go up a binomial tree to rank 0, and the signal that all ranks have arrived goes down again.
@@ -68,6 +79,11 @@ def leader_signals(ranks: int, groups: Groups | None = None) -> Iterator[Pattern
     steps=lambda p: 2 * two_trees(p),
     port=lambda p: 0,
     patterns=leader_signals,
+    phases=[
+        Phase("arrive", "Inside each group, ranks report to the leader, along a tree.", tree_inside),
+        Phase("leaders", "The leaders tell each other.", lambda p, groups=None: 2 * tree_across(p, groups)),
+        Phase("release", "Each leader tells its group, along a tree.", tree_inside),
+    ],
 )
 def hierarchical_barrier(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "tree", down: str = "tree"

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Pattern, copies, local
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy
 from .tree import doublings, log_up
 
@@ -23,7 +23,14 @@ def fetches(ranks: int) -> Iterator[Pattern]:
         yield copies((everyone + distance) % ranks, everyone, min(distance, ranks - distance) / ranks)
 
 
-@algorithm("all_gather", "bruck", steps=log_up, port=lambda p: Fraction(p - 1, p), patterns=fetches)
+@algorithm(
+    "all_gather",
+    "bruck",
+    steps=log_up,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=fetches,
+    phases=[Phase("double", "Every rank fetches all that a rank to its right has, twice as far away every time.")],
+)
 def bruck_all_gather(ranks: int) -> Iterator[list[Move]]:
     """In step k everybody fetches all that the rank 2^k to its right has: that rank's own chunk and those that follow.
 
@@ -51,6 +58,10 @@ def bundles(ranks: int) -> Iterator[Pattern]:
     steps=lambda p: log_up(p) + (p > 2),
     port=lambda p: Fraction(sum(d.bit_count() for d in range(p)), p),
     patterns=bundles,
+    phases=[
+        Phase("travel", "Slices travel in bundles, along the binary digits of the way that they have to go.", log_up),
+        Phase("sort", "Every rank puts its slices in order; nothing is sent."),
+    ],
 )
 def bruck_all_to_all(ranks: int) -> Iterator[list[Move]]:
     """A slice that must go d ranks to the right travels along the binary digits of d; slices travel in bundles.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..patterns import Seats, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 
 
@@ -24,6 +24,7 @@ def hops(ranks: int, root: int) -> tuple[Seats, Seats]:
     steps=lambda p: p - 1,
     port=lambda p: 1,
     patterns=lambda p, root: [replace(reductions(*hops(p, root)[::-1], 1.0), apart=True)],
+    phases=[Phase("add up")],
 )
 def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """The farthest rank hands its buffer to the next, which adds its own and hands it on, until the root has it.
@@ -40,6 +41,7 @@ def chain_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: p - 1,
     port=lambda p: 1,
     patterns=lambda p, root: [replace(copies(*hops(p, root), 1.0), apart=True)],
+    phases=[Phase("hand out")],
 )
 def chain_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends its buffer to the next rank, which passes it on to the next, and so on.

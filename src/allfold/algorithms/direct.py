@@ -12,9 +12,12 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Everybody, Seats, copies
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 from .driver import driver_gather, spokes
+
+ADD = Phase("add up", "Every rank sends each chunk to the rank that owns it, which adds up what comes.", lambda p: 1)
+HAND = Phase("hand out", "Every rank sends its own chunk to all others.", lambda p: 1)
 
 
 def pairs(ranks: int) -> tuple[Seats, Seats]:
@@ -29,6 +32,7 @@ def pairs(ranks: int) -> tuple[Seats, Seats]:
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p: [Everybody(1 / p, 1 / p)],
+    phases=[ADD],
 )
 def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends each chunk to the rank that owns it; the owner adds up what arrives.
@@ -45,6 +49,7 @@ def direct_reduce_scatter(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: 2,
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=lambda p, root: [Everybody(1 / p, 1 / p), copies(*spokes(p, root), 1 / p)],
+    phases=[ADD, Phase("collect", "Every rank sends its finished chunk to the root.")],
 )
 def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Each rank collects and adds up the chunk it owns, then sends it to the root.
@@ -61,6 +66,7 @@ def direct_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p: [Everybody(1 / p, 0.0)],
+    phases=[HAND],
 )
 def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends its chunk to everyone.
@@ -77,6 +83,7 @@ def direct_all_gather(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: 2,
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=lambda p: [Everybody(1 / p, 1 / p), Everybody(1 / p, 0.0)],
+    phases=[ADD, HAND],
 )
 def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Each rank collects and adds up the chunk it owns, then sends it to everyone.
@@ -93,6 +100,7 @@ def direct_all_reduce(ranks: int) -> Iterator[list[Move]]:
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p: [Everybody(1 / p, 0.0)],
+    phases=[Phase("exchange", "Every rank sends every slice straight to the rank that it is for.")],
 )
 def direct_all_to_all(ranks: int) -> Iterator[list[Move]]:
     """Everyone sends every slice straight to where it belongs.

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from ..patterns import Pattern, Seats, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 from .compose import together
 from .tree import log_down
@@ -92,7 +92,16 @@ def both_trees(ranks: int) -> Iterator[Pattern]:
 
 
 @algorithm(
-    "all_reduce", steps=lambda p: 2 * log_down(p), port=lambda p: min(Fraction(2), Fraction(p, 2)), patterns=both_trees
+    "all_reduce",
+    steps=lambda p: 2 * log_down(p),
+    port=lambda p: min(Fraction(2), Fraction(p, 2)),
+    patterns=both_trees,
+    phases=[
+        Phase(
+            "add up", "In both trees, each with its half of the buffer, parents add what their children send.", log_down
+        ),
+        Phase("hand out", "In both trees parents send the result to their children.", log_down),
+    ],
 )
 def double_tree(ranks: int) -> Iterator[list[Move]]:
     """One half of the buffer goes up and down one binary tree, the other half through the complementary one.

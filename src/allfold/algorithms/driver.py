@@ -23,6 +23,7 @@ def spokes(ranks: int, root: int) -> tuple[Seats, Seats]:
     steps=lambda p: 1,
     port=lambda p: p - 1,
     patterns=lambda p, root: [reductions(*spokes(p, root), 1.0)],
+    phases=[Phase("add up", "Every rank sends all it has to the root, which adds it up.")],
 )
 def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everyone sends its buffer to the root, which adds them up.
@@ -38,6 +39,7 @@ def driver_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 1,
     port=lambda p: p - 1,
     patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1.0)],
+    phases=[Phase("hand out", "The root sends all it has to every rank.")],
 )
 def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends its buffer to everyone.
@@ -53,6 +55,7 @@ def driver_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root: [copies(*spokes(p, root), 1 / p)],
+    phases=[Phase("collect", "Every rank sends its slice to the root.")],
 )
 def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """Everyone sends its slice to the root.
@@ -68,6 +71,7 @@ def driver_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 1,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root: [copies(*spokes(p, root)[::-1], 1 / p)],
+    phases=[Phase("hand out", "The root sends every rank its slice.")],
 )
 def driver_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root sends everyone its slice.

@@ -39,6 +39,11 @@ def checked(ranks: int, groups: Groups | None) -> Groups:
     return groups
 
 
+def ring_across(ranks: int, groups: Groups | None = None) -> int:
+    """The steps once around all groups."""
+    return len(checked(ranks, groups)) - 1
+
+
 def room(data: Sequence[int], part: Schedule, scratch: int) -> list[Sequence[int]]:
     """Where the chunks of a part lie: its data cut evenly from `data`, its scratch from chunk `scratch` on."""
     width = len(data) // part.chunks

@@ -15,10 +15,10 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..patterns import Messages, Pattern, Seats, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, Schedule
 from .compose import part_of, placed, together
-from .groups import Groups, checked, group_count, group_size, pieces_of, room, room_of_slices
+from .groups import Groups, checked, group_count, group_size, pieces_of, ring_across, room, room_of_slices
 from .ring import around
 from .tree import doublings, log_up
 
@@ -49,6 +49,20 @@ def inside_trees(groups: Groups, leaders: Sequence[int], down: bool) -> Iterator
 def leaders_tree(groups: Groups, leaders: Sequence[int], root: int, down: bool) -> Iterator[Seats]:
     """The steps of the leaders' tree; the weight is the number of ranks in the groups below."""
     return branches(leaders, root, [len(group) for group in groups], down)
+
+
+def tree_inside(ranks: int, groups: Groups | None = None) -> int:
+    """The steps of a tree inside the largest group."""
+    return log_up(max(map(len, checked(ranks, groups))))
+
+
+def tree_across(ranks: int, groups: Groups | None = None) -> int:
+    return log_up(len(checked(ranks, groups)))
+
+
+ADD = Phase("add up inside", "Inside each group, a tree adds everything up at the leader.", tree_inside)
+HAND = Phase("hand out inside", "Inside each group, the leader hands out what it has, along a tree.", tree_inside)
+COLLECT = Phase("collect inside", "Inside each group, the leader collects all slices, along a tree.", tree_inside)
 
 
 # all_reduce -----------------------------------------------------------------------------------------------------------
@@ -85,6 +99,12 @@ def leader_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Patter
     steps=lambda p: 2 * log_up(group_size(p)) + 2 * (group_count(p) - 1),
     port=lambda p: log_up(group_size(p)) + Fraction(2 * (group_count(p) - 1), group_count(p)),
     patterns=leader_patterns,
+    phases=[
+        ADD,
+        Phase("leaders add up", "Every leader passes a chunk to the next leader, where it is added.", ring_across),
+        Phase("leaders hand out", "Every leader passes a finished chunk on to the next leader.", ring_across),
+        HAND,
+    ],
 )
 def hierarchical(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
@@ -174,6 +194,7 @@ def two_trees(ranks: int) -> int:
     steps=two_trees,
     port=two_trees,
     patterns=lambda p, root, groups=None: rising(p, root, groups, reductions),
+    phases=[ADD, Phase("leaders add up", "A tree of the leaders adds everything up at the root.", tree_across)],
 )
 def hierarchical_reduce(
     ranks: int, root: int, groups: Groups | None = None, up: str = "tree", across: str = "tree"
@@ -195,6 +216,10 @@ def hierarchical_reduce(
     steps=two_trees,
     port=two_trees,
     patterns=lambda p, root, groups=None: falling(p, root, groups, whole=True),
+    phases=[
+        Phase("leaders hand out", "Leaders that have the buffer pass it on to leaders that have not.", tree_across),
+        HAND,
+    ],
 )
 def hierarchical_broadcast(
     ranks: int, root: int, groups: Groups | None = None, across: str = "tree", down: str = "tree"
@@ -216,6 +241,7 @@ def hierarchical_broadcast(
     steps=two_trees,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root, groups=None: rising(p, root, groups, copies),
+    phases=[COLLECT, Phase("leaders collect", "A tree of the leaders brings all slices to the root.", tree_across)],
 )
 def hierarchical_gather(
     ranks: int, root: int, groups: Groups | None = None, up: str = "tree", across: str = "tree"
@@ -237,6 +263,7 @@ def hierarchical_gather(
     steps=two_trees,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root, groups=None: falling(p, root, groups, whole=False),
+    phases=[Phase("leaders hand out", "Leaders get the slices of their groups, along a tree.", tree_across), HAND],
 )
 def hierarchical_scatter(
     ranks: int, root: int, groups: Groups | None = None, across: str = "tree", down: str = "tree"
@@ -322,6 +349,11 @@ def all_gather_patterns(ranks: int, groups: Groups | None = None) -> Iterator[Pa
     steps=slices_steps,
     port=slices_port,
     patterns=all_gather_patterns,
+    phases=[
+        COLLECT,
+        Phase("leaders hand around", "Every leader passes the slices of a group on to the next leader.", ring_across),
+        HAND,
+    ],
 )
 def hierarchical_all_gather(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"
@@ -359,6 +391,15 @@ def reduce_scatter_patterns(ranks: int, groups: Groups | None = None) -> Iterato
     steps=slices_steps,
     port=slices_port,
     patterns=reduce_scatter_patterns,
+    phases=[
+        ADD,
+        Phase(
+            "leaders add up",
+            "Every leader passes the slices of a group to the next leader, where they are added.",
+            ring_across,
+        ),
+        HAND,
+    ],
 )
 def hierarchical_reduce_scatter(
     ranks: int, groups: Groups | None = None, up: str = "tree", across: str = "ring", down: str = "tree"

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Pattern, copies
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy
 
 
@@ -39,6 +39,11 @@ def busiest_port(ranks: int) -> Fraction:
     steps=lambda p: p // 2 + 2 * (p % 2),
     port=busiest_port,
     patterns=lambda p: swaps(p) if p % 2 == 0 else None,
+    phases=[
+        Phase("fold in", "The last rank is left over, and hands its chunk to its neighbour.", lambda p: p % 2),
+        Phase("swap", "Neighbours swap what came last, to the left and to the right in turn.", lambda p: p // 2),
+        Phase("fold out", "The last rank gets all other chunks from its neighbour.", lambda p: p % 2),
+    ],
 )
 def neighbor_exchange(ranks: int) -> Iterator[list[Move]]:
     """Neighbours swap chunks; then everybody swaps what arrived last, with its left and its right neighbour in turn.

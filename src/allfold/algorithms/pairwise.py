@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Everybody, Pattern, Patterns, copies
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy
 
 MOST_PAIRED = 2048  # ranks; a tournament has a different pairing in every step, P² messages in all
@@ -29,7 +29,13 @@ def tournament(ranks: int) -> Patterns:
     return rounds(ranks) if ranks <= MOST_PAIRED else [Everybody(1 / ranks, 0.0, steps=ranks - 1 + ranks % 2)]
 
 
-@algorithm("all_to_all", steps=lambda p: p - 1 + p % 2, port=lambda p: Fraction(p - 1, p), patterns=tournament)
+@algorithm(
+    "all_to_all",
+    steps=lambda p: p - 1 + p % 2,
+    port=lambda p: Fraction(p - 1, p),
+    patterns=tournament,
+    phases=[Phase("exchange", "Ranks pair up, with a new partner in every step, and swap the slices for each other.")],
+)
 def pairwise(ranks: int) -> Iterator[list[Move]]:
     """In each step everybody swaps slices with one partner, by the circle method of tournaments.
 

@@ -14,13 +14,19 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Messages, Pattern, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 from .tree import doublings, log_down
 
 
 def has_guests(ranks: int) -> bool:
     return ranks > 1 << log_down(ranks)
+
+
+FOLD_IN = Phase("fold in", "The guests, ranks beyond a power of two, hand what they have to a neighbour.", has_guests)
+FOLD_OUT = Phase("fold out", "The guests get their result from that neighbour.", has_guests)
+HALVE = Phase("halve", "Partners split what they work on: each sends one half, and adds to the other half.", log_down)
+DOUBLE = Phase("double", "Partners exchange all they have, so that it doubles.", log_down)
 
 
 def seats(ranks: int) -> tuple[list[int], list[tuple[int, int]]]:
@@ -103,6 +109,7 @@ def doubling_patterns(ranks: int) -> Iterator[Pattern]:
     steps=lambda p: log_down(p) + 2 * has_guests(p),
     port=lambda p: log_down(p) + has_guests(p),
     patterns=doubling_patterns,
+    phases=[FOLD_IN, Phase("exchange", steps=log_down), FOLD_OUT],
 )
 def recursive_doubling(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange whole buffers and both add up; then pairs of pairs, until everyone has everything.
@@ -132,6 +139,7 @@ def halving_patterns(ranks: int) -> Iterator[Pattern]:
     steps=lambda p: log_down(p) + 2 * has_guests(p),
     port=lambda p: None if has_guests(p) else Fraction(p - 1, p),
     patterns=halving_patterns,
+    phases=[FOLD_IN, HALVE, FOLD_OUT],
 )
 def halving(ranks: int) -> Iterator[list[Move]]:
     """Partners split the buffer: each sends the half that the other goes on with, and adds up its own half.
@@ -160,6 +168,7 @@ def doubling_all_gather_patterns(ranks: int) -> Iterator[Pattern]:
     steps=lambda p: log_down(p) + 2 * has_guests(p),
     port=lambda p: None if has_guests(p) else Fraction(p - 1, p),
     patterns=doubling_all_gather_patterns,
+    phases=[FOLD_IN, DOUBLE, FOLD_OUT],
 )
 def doubling_all_gather(ranks: int) -> Iterator[list[Move]]:
     """Pairs exchange all they have, with nearer and nearer partners; each exchange doubles what everyone has.
@@ -191,6 +200,7 @@ def halving_doubling_patterns(ranks: int) -> Iterator[Pattern]:
     steps=lambda p: 2 * log_down(p) + 2 * has_guests(p),
     port=lambda p: 2 - Fraction(2, 1 << log_down(p)) + has_guests(p),
     patterns=halving_doubling_patterns,
+    phases=[FOLD_IN, HALVE, DOUBLE, FOLD_OUT],
 )
 def halving_doubling(ranks: int) -> Iterator[list[Move]]:
     """Rabenseifner's: a reduce_scatter by halving, then an all_gather by doubling, along the same exchanges.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..patterns import Pattern, copies, local
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 
 OWN, PASSING = 0, 1  # the buffer, and the scratch chunk that holds the buffer passing through
@@ -23,7 +23,17 @@ def rotations(ranks: int) -> Iterator[Pattern]:
     yield adding
 
 
-@algorithm("all_reduce", chunks=1, steps=lambda p: p, port=lambda p: p - 1, patterns=rotations)
+@algorithm(
+    "all_reduce",
+    chunks=1,
+    steps=lambda p: p,
+    port=lambda p: p - 1,
+    patterns=rotations,
+    phases=[
+        Phase("pass on", "Whole buffers move on to the right; what came before is added meanwhile.", lambda p: p - 1),
+        Phase("add the last", "Every rank adds the buffer that came last; nothing is sent."),
+    ],
+)
 def rotate(ranks: int) -> Iterator[list[Move]]:
     """Every buffer travels once around the ring, whole; everybody adds up the buffers that pass.
 

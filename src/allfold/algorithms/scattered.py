@@ -11,11 +11,11 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Pattern, copies
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move
-from .recursive import halving, halving_patterns, has_guests
+from .recursive import FOLD_IN, FOLD_OUT, HALVE, halving, halving_patterns, has_guests
 from .ring import around, ring_all_gather
-from .tree import levels, log_down, log_up, tree_gather, tree_scatter
+from .tree import COLLECT, SPREAD, levels, log_down, log_up, tree_gather, tree_scatter
 
 
 def scatter_all_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
@@ -29,6 +29,7 @@ def scatter_all_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
     steps=lambda p: log_up(p) + p - 1,
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=scatter_all_gather_patterns,
+    phases=[SPREAD, Phase("hand around", "Every rank passes a slice on to the right.", lambda p: p - 1)],
 )
 def scatter_all_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """The root scatters its buffer along a tree, then everyone collects all slices around a ring.
@@ -50,6 +51,7 @@ def scatter_gather_patterns(ranks: int, root: int) -> Iterator[Pattern]:
     steps=lambda p: log_down(p) + log_up(p) + 2 * has_guests(p),
     port=lambda p: None if has_guests(p) else Fraction(2 * (p - 1), p),
     patterns=scatter_gather_patterns,
+    phases=[FOLD_IN, HALVE, FOLD_OUT, COLLECT],
 )
 def scatter_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """A reduce_scatter by halving, then the root gathers the slices along a tree.

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..patterns import Pattern, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, copy, reduce
 from .compose import together
 from .tree import log_up
@@ -77,11 +77,20 @@ def swings(ranks: int) -> list[Pattern]:
     return adding + handing
 
 
+def one_way(ranks: int) -> int:
+    """The steps until all is added up, and again until all is handed out."""
+    return max(1, log_up(ranks - ranks % 2))
+
+
 @algorithm(
     "all_reduce",
-    steps=lambda p: 2 * max(1, log_up(p - p % 2)),
+    steps=lambda p: 2 * one_way(p),
     port=lambda p: Fraction(2 * (p - 1), p),
     patterns=lambda p: swings(p) if p % 2 == 0 else None,
+    phases=[
+        Phase("add up", "Partners that swing to and fro, 1, −1, 3, −5, … away, exchange chunks and add them.", one_way),
+        Phase("hand out", "The same exchanges backwards: partners copy finished chunks.", one_way),
+    ],
 )
 def swing(ranks: int) -> Iterator[list[Move]]:
     """Chunks are added up along swinging exchanges until each is complete at its owner, then sent back the same way.

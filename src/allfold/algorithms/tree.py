@@ -49,6 +49,14 @@ def levels(ranks: int, root: int, down: bool = False) -> Iterator[tuple[Seats, S
         yield parent, child, np.minimum(distance, ranks - (child - root) % ranks) / ranks
 
 
+ADD = Phase("add up", "Pairs of ranks, twice as far apart every time: one adds what the other one has.", log_up)
+HAND = Phase("hand out", "Every rank that has the result passes it on to one that has not.", log_up)
+COLLECT = Phase(
+    "collect", "Pairs of ranks, twice as far apart every time: one takes over all that the other has.", log_up
+)
+SPREAD = Phase("hand out", "Every rank that has slices of others passes on half of them.", log_up)
+
+
 def up_and_down(ranks: int, share: float) -> Iterator[Pattern]:
     for parent, child, _ in levels(ranks, root=0):
         yield reductions(child, parent, share)
@@ -62,6 +70,7 @@ def up_and_down(ranks: int, share: float) -> Iterator[Pattern]:
     steps=log_up,
     port=log_up,
     patterns=lambda p, root: (reductions(child, parent, 1.0) for parent, child, _ in levels(p, root)),
+    phases=[ADD],
 )
 def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     """Neighbours pair up, one of each pair adds up both and goes on; after ⌈log₂P⌉ steps only the root is left.
@@ -78,6 +87,7 @@ def tree_reduce(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=log_up,
     port=log_up,
     patterns=lambda p, root: (copies(parent, child, 1.0) for parent, child, _ in levels(p, root, down=True)),
+    phases=[HAND],
 )
 def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     """Every rank that has the buffer sends it to one that does not, far ones first.
@@ -94,6 +104,7 @@ def tree_broadcast(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=log_up,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root: (copies(child, parent, slices) for parent, child, slices in levels(p, root)),
+    phases=[COLLECT],
 )
 def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     """Like the tree reduce, but each child hands over the slices of its whole subtree.
@@ -114,6 +125,7 @@ def tree_gather(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=log_up,
     port=lambda p: Fraction(p - 1, p),
     patterns=lambda p, root: (copies(parent, child, slices) for parent, child, slices in levels(p, root, down=True)),
+    phases=[SPREAD],
 )
 def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     """Like the tree broadcast, but each child gets the slices of its own subtree only.
@@ -134,12 +146,7 @@ def tree_scatter(ranks: int, root: int) -> Iterator[list[Move]]:
     steps=lambda p: 2 * log_up(p),
     port=log_up,
     patterns=lambda p: up_and_down(p, share=1.0),
-    phases=[
-        Phase(
-            "add up", "Pairs of ranks, twice as far apart every time: one of them adds what the other one has.", log_up
-        ),
-        Phase("hand out", "Every rank that has the result passes it on to one that has not.", log_up),
-    ],
+    phases=[ADD, HAND],
 )
 def tree_all_reduce(ranks: int) -> Iterator[list[Move]]:
     """Reduce to rank 0 along a binomial tree, then broadcast back along the same tree.

@@ -12,10 +12,10 @@ from math import lcm
 import numpy as np
 
 from ..patterns import Messages, Pattern, copies, reductions
-from ..registry import algorithm
+from ..registry import Phase, algorithm
 from ..schedule import Move, Schedule
 from .compose import part_of, parts_of, placed, together
-from .groups import Groups, checked, group_count, group_size, pieces_of, room, room_of_slices
+from .groups import Groups, checked, group_count, group_size, pieces_of, ring_across, room, room_of_slices
 from .ring import around
 
 
@@ -26,6 +26,23 @@ def rings(groups: Groups, *levels: tuple[str, Messages]) -> list[Pattern] | None
     inside = np.array(groups)
     seats = {"inside": (inside, 1 / inside.shape[1]), "across": (inside.T, 1 / inside.size)}
     return [one for where, messages in levels for one in around(seats[where][0], messages, seats[where][1])]
+
+
+def ring_inside(ranks: int, groups: Groups | None = None) -> int:
+    """The steps once around the largest group."""
+    return max(map(len, checked(ranks, groups))) - 1
+
+
+ADD = Phase(
+    "add up inside", "Inside each group, every rank passes a share to the right, where it is added.", ring_inside
+)
+CROSS_ADD = Phase(
+    "add up across", "Every rank passes a share to its counterpart in the next group, where it is added.", ring_across
+)
+CROSS_HAND = Phase(
+    "hand out across", "Every rank passes a finished share to its counterpart in the next group.", ring_across
+)
+HAND = Phase("hand out inside", "Inside each group, every rank passes a finished share on to the right.", ring_inside)
 
 
 # all_reduce -----------------------------------------------------------------------------------------------------------
@@ -56,6 +73,7 @@ def level_chunks(ranks: int, **parameters: str) -> int:
     patterns=lambda p, groups=None: rings(
         checked(p, groups), ("inside", reductions), ("across", reductions), ("across", copies), ("inside", copies)
     ),
+    phases=[ADD, CROSS_ADD, CROSS_HAND, HAND],
 )
 def two_level(
     ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring", gather: str = "ring"
@@ -146,6 +164,7 @@ def all_steps(ranks: int) -> int:
     steps=all_steps,
     port=least_port,
     patterns=lambda p, groups=None: rings(checked(p, groups), ("across", copies), ("inside", copies)),
+    phases=[CROSS_HAND, HAND],
 )
 def two_level_all_gather(
     ranks: int, groups: Groups | None = None, across: str = "ring", gather: str = "ring"
@@ -172,6 +191,7 @@ def scatter_chunks(ranks: int, groups: Groups | None = None, scatter: str = "rin
     steps=all_steps,
     port=least_port,
     patterns=lambda p, groups=None: rings(checked(p, groups), ("inside", reductions), ("across", reductions)),
+    phases=[ADD, CROSS_ADD],
 )
 def two_level_reduce_scatter(
     ranks: int, groups: Groups | None = None, scatter: str = "ring", across: str = "ring"

@@ -100,6 +100,13 @@ def lengths(case: Case, rank: int) -> tuple[int | None, int | None]:
     return source, target
 
 
+def written_by(case: Case, rank: int, source: Array | None, target: Array | None) -> Array | None:
+    """The array that a program on this rank would write before every call; None where it only receives."""
+    if case.collective == "broadcast" and rank != case.root:
+        return None
+    return target if case.kind.in_place else source
+
+
 def fill(case: Case, rank: int, source: Array | None, target: Array | None) -> None:
     """Fill the input with this rank's contribution, and pure outputs with garbage."""
     if case.kind.in_place:

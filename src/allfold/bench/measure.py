@@ -39,6 +39,9 @@ class Rules:
     warmup: int = 2
     """Untimed calls before every batch: when a library's turn comes, the caches are full of other data."""
     check: bool = True
+    fresh: bool = False
+    """Every rank writes its array before every call. Without it the same data is sent again and again, and a peer may
+    find it in its own cache."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,8 @@ class _Turn:
         self.seconds.append(self._batch(crews) / self.iterations)
 
     def _batch(self, crews: dict[str, AnyCrew]) -> float:
-        answers = self._ask(crews, "batch", iterations=self.iterations, warmup=self.rules.warmup)
+        rules = self.rules
+        answers = self._ask(crews, "batch", iterations=self.iterations, warmup=rules.warmup, fresh=rules.fresh)
         return max(float(answer["seconds"]) for answer in answers)
 
     def release(self, crews: dict[str, AnyCrew]) -> None:

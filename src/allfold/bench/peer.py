@@ -17,6 +17,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ def _say(lines: Any, said: Command) -> None:
     lines.flush()
 
 
+def _on_fresh_data(array: Any, call: Callable[[], object]) -> None:
+    array.fill(0)
+    call()
+
+
 class Bench:
     """What is prepared in this rank, by the label of the subject, and the commands on it."""
 
@@ -131,9 +137,14 @@ class Bench:
         self.library.put(target)
         return {"wrong": wrong}
 
-    def batch(self, label: str, iterations: int, warmup: int) -> Command:
+    def batch(self, label: str, iterations: int, warmup: int, fresh: bool) -> Command:
         """The seconds that a number of calls take on this rank, after all ranks started together."""
-        case, _, _, call, options = self.prepared[label]
+        from allfold.bench.case import written_by
+
+        case, source, target, call, options = self.prepared[label]
+        array = written_by(case, self.library.rank, source, target) if fresh else None
+        if array is not None:
+            call = partial(_on_fresh_data, array, call)
         self.library.take_turn(case, options)
         gc.disable()
         try:

@@ -111,8 +111,9 @@ class _Column:
 class Table:
     """One collective's table: a heading, rows as they come, a footer."""
 
-    def __init__(self, case: Case, variants: Sequence[Variant], peers: Sequence[str]) -> None:
+    def __init__(self, case: Case, variants: Sequence[Variant], peers: Sequence[str], fresh: bool = False) -> None:
         self.case = case
+        self.fresh = fresh
         self.variants = list(variants)
         self.peers = list(peers)
         self.points: list[Point] = []
@@ -163,7 +164,8 @@ class Table:
         facts += [case.op] if kind.reduces and kind.carries_data else []
         facts += [f"root {case.root}"] if kind.rooted else []
         arrays = " and ".join("shared" if shared else "private" for shared in self.memories)
-        facts += [f"{arrays} arrays"] if kind.carries_data else []
+        written = ", written before every call" if self.fresh else ""
+        facts += [f"{arrays} arrays{written}"] if kind.carries_data else []
         groups = self._groups()
         return [
             "#",

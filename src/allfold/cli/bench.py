@@ -55,6 +55,7 @@ example:
 
   $ allfold bench -n 4 -b 1K -e 1M --algo all --peers none          every algorithm, and the one chosen by default
   $ allfold bench -n 4 --collective all -b 64K -e 64K --both        private and shared arrays side by side
+  $ allfold bench -n 2 --collective broadcast -b 64K --fresh        with new data in every call
   $ allfold bench --algo found.json,auto,ring --peers none          a schedule of allfold find --save beside others
   $ allfold bench -n 2 --peers mpich=/opt/mpich/bin/python          an MPI from another environment
   $ allfold bench -n 4 --torch --peers engine,gloo                  ours as a backend of torch.distributed
@@ -113,6 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument("--shared", action="store_true", help="use arrays in shared memory (comm.empty)")
     memory.add_argument("--both", action="store_true", help="use private and shared arrays, side by side")
+    add(
+        "--fresh",
+        action="store_true",
+        help="every rank writes its array before every call, as programs do; that time counts, for all libraries alike",
+    )
     add("--peers", default="all", metavar="P,Q|all|none", help=f"of {', '.join(HOW_TO_GET)} (default: all)")
     add("-i", "--iterations", type=int, metavar="N", help="calls in a batch (default: as many as --seconds allows)")
     add("-w", "--warmup", type=int, default=2, metavar="N", help="calls before a batch, not timed (default: 2)")
@@ -270,7 +276,11 @@ def _rules(arguments: argparse.Namespace) -> Rules:
         raise UsageError(f"--warmup {arguments.warmup}: expected at least 0")
     if arguments.rounds < _LEAST_ROUNDS:
         raise UsageError(f"--rounds {arguments.rounds}: the best of fewer than {_LEAST_ROUNDS} rounds says too little")
-    return Rules(arguments.seconds, arguments.rounds, arguments.iterations, arguments.warmup, arguments.check)
+    if arguments.fresh and arguments.device == "cuda":
+        raise UsageError("--fresh with --device cuda: it writes arrays in main memory; leave one of them out")
+    return Rules(
+        arguments.seconds, arguments.rounds, arguments.iterations, arguments.warmup, arguments.check, arguments.fresh
+    )
 
 
 def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
@@ -286,7 +296,8 @@ def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
         chosen = _algorithms(kind.name, arguments.algo)
         # A barrier has no arrays, hence none of another kind.
         kinds = memories if kind.carries_data else (False,)
-        tables.append(Table(case, [Variant(one, shared, file) for one, file in chosen for shared in kinds], peers))
+        variants = [Variant(one, shared, file) for one, file in chosen for shared in kinds]
+        tables.append(Table(case, variants, peers, arguments.fresh))
     return tables
 
 

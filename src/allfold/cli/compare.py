@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
 from .choose import is_schedule, rank_counts, read_schedule
-from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
+from .terminal import add_color, add_json, progress, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
 Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.algorithms is not None:
         names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
     ranks = sorted({one.ranks for one in made}) if arguments.ranks is None and made else None
-    table = count(collective.name, names, ranks or rank_counts(arguments.ranks or _RANKS), made)
+    with progress("counting") as say:
+        table = count(collective.name, names, ranks or rank_counts(arguments.ranks or _RANKS), made, say)
     if arguments.json:
         write_json(_as_json(collective.name, table))
         return 0
@@ -63,14 +64,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def count(collective: str, names: list[str], ranks: list[int], made: Sequence[Schedule] = ()) -> Table:
+def count(
+    collective: str,
+    names: list[str],
+    ranks: list[int],
+    made: Sequence[Schedule] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> Table:
     """What the named algorithms send, and the schedules that were made for one of these numbers of ranks."""
+
+    def counts_of(name: str, many: int) -> Counts:
+        say(f"counting {name}, {many:,} ranks")
+        return schedule(collective, name, many).counts
+
     for one in made:
         if one.collective != collective or one.ranks not in ranks:
             raise UsageError(f"{one.title} is a schedule for {one.collective} between {one.ranks} ranks only")
     return {
         many: {
-            **{name: schedule(collective, name, many).counts for name in names},
+            **{name: counts_of(name, many) for name in names},
             **{one.algorithm: one.counts for one in made if one.ranks == many},
         }
         for many in ranks

@@ -15,6 +15,7 @@ from ..schedule import Schedule
 from ..verify import verify
 from ..wording import format_size, parse_size
 from .choose import add_with, choose, ranks_of
+from .terminal import progress
 
 SUMMARY = """\
 Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to simulate in ASTRA-sim (chakra), to view
@@ -67,18 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) is not None and form not in forms:
             raise UsageError(f"--{option} does not concern --to {form}")
     choice = choose(arguments.name, arguments.collective, arguments.parameters)
-    schedule = choice.schedule(ranks_of(choice, arguments.ranks), arguments.root)
+    with progress("making the schedule") as say:
+        schedule = choice.schedule(ranks_of(choice, arguments.ranks), arguments.root)
+        say(f"writing {form}, and checking it")
+        if form == "chakra":
+            sentence = _write_traces(schedule, arguments)
+        else:
+            content = _content(schedule, form, arguments)
     if form == "chakra":
-        return _write_traces(schedule, arguments)
-    if form == "perfetto":
-        content = _trace(schedule, arguments)
-    elif form == "json":
-        verify(schedule, programs=False)
-        content = json.dumps(schedule.to_json(), indent=1, ensure_ascii=False) + "\n"
-        if Schedule.from_json(content) != schedule:
-            raise UsageError(f"{schedule.title} does not come back from its JSON")
-    else:
-        content = _plan(schedule, form)
+        sys.stdout.write(sentence)
+        return 0
     if arguments.output is None:
         sys.stdout.write(content)
         return 0
@@ -92,7 +91,15 @@ def run(arguments: argparse.Namespace) -> int:
 # Each format is loaded when it is asked for: all together take as long to load as NumPy.
 
 
-def _plan(schedule: Schedule, form: str) -> str:
+def _content(schedule: Schedule, form: str, arguments: argparse.Namespace) -> str:
+    if form == "perfetto":
+        return _trace(schedule, arguments)
+    if form == "json":
+        verify(schedule, programs=False)
+        content = json.dumps(schedule.to_json(), indent=1, ensure_ascii=False) + "\n"
+        if Schedule.from_json(content) != schedule:
+            raise UsageError(f"{schedule.title} does not come back from its JSON")
+        return content
     if form == "msccl-xml":
         from ..export.msccl import msccl
 
@@ -120,7 +127,7 @@ def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
     )
 
 
-def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
+def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> str:
     from ..export.chakra import chakra
 
     if arguments.output is None:
@@ -133,5 +140,4 @@ def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> int:
     for rank, content in enumerate(files):
         write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content, folders=True)
     names = f"{prefix}.0.et" + (f" to {prefix}.{len(files) - 1}.et" if len(files) > 1 else "")
-    sys.stdout.write(f"{names}: {schedule.collective} {schedule.title} of {format_size(size)} as chakra, proved\n")
-    return 0
+    return f"{names}: {schedule.collective} {schedule.title} of {format_size(size)} as chakra, proved\n"

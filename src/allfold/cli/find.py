@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from ..collectives import find_collective
@@ -23,7 +20,7 @@ from ..price.topology.topology import Topology
 from ..price.topology.without import without
 from ..wording import counted, format_size, parse_size
 from .choose import one_rank_count
-from .terminal import add_color, add_json, write_json, write_lines, write_table
+from .terminal import add_color, add_json, progress, write_json, write_lines, write_table
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
@@ -104,9 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     topology = without(this_machine_unless(arguments.topology, ranks), arguments.without)
     size = parse_size(arguments.size)
-    doing: list[str] = []
+    doing = ["looking at the network"]
     try:
-        with _progress(doing) as say:
+        with progress(doing[0]) as show:
+
+            def say(sentence: str) -> None:
+                doing.append(sentence)
+                show(sentence)
+
             found = find(
                 collective,
                 topology,
@@ -120,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
                 say,
             )
     except KeyboardInterrupt:
-        what = "what was found was proved" if doing[-1:] == [PROVING] else "anything was found"
+        what = "what was found was proved" if doing[-1] == PROVING else "anything was found"
         sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
         return 128 + signal.SIGINT
     if arguments.save is not None:
@@ -180,18 +182,3 @@ def _write_frontier(found: Found, color: bool | None) -> None:
         color,
         left=0,
     )
-
-
-@contextmanager
-def _progress(doing: list[str]) -> Iterator[Callable[[str], None]]:
-    """On a terminal: what is being tried, and for how long. `doing` is all that was said, the last thing last."""
-    columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-
-    def say(sentence: str) -> None:
-        doing.append(sentence)
-        bar.update(task, description=sentence)
-
-    with bar:
-        task = bar.add_task("looking at the network", total=None)
-        yield say

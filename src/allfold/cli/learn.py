@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,12 +15,14 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..files import write_whole
-from ..learn.course import Course, after_of, find_course, text_of
+from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
-from ..learn.text import Block, Picture, Prose, Table
+from ..learn.text import Block, Picture, Prose, Table, read_in
+from ..studio.edit import Limits
 from ..view.text import draw
 from ..wording import counted
+from .studio import add_serving, serve
 from .terminal import add_color, add_json, width, write_json, write_lines, write_markdown, write_table
 
 SUMMARY = """\
@@ -51,6 +52,7 @@ example:
   $ allfold learn start             # then open allfold-learn/01_four_numbers/four_numbers.py
   $ allfold learn check --watch
   $ allfold learn hint
+  $ allfold learn studio            # the same lessons in your browser, with the same files and progress
 
 exit status: 0 good (check: the lesson is passed), 1 something is missing or wrong, 2 wrong usage."""
 
@@ -66,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "check":
             command.add_argument("--watch", action="store_true", help="check again whenever the file is saved")
             command.add_argument("--no-run", action="store_true", help="do not time it between real processes")
+        if name == "studio":
+            add_serving(command)
         if name == "solution":
             command.add_argument("--write", action="store_true", help="write it beside your file, as solution.py")
         _add_common(command, again=True)
@@ -104,16 +108,10 @@ def _chosen(course: Course, arguments: argparse.Namespace) -> Lesson:
     return found
 
 
-def _named(path: Path) -> str:
-    """Short, if it lies below the folder that we are in."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
-
-
 def _started(course: Course, arguments: argparse.Namespace) -> Lesson:
     lesson = _chosen(course, arguments)
     if not course.file(lesson).is_file():
-        raise UsageError(f"there is no {_named(course.file(lesson))}; allfold learn start {lesson.number} writes it")
+        raise UsageError(f"there is no {named(course.file(lesson))}; allfold learn start {lesson.number} writes it")
     return lesson
 
 
@@ -173,7 +171,7 @@ def _start(course: Course, arguments: argparse.Namespace) -> int:
     write_lines(
         [
             "",
-            f"{_named(course.file(lesson))} {done}.",
+            f"{named(course.file(lesson))} {done}.",
             f"Open it in your editor, then: allfold learn check {lesson.number} --watch",
         ],
         arguments.color,
@@ -182,7 +180,7 @@ def _start(course: Course, arguments: argparse.Namespace) -> int:
 
 
 def _write_blocks(found: list[Block], color: bool | None) -> None:
-    for place, block in enumerate(found):
+    for place, block in enumerate(read_in("terminal", found)):
         if place:
             write_lines([""], color)
         if isinstance(block, Prose):
@@ -231,7 +229,7 @@ def _watch(course: Course, lesson: Lesson, arguments: argparse.Namespace) -> int
                 seen = now
                 if _check_once(course, lesson, arguments) == 0:
                     return 0
-                write_lines(["", f"Watching {_named(course.file(lesson))}; Ctrl-C ends."], arguments.color)
+                write_lines(["", f"Watching {named(course.file(lesson))}; Ctrl-C ends."], arguments.color)
                 sys.stdout.flush()
             time.sleep(0.3)
     except KeyboardInterrupt:
@@ -342,7 +340,7 @@ def _solution(course: Course, arguments: argparse.Namespace) -> int:
     if arguments.write:
         path = course.place(lesson) / "solution.py"
         write_whole(path, text, folders=True)
-        write_lines([f"{_named(path)} is written."], arguments.color)
+        write_lines([f"{named(path)} is written."], arguments.color)
     elif arguments.json:
         write_json({"lesson": lesson.number, "solution": text})
     else:
@@ -357,8 +355,15 @@ def _reset(course: Course, arguments: argparse.Namespace) -> int:
         write_json({"file": str(course.file(lesson)), "kept": None if kept is None else str(kept)})
         return 0
     saved = "" if kept is None else f" Yours is {kept.name}."
-    write_lines([f"{_named(course.file(lesson))} is as it began.{saved}"], arguments.color)
+    write_lines([f"{named(course.file(lesson))} is as it began.{saved}"], arguments.color)
     return 0
+
+
+def _studio(course: Course, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        raise UsageError("learn studio opens a page for people: it has no --json")
+    place = "#lessons" if arguments.lesson is None else f"#lesson={find_lesson(arguments.lesson).name}"
+    return serve(arguments.port, Limits(), str(course.folder), not arguments.no_browser, place)
 
 
 _COMMANDS = {
@@ -367,5 +372,6 @@ _COMMANDS = {
     "hint": (_hint, "one more hint, chosen by what was wrong at the last check"),
     "solution": (_solution, "one solution; --write puts it beside your file"),
     "reset": (_reset, "the file as it began; your own is kept under another name"),
+    "studio": (_studio, "the lessons in your browser, with the same files and the same progress"),
     "words": (_words, "the words introduced so far, with their meaning"),
 }

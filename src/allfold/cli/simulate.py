@@ -24,7 +24,7 @@ from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
 from ..wording import counted, parse_size
 from .choose import Choice, add_with, choose, ranks_of
-from .terminal import add_color, add_json, width, write_json, write_lines
+from .terminal import add_color, add_json, progress, width, write_json, write_lines
 
 SUMMARY = """\
 Simulate an algorithm on a topology, message by message: a message leaves as soon as its data is ready and its port is free,
@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     noise = Noise(arguments.noise, arguments.noise, dict(_slow(word) for word in arguments.slow), arguments.seed)
     topology = find_topology(arguments.topology, ranks)
     _require_bearable(choice, ranks)
-    schedule = choice.schedule(ranks, arguments.root)
+    with progress("making the schedule"):
+        schedule = choice.schedule(ranks, arguments.root)
     bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     with bar:
         task = bar.add_task("simulating", total=None)

@@ -13,8 +13,8 @@ from .terminal import write_lines
 
 SUMMARY = """\
 Open the interactive page with a server behind it. The server computes any algorithm, number of ranks, topology and size on
-request, proves source code as you edit it, and can run and record what is shown. It listens on this machine only, and answers
-only requests with the token that is in the printed address. Ctrl-C ends it."""
+request, proves source code as you edit it, and can run and record what is shown. The lessons of `allfold learn` are there too.
+It listens on this machine only, and answers only requests with the token that is in the printed address. Ctrl-C ends it."""
 
 _EPILOG = """\
 example:
@@ -27,8 +27,7 @@ docs/studio.md says what the studio refuses, and what edited code may use."""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="listen on this port (default: any free port)")
-    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    add_serving(parser)
     parser.add_argument(
         "--edit-seconds",
         type=float,
@@ -36,16 +35,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"CPU seconds that edited code may use (default: {Limits.seconds:g})",
     )
+    parser.add_argument(
+        "--folder", metavar="F", help="the folder of the lessons (default: the one you are in, or allfold-learn)"
+    )
+
+
+def add_serving(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="listen on this port (default: any free port)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if not 0.1 <= arguments.edit_seconds <= 3600:
         raise UsageError(f"--edit-seconds {arguments.edit_seconds:g}: expected between 0.1 and 3600")
-    with Studio(arguments.port, Limits(seconds=arguments.edit_seconds)) as studio:
-        write_lines([f"The studio is at {studio.url}", "Ctrl-C ends it."], None)
+    limits = Limits(seconds=arguments.edit_seconds)
+    return serve(arguments.port, limits, arguments.folder, not arguments.no_browser)
+
+
+def serve(port: int, limits: Limits, folder: str | None, browser: bool, place: str = "") -> int:
+    """Serve until Ctrl-C. `place` is what follows the address: `#lessons`."""
+    with Studio(port, limits, folder) as studio:
+        write_lines([f"The studio is at {studio.url}{place}", "Ctrl-C ends it."], None)
         sys.stdout.flush()
-        if not arguments.no_browser:
-            webbrowser.open(studio.url)
+        if browser:
+            webbrowser.open(studio.url + place)
         try:
             studio.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -11,7 +11,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -26,6 +27,7 @@ from ..view.text import WIDTH
 
 _ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
 _LEAST_LAST = 24  # the least width of a table's last column on a terminal, if it needs it
+_MOMENT = 0.4  # seconds; what takes longer says that it is under way
 
 
 def add_color(parser: argparse.ArgumentParser) -> None:
@@ -116,8 +118,41 @@ def wants_color(color: bool | None) -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[str], None]]:
+    """On a terminal, what is being done and for how long, once that takes more than a moment; calls change the words.
+
+    Nothing may be written to stdout meanwhile.
+    """
+    is_paging = isinstance(sys.stdout, _ToPager) and sys.stdout.used  # the screen is the pager's
+    if not sys.stderr.isatty() or is_paging:
+        yield lambda _: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    task = bar.add_task(doing, total=None)
+    start = threading.Timer(_MOMENT, bar.start)
+    start.daemon = True
+    start.start()
+    try:
+        yield lambda words: bar.update(task, description=words)
+    finally:
+        start.cancel()
+        start.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
 class _ToPager(io.TextIOWrapper):
     """It ends up on the terminal, so it is written as for one."""
+
+    used = False
+
+    def write(self, text: str) -> int:
+        self.used = True
+        return super().write(text)
 
     def isatty(self) -> bool:
         return True

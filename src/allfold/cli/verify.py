@@ -21,7 +21,7 @@ from ..errors import AllfoldError, ScheduleError, UsageError
 from ..verify import verify
 from ..wording import ranges
 from .choose import Choice, add_with, choose, choose_all, rank_counts
-from .terminal import add_color, add_json, write_json, write_lines, write_table
+from .terminal import add_color, add_json, progress, write_json, write_lines, write_table
 
 SUMMARY = """\
 Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
@@ -170,11 +170,15 @@ def _cores() -> int:
 
 def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
     """All tasks with their results, with a progress bar on the terminal."""
-    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty() or len(tasks) < 2)
+    if len(tasks) == 1:
+        with progress("proving"):
+            yield tasks[0], _prove(tasks[0])
+        return
+    bar = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
     with bar:
-        progress = bar.add_task("proving", total=sum(task.size for task in tasks))
+        proving = bar.add_task("proving", total=sum(task.size for task in tasks))
         for task, found in _prove_all(tasks, jobs):
-            bar.update(progress, advance=task.size)
+            bar.update(proving, advance=task.size)
             yield task, found
 
 

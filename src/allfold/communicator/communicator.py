@@ -68,7 +68,13 @@ def connect_across(board: Board, timeout: float = DEFAULT_TIMEOUT, room: int | N
 
 
 class Communicator(PointToPoint):
-    """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`."""
+    """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`.
+
+    >>> x = np.full(4, comm.rank + 1.0)
+    >>> comm.all_reduce(x)
+    >>> comm.rank, comm.size, x
+    (0, 2, array([3., 3., 3., 3.]))
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.rank = engine.rank
@@ -98,7 +104,17 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Combine the arrays of all ranks; every rank's array becomes the result."""
+        """Combine the arrays of all ranks; every rank's array becomes the result.
+
+        >>> x = np.array([comm.rank, 10.0])
+        >>> comm.all_reduce(x, op="max", algorithm="ring")
+        >>> x
+        array([ 1., 10.])
+        >>> handle = comm.all_reduce(x, async_op=True)  # other work goes on here
+        >>> handle.wait()
+        >>> x
+        array([ 2., 20.])
+        """
         return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def reduce(
@@ -111,7 +127,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace."""
+        """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace.
+
+        >>> x = np.array([1, 2]) * (comm.rank + 1)
+        >>> comm.reduce(x, root=0)
+        >>> x
+        array([3, 6])
+        """
         return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
 
     def broadcast(
@@ -123,7 +145,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Every rank's array becomes a copy of the root's."""
+        """Every rank's array becomes a copy of the root's.
+
+        >>> x = np.arange(3.0) if comm.rank == 0 else np.empty(3)
+        >>> comm.broadcast(x, root=0)
+        >>> x
+        array([0., 1., 2.])
+        """
         return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
@@ -136,7 +164,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """The root's output becomes all ranks' arrays, one after the other; other ranks pass no output."""
+        """The root's output becomes all ranks' arrays, one after the other; other ranks pass no output.
+
+        >>> output = np.empty(4, np.int64) if comm.rank == 0 else None
+        >>> comm.gather(np.array([comm.rank, 10 + comm.rank]), output, root=0)
+        >>> output
+        array([ 0, 10,  1, 11])
+        """
         self._only_root("gather", "output", output, root)
         return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
@@ -150,7 +184,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Every rank's output becomes its part of the root's array; other ranks pass no array."""
+        """Every rank's output becomes its part of the root's array; other ranks pass no array.
+
+        >>> output = np.empty(2, np.int64)
+        >>> comm.scatter(output, np.arange(4) if comm.rank == 0 else None, root=0)
+        >>> output
+        array([0, 1])
+        """
         self._only_root("scatter", "array", array, root)
         return self._call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
@@ -163,7 +203,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Every rank's output becomes all ranks' arrays, one after the other."""
+        """Every rank's output becomes all ranks' arrays, one after the other.
+
+        >>> output = np.empty(2, np.int64)
+        >>> comm.all_gather(np.array([comm.rank + 5]), output)
+        >>> output
+        array([5, 6])
+        """
         return self._call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def reduce_scatter(
@@ -176,7 +222,13 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Combine the arrays of all ranks; every rank's output becomes its part of the result."""
+        """Combine the arrays of all ranks; every rank's output becomes its part of the result.
+
+        >>> output = np.empty(1, np.int64)
+        >>> comm.reduce_scatter(np.array([1, 2]) * (comm.rank + 1), output)
+        >>> output
+        array([3])
+        """
         return self._call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
 
     def all_to_all(
@@ -188,13 +240,22 @@ class Communicator(PointToPoint):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Handle | None:
-        """Part j of rank i's array becomes part i of rank j's output."""
+        """Part j of rank i's array becomes part i of rank j's output.
+
+        >>> output = np.empty(2, np.int64)
+        >>> comm.all_to_all(np.array([10, 11]) + 10 * comm.rank, output)
+        >>> output
+        array([10, 20])
+        """
         return self._call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
-        """Return when every rank has entered the barrier."""
+        """Return when every rank has entered the barrier.
+
+        >>> comm.barrier()  # both ranks have come this far
+        """
         return self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
@@ -203,6 +264,13 @@ class Communicator(PointToPoint):
         """An array in shared memory. Collectives on it, its slices and tensors made from it copy nothing.
 
         `bfloat16` comes as uint16; pass `dtype="bfloat16"` to the collectives then.
+
+        >>> x = comm.empty((2, 3), np.float64)
+        >>> x[:] = comm.rank + 1
+        >>> comm.all_reduce(x)  # copies nothing
+        >>> x
+        array([[3., 3., 3.],
+               [3., 3., 3.]])
         """
         carrier = find_dtype(dtype).carrier
         lengths = whole_numbers(shape if isinstance(shape, Iterable) else [shape])
@@ -218,6 +286,11 @@ class Communicator(PointToPoint):
 
         Every rank of this communicator takes part in the call. Different ranks may name different groups at the same
         time, as long as all ranks of a group name the same ranks in the same order.
+
+        >>> alone = comm.group([comm.rank])
+        >>> alone.rank, alone.size
+        (0, 1)
+        >>> alone.close()
         """
         chosen = whole_numbers(ranks) if isinstance(ranks, Iterable) else None
         if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
@@ -228,7 +301,15 @@ class Communicator(PointToPoint):
 
     @contextmanager
     def trace(self) -> Iterator[Trace]:
-        """Record every instruction of the calls inside, on all ranks; all ranks take part in the call."""
+        """Record every instruction of the calls inside, on all ranks; all ranks take part in the call.
+
+        >>> x = comm.empty(1000)
+        >>> x[:] = 1
+        >>> with comm.trace() as trace:
+        ...     comm.all_reduce(x, algorithm="ring")
+        >>> len(trace.to_json()) > 0
+        True
+        """
         trace = Trace(self)
         self._engine.start_trace()
         try:
@@ -243,12 +324,23 @@ class Communicator(PointToPoint):
         Every rank that is left takes part. It ends the calls of this communicator on all ranks: these raise, and the
         ranks must then call `shrink` as well. After a mismatch, where no rank is lost, the result is a communicator of
         all ranks again.
+
+        >>> other = comm.group([0, 1])  # for a group, as for the communicator itself
+        >>> left = other.shrink()  # no rank was lost: all are left
+        >>> left.rank, left.size
+        (0, 2)
+        >>> left.close()
         """
         check_timeout("shrink", timeout)
         return Communicator(self._engine.shrink(timeout))
 
     def flight(self) -> dict[str, Any]:
-        """What the flight recorder holds of this rank: its last 256 calls, what and when, and the rank's standing."""
+        """What the flight recorder holds of this rank: its last 256 calls, what and when, and the rank's standing.
+
+        >>> comm.barrier()
+        >>> comm.flight()["calls"][-1]["collective"]
+        'barrier'
+        """
         return self._engine.flight()
 
     def close(self) -> None:
@@ -256,11 +348,18 @@ class Communicator(PointToPoint):
 
         A rank that needed nobody in its last call (the root of a broadcast) waits up to a second for the others to make
         that call, and raises `MismatchError` if one of them made a different one.
+
+        >>> other = comm.group([0, 1])
+        >>> other.close()
         """
         self._leave(compares=True)
 
     def abort(self) -> None:
-        """End all calls on this communicator, here and on all other ranks, from any thread."""
+        """End all calls on this communicator, here and on all other ranks, from any thread.
+
+        >>> other = comm.group([0, 1])
+        >>> other.abort()
+        """
         self._engine.abort()
         if self._gpu is not None:
             self._gpu.abort()
@@ -277,6 +376,12 @@ class Communicator(PointToPoint):
 
         A tensor that supports DLPack's fast exchange is taken as it lies in memory. That exchange does not say whether
         the tensor is to be conjugated or negated first: the caller must have checked it.
+
+        >>> add = comm.summing()
+        >>> x = np.ones(3, np.float32)
+        >>> add(x, 10.0)
+        >>> x
+        array([2., 2., 2.], dtype=float32)
         """
         call = self._engine.entry(self._run, vouched=True)
 

@@ -20,7 +20,15 @@ from .arrays import check_writable, contiguous, put_back
 
 
 class Message(NamedTuple):
-    """What arrived: from which rank, with which tag, and how many elements it filled."""
+    """What arrived: from which rank, with which tag, and how many elements it filled.
+
+    >>> def work(comm):
+    ...     if comm.rank == 0:
+    ...         return comm.recv(np.empty(100), tag=5)
+    ...     comm.send(np.ones(3), destination=0, tag=5)
+    >>> af.spawn(work, ranks=2)[0]
+    Message(source=1, tag=5, elements=3)
+    """
 
     source: int
     tag: int
@@ -64,7 +72,15 @@ class PointToPoint:
     def send(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
     ) -> None:
-        """Send an array. Returns when it may be changed again."""
+        """Send an array. Returns when it may be changed again.
+
+        >>> if comm.rank == 1:
+        ...     comm.send(np.arange(3.0), destination=0, tag=4)
+        ... else:
+        ...     x = np.empty(3)
+        ...     print(comm.recv(x, source=1, tag=4), x)
+        Message(source=1, tag=4, elements=3) [0. 1. 2.]
+        """
         try:
             self._engine.messages.send(array, destination, tag, timeout, dtype)
         except FAILURES as error:
@@ -83,7 +99,17 @@ class PointToPoint:
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Message:
-        """Receive into an array: from a rank or, without a source, from any; with a tag or `allfold.ANY_TAG`."""
+        """Receive into an array: from a rank or, without a source, from any; with a tag or `allfold.ANY_TAG`.
+
+        >>> x = np.array([5, 6])
+        >>> if comm.rank == 1:
+        ...     comm.send(x * 2, destination=0)
+        ... else:
+        ...     comm.recv(x).source  # from any rank
+        1
+        >>> x
+        array([10, 12])
+        """
         try:
             return Message._make(self._engine.messages.receive(array, source, tag, timeout, dtype))
         except FAILURES as error:
@@ -100,7 +126,15 @@ class PointToPoint:
     def isend(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
     ) -> Pending:
-        """Send an array in the background; it must not be changed before that is done."""
+        """Send an array in the background; it must not be changed before that is done.
+
+        >>> sending = comm.isend(np.full(2, comm.rank), destination=1 - comm.rank)
+        >>> x = np.empty(2, np.int64)
+        >>> message = comm.recv(x)
+        >>> sending.wait()
+        >>> x
+        array([1, 1])
+        """
         try:
             operation = self._engine.messages.start(True, array, destination, tag, dtype)
             return Pending(self._engine, operation, timeout)
@@ -120,6 +154,12 @@ class PointToPoint:
         """Receive into an array in the background; it must not be used before that is done.
 
         An array that is not contiguous is filled by `wait`.
+
+        >>> x = np.empty(2, np.int64)
+        >>> receiving = comm.irecv(x, source=1 - comm.rank)
+        >>> comm.send(np.full(2, comm.rank), destination=1 - comm.rank)
+        >>> receiving.wait().elements, x
+        (2, array([1, 1]))
         """
         try:
             operation = self._engine.messages.start(False, array, source, tag, dtype)

@@ -67,7 +67,12 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The cheapest schedule that was found, and what nothing can beat."""
+    """The cheapest schedule that was found, and what nothing can beat.
+
+    >>> found = af.find("all_gather", "dgx1", size=2**30)
+    >>> found.schedule.ranks, found.method, found.ratio < 1.1
+    (8, 'greedy', True)
+    """
 
     schedule: Schedule
     cost: Cost
@@ -97,6 +102,7 @@ class Found:
         return self.time / self.bound if self.bound else 1.0
 
     def to_json(self) -> dict[str, Any]:
+        """What `allfold find --json` prints."""
         return {
             "collective": self.schedule.collective,
             "algorithm": self.schedule.algorithm,

@@ -42,6 +42,11 @@ def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
     """The communicator of all ranks that a launcher started together with this process; alone, a communicator of one.
 
     Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun.
+
+    >>> comm = af.init()  # started plainly: a communicator of one
+    >>> comm.rank, comm.size
+    (0, 1)
+    >>> comm.close()
     """
     return _joined(place_from_environment(), timeout)
 
@@ -78,6 +83,13 @@ def spawn(
     its result is None, and RankFailed is raised only if no rank finished. With `hosts` the ranks pretend to be on so
     many hosts, or on hosts with so many ranks each: they share memory with their own host only, and reach the others
     by the fabric (docs/hosts.md).
+
+    >>> def work(comm, factor):
+    ...     x = np.full(1000, comm.rank * factor)
+    ...     comm.all_reduce(x)
+    ...     return int(x[0])
+    >>> af.spawn(work, ranks=4, args=(10,))
+    [60, 60, 60, 60]
     """
     return run_everywhere(
         _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
@@ -102,6 +114,11 @@ def start(
 
     The result is what the work returned on this rank. A process that spawned the ranks gets the result of rank 0, or
     None if rank 0 was lost and `survive` is set. For the results of all ranks there is `spawn`.
+
+    >>> def work(comm):
+    ...     return f"rank {comm.rank} of {comm.size}"
+    >>> af.start(work, ranks=2)
+    'rank 0 of 2'
     """
     check_ranks(ranks)
     if not callable(work):
@@ -302,7 +319,9 @@ def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
     except Exception as error:
-        raise UsageError(f"spawn: the work or its arguments cannot be pickled: {error}") from error
+        raise UsageError(
+            f"spawn: the work or its arguments cannot be pickled: {error}; make what cannot travel inside the function"
+        ) from error
 
 
 def _pickled_algorithms() -> list[bytes]:

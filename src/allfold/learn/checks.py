@@ -43,11 +43,16 @@ _PROPERTIES: dict[str, tuple[Callable[[Proof], bool | None], str]] = {
 
 
 class Wrong(AllfoldError):
-    """An exercise is not solved; the message says where, `line` is the line of the learner's file if it is known."""
+    """An exercise is not solved; the message says where, `line` is the line of the learner's file if it is known.
+
+    `ranks` and `root` are the case in which it failed, if it is a schedule.
+    """
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
+        self.ranks: int | None = None
+        self.root: int | None = None
 
 
 def checks_of(lesson: Lesson) -> dict[str, Any]:
@@ -67,9 +72,13 @@ def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], fi
         return str(own[f"check_{exercise.function}"](function))
     for ranks in (*range(2, UP_TO + 1), 1):
         for root in _roots(exercise.collective, ranks):
-            made = _proved(exercise.collective, function, ranks, root, file)
-            for goal in exercise.goals:
-                _reach(goal, made, own)
+            try:
+                made = _proved(exercise.collective, function, ranks, root, file)
+                for goal in exercise.goals:
+                    _reach(goal, made, own)
+            except Wrong as error:
+                error.ranks, error.root = ranks, root
+                raise
     roots = ", every root" if find_collective(exercise.collective).rooted else ""
     return f"proved for 1 to {UP_TO} ranks{roots}"
 

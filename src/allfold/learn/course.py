@@ -71,6 +71,7 @@ class Course:
         is_new = not self.file(lesson).exists()
         if is_new:
             write_whole(self.file(lesson), lesson.first_file())
+        self._reload()
         self.progress.setdefault(lesson.name, Progress())
         self.save()
         return is_new
@@ -84,7 +85,9 @@ class Course:
                 self.file(lesson).rename(kept)
             except OSError as error:
                 raise UsageError(f"{self.file(lesson)} cannot be renamed: {error.strerror}") from None
+        self._reload()
         self.progress.pop(lesson.name, None)
+        self.save()
         self.start(lesson)
         return kept
 
@@ -96,6 +99,7 @@ class Course:
 
     def record(self, lesson: Lesson, verdict: Verdict) -> bool:
         """Keep what was found; whether the lesson is passed for the first time."""
+        self._reload()
         now = self.progress.setdefault(lesson.name, Progress())
         for one in verdict.predictions:
             if one.answer is not None:
@@ -112,11 +116,18 @@ class Course:
         self.save()
         return first
 
+    def record_prediction(self, lesson: Lesson, name: str, right: bool) -> None:
+        """Keep whether the first number was right."""
+        self._reload()
+        self.progress.setdefault(lesson.name, Progress()).predicted.setdefault(name, right)
+        self.save()
+
     def next_hint(self, lesson: Lesson) -> tuple[Exercise, str, int] | None:
         """The next hint for the first exercise that is not solved, and how many more there are; None if there is none.
 
         There must be an exercise that is not solved.
         """
+        self._reload()
         now = self.progress.setdefault(lesson.name, Progress())
         exercise = next(one for one in lesson.exercises if one.function not in now.solved)
         shown = now.hints.setdefault(exercise.function, [])
@@ -126,6 +137,12 @@ class Course:
         shown.append(left[0])
         self.save()
         return exercise, exercise.hints[left[0]].say, len(left) - 1
+
+    def _reload(self) -> None:
+        """Before anything is changed: a studio and a terminal may share the folder, and each keeps it open for long."""
+        known = open_course(self.folder).progress
+        self.progress.clear()
+        self.progress.update(known)
 
     def save(self) -> None:
         document = {
@@ -152,14 +169,24 @@ def after_of(lesson: Lesson) -> list[Block]:
 
 
 def find_course(folder: str | None) -> Course:
+    return open_course(find_folder(folder))
+
+
+def find_folder(folder: str | None) -> Path:
     """The learner's folder: the one named, or the one that this folder lies in, or `allfold-learn` here."""
     if folder is not None:
-        return open_course(Path(folder))
+        return Path(folder)
     here = Path.cwd()
     for place in (here, *here.parents):
         if (place / PROGRESS).is_file() and _is_ours(place / PROGRESS):
-            return open_course(place)
-    return open_course(here / DEFAULT)
+            return place
+    return here / DEFAULT
+
+
+def named(path: Path) -> str:
+    """Short, if it lies below the folder that we are in."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
 
 
 def _is_ours(path: Path) -> bool:

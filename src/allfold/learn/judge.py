@@ -47,6 +47,9 @@ class Judged:
     passed: bool
     message: str
     line: int | None
+    ranks: int | None = None
+    """With `root`, the case in which an algorithm failed."""
+    root: int | None = None
     run: tuple[str, list[list[str]]] | None = None
     """What was found between real processes: a sentence and a table."""
 

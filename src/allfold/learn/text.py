@@ -3,7 +3,8 @@ site each show in their own way.
 
 In a text, `{{ expression }}` becomes the value of the expression. A block of code in the language `figure` is an
 expression for a schedule, and becomes its picture; in the language `table`, one for rows of cells, the first of which is
-the head; in the language `computed`, one for lines of text. `figures.py` has the words of expressions.
+the head; in the language `computed`, one for lines of text. `figures.py` has the words of expressions. What is in a block
+of the language `terminal`, `drawn` or `studio` is prose for those who read it there, where pictures look different.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from ..schedule import Schedule
 from .figures import Rows, compute, show
 
 WIDTH = 120
+PLACES = ("terminal", "drawn", "studio")
+"""Text, figures in a Markdown file or on the site, and pictures that can be played."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
 
@@ -25,6 +28,8 @@ class Prose:
     """Markdown."""
 
     text: str
+    only: str | None = None
+    """Where it is read, if not everywhere: one of `PLACES`."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,13 @@ def blocks(text: str) -> list[Block]:
     end = 0
     for fence in _FENCE.finditer(text):
         language, body = fence.groups()
-        if language not in ("figure", "table", "computed"):
+        if language not in ("figure", "table", "computed", *PLACES):
             continue
         _add_prose(found, text[end : fence.start()])
+        end = fence.end()
+        if language in PLACES:
+            found.append(Prose(_reflowed(body.strip()), language))
+            continue
         value = compute(body)
         if language == "figure":
             found.append(Picture(value))
@@ -56,9 +65,13 @@ def blocks(text: str) -> list[Block]:
             found.append(Table(value))
         else:
             found.append(Prose(f"```text\n{value}\n```"))
-        end = fence.end()
     _add_prose(found, text[end:])
     return found
+
+
+def read_in(place: str, found: list[Block]) -> list[Block]:
+    """What is meant for a reader there."""
+    return [one for one in found if not isinstance(one, Prose) or one.only in (None, place)]
 
 
 def _add_prose(found: list[Block], text: str) -> None:
@@ -89,7 +102,7 @@ def as_markdown(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
     """One Markdown file and its pictures, by their file names: `picture` is how these begin."""
     parts: list[str] = []
     pictures: dict[str, str] = {}
-    for block in found:
+    for block in read_in("drawn", found):
         if isinstance(block, Prose):
             parts.append(block.text)
         elif isinstance(block, Table):

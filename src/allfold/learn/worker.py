@@ -12,8 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from traceback import extract_tb
 from types import FrameType, ModuleType
@@ -21,9 +19,8 @@ from typing import Any
 
 from ..errors import AllfoldError
 from .checks import LEARNERS, Wrong, examine, run_between_processes
-from .figures import compute, show
-from .lesson import Exercise, Lesson, Prediction, find_lesson
-from .text import filled
+from .lesson import Exercise, Lesson, find_lesson
+from .predict import NAME, judge_prediction
 
 _PR_SET_PDEATHSIG = 1
 
@@ -145,37 +142,10 @@ def _line_of(error: BaseException, file: Path) -> int | None:
 
 
 def _predictions(module: ModuleType, lesson: Lesson) -> list[dict[str, Any]]:
-    given = getattr(module, "PREDICTIONS", {})
+    given = getattr(module, NAME, {})
     if not isinstance(given, dict):
-        raise Wrong(f"PREDICTIONS is {given!r:.40}; expected the dictionary that the file began with")
-    return [_prediction(one, given.get(one.name)) for one in lesson.predictions]
-
-
-def _prediction(one: Prediction, given: object) -> dict[str, Any]:
-    """The answer is only computed when the learner has committed to one."""
-    found: dict[str, Any] = {"name": one.name, "question": one.question, "given": None, "right": False}
-    if given is None:
-        return found
-    number = _number(given)
-    if number is None:
-        return {**found, "given": f"{given!r:.40}", "because": "This is not a number."}
-    answer = compute(one.answer)
-    return {
-        **found,
-        "given": show(number),
-        "right": abs(number - float(answer)) <= max(one.within, 1e-9) * abs(float(answer)),
-        "answer": show(answer),
-        "because": filled(one.because),
-    }
-
-
-def _number(given: object) -> float | None:
-    if isinstance(given, bool) or not isinstance(given, Real):
-        return None
-    try:
-        return float(given) if isfinite(given) else None
-    except OverflowError:
-        return None
+        raise Wrong(f"{NAME} is {given!r:.40}; expected the dictionary that the file began with")
+    return [judge_prediction(one, given.get(one.name)) for one in lesson.predictions]
 
 
 def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path) -> dict[str, Any]:
@@ -192,7 +162,8 @@ def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path
     except MemoryError:
         raise
     except Wrong as error:
-        return {**found, "message": _sentence(error), "line": error.line or _line_of(error, file) or begins}
+        line = error.line or _line_of(error, file) or begins
+        return {**found, "message": _sentence(error), "line": line, "ranks": error.ranks, "root": error.root}
     except BaseException as error:
         return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
     return {**found, "passed": True, "message": facts}

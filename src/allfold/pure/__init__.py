@@ -22,6 +22,7 @@ __all__ = [
     "MOST_HANDED",
     "MOST_RANKS",
     "OPS",
+    "SMALL_BYTES",
     "WINDOW_BYTES",
     "can_pack",
     "conflicts",
@@ -48,6 +49,7 @@ MOST_HANDED = 0 if _IS_ARM else 7
 COPIES_IN_ROWS = not _IS_ARM
 MOST_RANKS = 1024
 WINDOW_BYTES = 2**20
+SMALL_BYTES = 2**14
 FETCHED_BYTES = 2**19
 CACHED_BYTES = 2**26
 OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")

@@ -19,9 +19,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from ..documents import object_at, parse
 from ..errors import AllfoldError, UsageError
+from ..learn.course import find_folder
 from ..view.html import bundle, page_as_html, policy
 from .answers import Answers
 from .edit import EditError, Limits
+from .lessons import Lessons
 
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Allfold-Token"
@@ -31,14 +33,15 @@ _LOG = logging.getLogger("allfold.studio")
 
 
 class Studio(ThreadingHTTPServer):
-    """One studio. `url` is what to open."""
+    """One studio. `url` is what to open; `folder` is that of the course."""
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, port: int = 0, limits: Limits | None = None) -> None:
+    def __init__(self, port: int = 0, limits: Limits | None = None, folder: str | None = None) -> None:
         self.token = secrets.token_urlsafe(24)
         self.answers = Answers(limits or Limits())
+        self.lessons = Lessons(find_folder(folder))
         self.script = bundle()[0]
         try:
             super().__init__((ADDRESS, port), _Request)
@@ -139,6 +142,12 @@ class _Request(BaseHTTPRequestHandler):
             return "application/json", self.server.answers.table(
                 query.get("collective", ""), query.get("topology", "none"), ranks
             )
+        if parts.path == "/api/lessons":
+            return _json(self.server.lessons.list())
+        if parts.path == "/api/lesson":
+            return _json(self.server.lessons.lesson(query.get("name", "")))
+        if parts.path == "/api/work":
+            return _json(self.server.lessons.work(query.get("name", ""), query.get("stamp", "")))
         raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")
 
     def _post(self) -> tuple[str, bytes]:
@@ -151,12 +160,14 @@ class _Request(BaseHTTPRequestHandler):
             )
         body = self.rfile.read(int(length))
         path = urlsplit(self.path).path
-        if path not in ("/api/edit", "/api/measure"):
+        if path not in ("/api/edit", "/api/measure", "/api/learn"):
             raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {path[:100]}")
         self._check_token(self.headers.get(TOKEN_HEADER))
         if self.headers.get_content_type() != "application/json":
             raise _Refusal(HTTPStatus.BAD_REQUEST, "expected application/json")
         request = object_at(parse(body), "the request")
+        if path == "/api/learn":
+            return _json(self.server.lessons.act(request))
         answers = self.server.answers
         return "application/json", answers.edit(request) if path == "/api/edit" else answers.measure(request)
 
@@ -208,6 +219,10 @@ def _whole(query: dict[str, str], name: str) -> int:
     if not word.isdecimal() or len(word) > 18:
         raise UsageError(f"{name} is {word[:40]!r}; expected a whole number, from 0 up")
     return int(word)
+
+
+def _json(value: object) -> tuple[str, bytes]:
+    return "application/json", json.dumps(value, ensure_ascii=False).encode()
 
 
 def _error(message: str, line: int | None = None) -> bytes:

@@ -157,7 +157,8 @@ def _choose(collective: str, found: _Found, wanted: str | None) -> Algorithm:
         return next((one for one in here if one.name == wanted), (changed or here)[-1])
     if not found.plain:
         raise _Refused(f"the code defines no generator function, and registers none for {collective}")
-    return Algorithm(collective, found.plain[-1].__name__, found.plain[-1], None)
+    named = next((one for one in found.plain if one.__name__ == wanted), found.plain[-1])
+    return Algorithm(collective, named.__name__, named, None)
 
 
 def _line_of_site(site: str | None, own: str) -> int | None:

@@ -24,6 +24,13 @@ def empty(
     for main memory, a communicator of allfold; None takes torch's default group. The memory is freed with the last view
     of it. On a GPU all ranks of the group make a tensor together, with the same size; its memory is free for another
     one when all of them have let it go; and all must give the same part of the same tensor to a call.
+
+    >>> x = allfold.torch.empty(2, 2)
+    >>> x[:] = 1
+    >>> dist.all_reduce(x)  # copies nothing
+    >>> x
+    tensor([[2., 2.],
+            [2., 2.]])
     """
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
     if not all(isinstance(length, int) and length >= 0 for length in shape):

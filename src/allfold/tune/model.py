@@ -122,15 +122,18 @@ class _Walk:
         self.rank = programs.rank
         self.chunks = programs.schedule.chunks
         self.carries = programs.schedule.promise.carries_data
-        self._courses: dict[tuple[int, int], Course] = {}
+        self.rooted = programs.schedule.root is not None
+        self._courses: dict[tuple[int, int, bool], Course] = {}
         self._rows: dict[int, tuple[Setting, Floats]] = {}
 
     def path(self, size: int, setting: Setting, terms: Floats) -> Floats:
         """The longest path of one call in the steady state: how often it passes each row of `rows`."""
-        segments, _ = cut(self.programs, size)
+        segments, bytes = cut(self.programs, size)
         rows = self.rows(size, setting)
         calls = 5 if segments == 1 else 3 if segments <= _WALKED else 1
-        course = self._course(calls, min(segments, _WALKED))
+        slots = int(self.programs.work_slots.max(initial=0))
+        small = self.rooted and segments == 1 and slots * bytes <= _native.SMALL_BYTES
+        course = self._course(calls, min(segments, _WALKED), small)
         taken = course.run((rows @ terms).tolist(), float(terms[_NEWS]), float(terms[_SWITCH]), setting.cores)
 
         def until(nodes: Sequence[int]) -> Floats:
@@ -225,7 +228,8 @@ class _Walk:
             np.array([chunks[peer] for peer in process]),
         )
 
-    def _course(self, calls: int, segments: int) -> Course:
-        if (calls, segments) not in self._courses:
-            self._courses[calls, segments] = Course(self.programs, calls, segments)
-        return self._courses[calls, segments]
+    def _course(self, calls: int, segments: int, ahead: bool) -> Course:
+        key = calls, segments, ahead
+        if key not in self._courses:
+            self._courses[key] = Course(self.programs, *key)
+        return self._courses[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import product
@@ -91,7 +91,8 @@ def measure_ways(
                 for way in different
             ]
             usual, others = subjects[0], subjects[1:]
-            rules = rules_for(case, remaining / left)
+            # Programs write their arrays between two calls, and the ways differ in what that costs.
+            rules = replace(rules_for(case, remaining / left), fresh=True)
             by_label = dict(zip([one.label for one in subjects], different, strict=True))
 
             def tell(what: str, name: str = name, done: float = done) -> None:

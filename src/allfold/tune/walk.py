@@ -1,9 +1,9 @@
 """The course of a few calls: every instruction of every rank, who waits for whom, and when each one ends.
 
-This follows `native/collectives/communicator.cpp`: a rank enters a call when nobody is more than two segments behind,
-agrees with the others where ranks access each other's arrays, runs its program segment by segment, waits before it
-reuses a work slot, and leaves when nobody needs its arrays any more. Where ranks outnumber cores they take turns on
-them.
+This follows `native/collectives/communicator.cpp`: a rank enters a call when nobody is more than two segments behind
+(in small calls with a root: several calls, more than are followed here), agrees with the others where ranks access each
+other's arrays, runs its program segment by segment, waits before it reuses a work slot, and leaves when nobody needs
+its arrays any more. Where ranks outnumber cores they take turns on them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Course:
     """All instructions of some calls with some segments each, and who waits for whom; independent of the size.
 
     A node is one instruction of one segment of one call on one rank, or a rank entering a call, agreeing or leaving.
+    `ahead`: ranks that need no answer may run several calls ahead.
     """
 
-    def __init__(self, programs: Programs, calls: int, segments: int) -> None:
+    def __init__(self, programs: Programs, calls: int, segments: int, ahead: bool) -> None:
         ranks = programs.schedule.ranks
         starts = programs.starts.tolist()
         comes = len(programs.step)  # after the rows of instructions come those of entering, agreeing and leaving
@@ -68,10 +69,10 @@ class Course:
             self.first.append(len(self.row))
             for call in range(calls):
                 node = done[call, _CAME, rank, 0] = self._add(rank, comes)
-                # Nobody may fall behind by more than two uses of a work area.
+                # Nobody may fall behind by more than two uses of a large work area.
                 if segments > 1 and not programs.one_area and call >= 1:
                     waits += [(node, (call - 1, segments - 2, peer, _ALL)) for peer in peers]
-                elif call >= 2:
+                elif call >= 2 and not ahead:
                     waits += [(node, (call - 2, segments - 1, peer, _ALL)) for peer in peers]
                 if programs.memory != "private":
                     node = self._add(rank, agrees)

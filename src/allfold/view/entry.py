@@ -79,7 +79,7 @@ def entry(
         "code": source.own,
         "also": list(source.files[1:]),
         "proof": proof,
-        "phases": phases_of(schedule, _declared(schedule, function)),
+        "phases": phases_of(schedule, _declared(schedule, function), (parameters or {}).get("groups")),
         "counts": schedule.counts.to_json(),
         "bounds": _bounds(bounds),
     }

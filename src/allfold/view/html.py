@@ -1,4 +1,4 @@
-"""The page as one HTML file that opens from disk and loads nothing, and the same in a notebook.
+"""The page as one HTML file that opens from disk and loads nothing.
 
 The document lies in the file as JSON in which every `<` is written `\\u003c`, so that nothing in it (a name, a line of
 source code) can end the element it lies in. A content security policy inside the file allows its own script, by hash,
@@ -15,8 +15,6 @@ from importlib.resources import files
 from typing import Any
 
 from ..errors import AllfoldError
-
-NOTEBOOK_HEIGHT = 760  # pixels
 
 _FILE = """\
 <!doctype html>
@@ -42,23 +40,15 @@ _FILE = """\
 
 def page_as_html(document: dict[str, Any]) -> str:
     """The whole page in one file."""
-    script, style = bundle()
     state = document["state"]
-    return _FILE.format(
-        policy=policy(script, "'self'" if document["mode"] == "studio" else "'none'"),
-        title=escape(f"{state['collective']} by {state['algorithm']}, {state['ranks']} ranks"),
-        style=style,
-        data=as_data(document),
-        script=script,
-    )
+    title = escape(f"{state['collective']} by {state['algorithm']}, {state['ranks']} ranks")
+    return page_around(as_data(document), title, "'self'" if document["mode"] == "studio" else "'none'")
 
 
-def in_a_notebook(html: str, height: int = NOTEBOOK_HEIGHT) -> str:
-    """The page in a frame of its own, so that its styles and its script do not mix with those of the notebook."""
-    return (
-        f'<iframe srcdoc="{escape(html)}" title="allfold" sandbox="allow-scripts allow-downloads" '
-        f'style="width:100%;height:{height}px;border:0"></iframe>'
-    )
+def page_around(data: str, title: str, connect: str = "'none'") -> str:
+    """The page around a document that is written already."""
+    script, style = bundle()
+    return _FILE.format(policy=policy(script, connect), title=title, style=style, data=data, script=script)
 
 
 def as_data(document: Any) -> str:

@@ -218,7 +218,7 @@ def topologies(ranks: int) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "summary": " ".join((CONSTRUCTORS[name.partition(":")[0]].__doc__ or "").split()),
+            "summary": " ".join((CONSTRUCTORS[name.partition(":")[0]].__doc__ or "").partition("\n\n")[0].split()),
             "topology": describe_topology(find_topology(name, ranks), name, ranks),
         }
         for name in _OFFERED

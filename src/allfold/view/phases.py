@@ -7,6 +7,7 @@ from the schedule: steps in a row that all add, or all copy, are a phase, and th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ from ..registry import Phase
 from ..schedule import Schedule
 from ..wording import name_ranks
 
+Groups = Sequence[Sequence[int]]
 Numbers = NDArray[np.int64]
 
 _COPYING = {"gather": "collect", "scatter": "hand out", "broadcast": "hand out", "all_to_all": "exchange"}
 
 
-def phases_of(schedule: Schedule, declared: Sequence[Phase] = ()) -> list[dict[str, Any]]:
+def phases_of(schedule: Schedule, declared: Sequence[Phase] = (), groups: Groups | None = None) -> list[dict[str, Any]]:
     """Phases as plain JSON: name, first step (an index), how many, and the sentence of each step."""
-    spans = _declared(schedule, declared) or _derived(schedule)
+    spans = _declared(schedule, declared, groups) or _derived(schedule)
     return [
         {"name": name, "first": first, "steps": many, "sentences": sentences or _sentences(schedule, first, many)}
         for name, first, many, sentences in spans
@@ -33,14 +35,21 @@ def phases_of(schedule: Schedule, declared: Sequence[Phase] = ()) -> list[dict[s
 _Span = tuple[str, int, int, list[str]]
 
 
-def _declared(schedule: Schedule, declared: Sequence[Phase]) -> list[_Span]:
-    """The declared phases; none if they do not add up to the steps, as with other parameters than usual."""
+def _declared(schedule: Schedule, declared: Sequence[Phase], groups: Groups | None) -> list[_Span]:
+    """The declared phases; none if they do not add up to the steps, as with other algorithms inside than usual."""
     spans: list[_Span] = []
     first = 0
     for phase in declared:
-        many = schedule.steps - first if phase.steps is None else int(phase.steps(schedule.ranks) or 0)
+        if phase.steps is None:
+            many = schedule.steps - first
+        elif groups is not None and "groups" in signature(phase.steps).parameters:
+            many = phase.steps(schedule.ranks, groups=groups)
+        else:
+            many = phase.steps(schedule.ranks)
+        if many < 0:
+            return []
         if many > 0:
-            spans.append((phase.name, first, many, [phase.sentence] * many))
+            spans.append((phase.name, first, many, [phase.sentence] * many if phase.sentence else []))
         first += many
     return spans if first == schedule.steps else []
 

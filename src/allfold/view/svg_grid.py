@@ -170,7 +170,7 @@ class Drawing:
             return False
         if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
             return False
-        return not self.counts_ranks or len(state.contributors(rank, chunk)) == self.schedule.ranks
+        return not self.counts_ranks or state.contributions(rank, chunk) == self.schedule.ranks
 
     def name_of(self, datum: int) -> str:
         """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""

@@ -49,7 +49,9 @@ def draw(schedule: Schedule, width: int = WIDTH, full: bool = False) -> Iterator
 
     A step that makes no sense raises `ScheduleError` where it would be drawn.
     """
-    before, after = State(schedule), State(schedule)
+    after = State(schedule)
+    # Which contributions are new is only shown between few ranks; between thousands, a state takes gigabytes.
+    before = State(schedule) if schedule.ranks <= _DIGITS else after
     cells = _Cells.of(schedule)
     yield Text(title(schedule), style=_TITLE)
     yield from _legend(schedule, cells, width)
@@ -62,12 +64,14 @@ def draw(schedule: Schedule, width: int = WIDTH, full: bool = False) -> Iterator
             yield _steps_left_out(schedule)
             continue
         while after.step < step:
-            before.advance()
             after.advance()
+            if before is not after:
+                before.advance()
         yield from _moves_of(schedule, step, width, None if full else _LINES_OF_MOVES)
         changed = frozenset(after.advance().target.tolist())
         yield from _grid(before, after, changed, cells, width, full)
-        before.advance()
+        if before is not after:
+            before.advance()
 
 
 def title(schedule: Schedule) -> str:
@@ -154,10 +158,11 @@ class _Cells:
         else:
             if self.named and datum != chunk:
                 text.append(f"{datum}:", style=_QUIET)
-            present = after.contributors(rank, chunk)
             if self.schedule.ranks > _DIGITS:
-                text.append(f"{len(present)}/{self.schedule.ranks}", style=_NEW if is_new else "")
+                many = after.contributions(rank, chunk)
+                text.append(f"{many}/{self.schedule.ranks}", style=_NEW if is_new else "")
             else:
+                present = after.contributors(rank, chunk)
                 there = before.contributors(rank, chunk) if int(before.datum[cell]) == datum else []
                 for one in range(self.schedule.ranks):
                     style = (_NEW if one not in there else "") if one in present else _QUIET
@@ -171,7 +176,7 @@ class _Cells:
             return False
         if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
             return False
-        return not self.schedule.promise.reduces or len(state.contributors(rank, chunk)) == self.schedule.ranks
+        return not self.schedule.promise.reduces or state.contributions(rank, chunk) == self.schedule.ranks
 
     def _name(self, datum: int) -> str:
         """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""

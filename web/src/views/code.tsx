@@ -138,7 +138,7 @@ function Listing(props: { file: CodeFile; lit: Set<number>; wrong: number | null
   );
 }
 
-function Lines(props: { text: string; first: number; lit: Set<number>; wrong: number | null }): JSX.Element {
+export function Lines(props: { text: string; first: number; lit: Set<number>; wrong: number | null }): JSX.Element {
   const lines = useMemo(() => inLines(props.text.replace(/\n$/, "")), [props.text]);
   return (
     <pre class="lines">
@@ -168,7 +168,6 @@ function Lines(props: { text: string; first: number; lit: Set<number>; wrong: nu
   );
 }
 
-/** Editable source: the coloured lines lie under a text field with the same text in transparent letters. */
 function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null }): JSX.Element {
   const key = `${state.value.collective}/${state.value.algorithm}`;
   if (draft.value?.key !== key) draft.value = { key, original: props.file, text: props.file.text };
@@ -178,8 +177,6 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
   const [busy, setBusy] = useState(false);
   const timer = useRef(0);
   const asked = useRef(0);
-  const box = useRef<HTMLDivElement>(null);
-  useKeptInSight(box, props.lit, original.first);
   const prove = async (code: string): Promise<void> => {
     const number = ++asked.current;
     setBusy(true);
@@ -239,35 +236,57 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
           {refusal.message}
         </p>
       )}
-      <div class="scroll" ref={box} data-lines>
-        <div class="editor">
-          <Lines text={text} first={original.first} lit={props.lit} wrong={refusal?.line ?? props.wrong} />
-          <textarea
-            spellcheck={false}
-            autocapitalize="off"
-            autocomplete="off"
-            aria-label="Source of the algorithm"
-            value={text}
-            onInput={(event) => change(event.currentTarget.value)}
-            onKeyDown={(event) => {
-              if (event.key === "Tab" && !event.shiftKey) {
-                event.preventDefault();
-                event.currentTarget.setRangeText(
-                  "    ",
-                  event.currentTarget.selectionStart,
-                  event.currentTarget.selectionEnd,
-                  "end",
-                );
-                change(event.currentTarget.value);
-              } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-                clearTimeout(timer.current);
-                void prove(text);
-              }
-            }}
-          />
-        </div>
-      </div>
+      <Field
+        text={text}
+        first={original.first}
+        lit={props.lit}
+        wrong={refusal?.line ?? props.wrong}
+        label="Source of the algorithm"
+        onText={change}
+        onEnter={() => {
+          clearTimeout(timer.current);
+          void prove(text);
+        }}
+      />
     </figure>
+  );
+}
+
+/** Editable source: the coloured lines lie under a text field with the same text in transparent letters. */
+export function Field(props: {
+  text: string;
+  first: number;
+  lit: Set<number>;
+  wrong: number | null;
+  label: string;
+  onText: (text: string) => void;
+  /** Ctrl-Enter. */
+  onEnter: () => void;
+}): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  useKeptInSight(box, props.lit, props.first);
+  return (
+    <div class="scroll" ref={box} data-lines>
+      <div class="editor">
+        <Lines text={props.text} first={props.first} lit={props.lit} wrong={props.wrong} />
+        <textarea
+          spellcheck={false}
+          autocapitalize="off"
+          autocomplete="off"
+          aria-label={props.label}
+          value={props.text}
+          onInput={(event) => props.onText(event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Tab" && !event.shiftKey) {
+              event.preventDefault();
+              const field = event.currentTarget;
+              field.setRangeText("    ", field.selectionStart, field.selectionEnd, "end");
+              props.onText(field.value);
+            } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) props.onEnter();
+          }}
+        />
+      </div>
+    </div>
   );
 }
 

@@ -22,7 +22,7 @@ from ...view.page import TOPOLOGY, page_of
 from ...view.text import draw, draw_moves, title
 from ...wording import parse_size
 from ..choose import Choice, add_with, choose, function_of, is_file, is_schedule, ranks_of
-from ..terminal import add_color, add_json, width, write_json, write_lines
+from ..terminal import add_color, add_json, progress, width, write_json, write_lines
 from .film import play
 
 SUMMARY = """\
@@ -110,14 +110,16 @@ class _Shown:
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     choices = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
-    shown = [_make(choice, ranks_of(choice, arguments.ranks), arguments) for choice in choices]
-    if arguments.svg is not None:
-        from ...view.svg import figure
+    with progress("making the schedule") as say:
+        shown = [_make(choice, ranks_of(choice, arguments.ranks), arguments) for choice in choices]
+        say("drawing")
+        if arguments.svg is not None:
+            from ...view.svg import figure
 
-        text = figure([one.schedule for one in shown], arguments.columns, [one.error for one in shown])
-        write_whole(arguments.svg, text)
-    if arguments.html is not None:
-        write_whole(arguments.html, _page(shown, arguments))
+            text = figure([one.schedule for one in shown], arguments.columns, [one.error for one in shown])
+            write_whole(arguments.svg, text)
+        if arguments.html is not None:
+            write_whole(arguments.html, _page(shown, arguments))
     if arguments.svg is not None or arguments.html is not None:
         return _say_what_is_wrong(shown)
     for place, one in enumerate(shown):
@@ -154,12 +156,27 @@ def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_json(schedule.to_json())
     elif arguments.programs or arguments.messages:
-        write_lines(_programs(schedule, arguments.messages), arguments.color)
+        _write_bit_by_bit(_programs(schedule, arguments.messages), arguments.color)
     elif arguments.animate and sys.stdout.isatty():
         play(schedule, width(), 1 / arguments.speed, arguments.color)
     else:
         drawing = draw_moves if arguments.moves_only else draw
-        write_lines(drawing(schedule, width(), arguments.full), arguments.color)
+        _write_bit_by_bit(drawing(schedule, width(), arguments.full), arguments.color)
+
+
+def _write_bit_by_bit(lines: Iterator[Text], color: bool | None) -> None:
+    """Up to each empty line at once: between thousands of ranks, a step or a program takes its time."""
+    more = True
+    while more:
+        with progress("drawing"):
+            block = []
+            more = False
+            for line in lines:
+                block.append(line)
+                if not line.plain:
+                    more = True
+                    break
+        write_lines(block, color)
 
 
 def _programs(schedule: Schedule, messages: bool) -> Iterator[Text]:
@@ -204,7 +221,8 @@ def _say_what_is_wrong(shown: list[_Shown]) -> int:
         try:
             if one.error is not None:
                 raise one.error
-            verify(one.schedule)
+            with progress("proving"):
+                verify(one.schedule)
         except ScheduleError as error:
             sys.stderr.write(f"allfold show: {one.choice.collective} {error}\n")
             status = 1

@@ -32,7 +32,12 @@ Shape = tuple[int, ...]
 def replay(
     schedule: Schedule, inputs: Inputs = None, op: str | Op | Function = "sum", dtype: object = None
 ) -> list[Array | None]:
-    """What every rank has in the end; see `Replay`."""
+    """What every rank has in the end; see `Replay`.
+
+    >>> schedule = af.schedule("reduce_scatter", "ring", ranks=2)
+    >>> af.replay(schedule, [np.array([1, 2]), np.array([10, 20])])
+    [array([11]), array([22])]
+    """
     return Replay(schedule, inputs, op, dtype).outputs()
 
 
@@ -44,6 +49,13 @@ class Replay:
     the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
 
     `dtype` is that of the inputs unless given. It must be given for bfloat16, whose data is passed as arrays of uint16.
+
+    >>> replay = af.Replay(af.schedule("all_reduce", "ring", ranks=2), [np.array([1, 2]), np.array([10, 20])])
+    >>> folds = replay.advance()
+    >>> replay.step, replay.row(0)
+    (1, [array([11]), array([2])])
+    >>> replay.outputs()
+    [array([11, 22]), array([11, 22])]
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class Replay:
 
     @property
     def done(self) -> bool:
+        """Whether all steps have been taken."""
         return self._state.done
 
     def advance(self) -> Folds:

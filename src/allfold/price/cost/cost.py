@@ -33,7 +33,11 @@ from .load import Load, check_request
 
 @dataclass(frozen=True)
 class Limit:
-    """What takes most of the time: `kind` is latency, reduction, or the kind of the link called `name`."""
+    """What takes most of the time: `kind` is latency, reduction, or the kind of the link called `name`.
+
+    >>> price.cost(af.schedule("all_reduce", "ring", ranks=8), price.hosts(2, ranks_per_host=4), size=2**26).limit.kind
+    'port'
+    """
 
     kind: str
     name: str
@@ -48,7 +52,12 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Cost:
-    """What one collective call costs."""
+    """What one collective call costs.
+
+    >>> cost = price.cost(af.schedule("all_reduce", "ring", ranks=8), price.laptop(8), size=2**20)
+    >>> cost.steps, cost.limit.kind, cost.time > cost.bounds.time
+    (14, 'bus', True)
+    """
 
     collective: str
     algorithm: str
@@ -112,7 +121,12 @@ class Cost:
 
 
 def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None = None) -> Cost:
-    """The cost of a schedule for a buffer of `size` bytes, with the given number of segments or the best."""
+    """The cost of a schedule for a buffer of `size` bytes, with the given number of segments or the best.
+
+    >>> ring, laptop = af.schedule("all_reduce", "ring", ranks=8), price.laptop(8)
+    >>> price.cost(ring, laptop, size=2**10).time < price.cost(ring, laptop, size=2**26).time
+    True
+    """
     topology.require(schedule.ranks)
     load = Load.of(fold(schedule), topology, schedule.ranks)
     return price(

@@ -33,7 +33,12 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All algorithms of a collective on one topology for one size, the fastest first."""
+    """All algorithms of a collective on one topology for one size, the fastest first.
+
+    >>> plan = price.plan("all_reduce", price.laptop(8), ranks=8, size=2**20, names=["naive", "ring"])
+    >>> [cost.algorithm for cost in plan.costs]
+    ['ring', 'naive']
+    """
 
     collective: str
     topology: Topology
@@ -189,7 +194,12 @@ def plan(
     segments: int | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Every algorithm of the collective (or only those named), priced for one size."""
+    """Every algorithm of the collective (or only those named), priced for one size.
+
+    >>> plan = price.plan("all_reduce", price.dgx_h100(nodes=128), ranks=1024, size=2**30, names=["ring", "tree"])
+    >>> plan.costs[0].algorithm
+    'ring'
+    """
     return Planner(collective, topology, ranks, names, progress).plan(size, segments)
 
 

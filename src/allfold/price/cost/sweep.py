@@ -12,7 +12,12 @@ from .plan import Plan, Planner, Progress
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A plan for every size (rows) and every number of ranks (columns)."""
+    """A plan for every size (rows) and every number of ranks (columns).
+
+    >>> sweep = price.sweep("all_reduce", price.laptop, ranks=[4], sizes=[2**10, 2**26], names=["tree", "ring"])
+    >>> [sweep.plans[4, size].costs[0].algorithm for size in sweep.sizes]
+    ['tree', 'ring']
+    """
 
     collective: str
     ranks: tuple[int, ...]
@@ -56,7 +61,12 @@ def sweep(
     names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Plans for all sizes and numbers of ranks; `topology` makes the topology for a number of ranks."""
+    """Plans for all sizes and numbers of ranks; `topology` makes the topology for a number of ranks.
+
+    >>> sweep = price.sweep("all_reduce", price.laptop, ranks=[2, 4], sizes=[2**20], names=["tree", "ring"])
+    >>> sorted(sweep.plans)
+    [(2, 1048576), (4, 1048576)]
+    """
     plans: dict[tuple[int, int], Plan] = {}
     for many in ranks:
         planner = Planner(collective, topology(many), many, names, progress)

@@ -21,6 +21,12 @@ class Noise:
     exponential distribution with mean `latency` or `bandwidth`. Noise only delays: a machine is sometimes slower than
     it should be, and never faster. A rank in `slow` takes that many times as long to start a message, to combine, and
     to get bytes through its ports.
+
+    >>> ring, laptop = af.schedule("all_reduce", "ring", ranks=4), price.laptop(4)
+    >>> calm = price.simulate(ring, laptop, size=2**20)
+    >>> slow = price.simulate(ring, laptop, size=2**20, noise=price.Noise(slow={2: 3.0}))
+    >>> slow.duration > calm.duration
+    True
     """
 
     latency: float = 0.0

@@ -63,6 +63,10 @@ def simulate(
     """Run `schedule` for a buffer of `size` bytes, each chunk in `segments` segments, and say what happened when.
 
     `symmetric=False` simulates every rank even where the times of some ranks give the times of all.
+
+    >>> timeline = price.simulate(af.schedule("all_gather", "ring", ranks=4), price.laptop(4), size=2**20)
+    >>> len(timeline.start)
+    12
     """
     topology.require(schedule.ranks)
     check_request(size, segments)

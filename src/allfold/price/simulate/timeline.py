@@ -28,6 +28,10 @@ class Timeline:
     `ready`: its data exists · `start`: its first byte leaves · `sent`: its last byte has left · `arrived`: that
     byte is at the destination · `landed`: it begins to be written or combined there · `end`: that is done. Seconds
     since the beginning.
+
+    >>> timeline = price.simulate(af.schedule("all_reduce", "ring", ranks=4), price.laptop(4), size=2**20)
+    >>> len(timeline.start), bool(timeline.duration == timeline.end.max())
+    (24, True)
     """
 
     schedule: Schedule

@@ -31,7 +31,11 @@ _DGX1 = (
 
 @named
 def dgx1(nodes: int = 1) -> Topology:
-    """DGX-1 systems: 8 V100 GPUs, each wired to four others by NVLink; a 100 Gb/s card for every two GPUs."""
+    """DGX-1 systems: 8 V100 GPUs, each wired to four others by NVLink; a 100 Gb/s card for every two GPUs.
+
+    >>> price.dgx1().ranks
+    8
+    """
     host = _hosts("dgx1", nodes, 8)
     ranks = 8 * nodes
     cables = [cable for box in range(nodes) for cable in _dgx1(8 * box)]
@@ -50,7 +54,11 @@ def dgx1(nodes: int = 1) -> Topology:
 
 @named
 def ndv2(nodes: int) -> Topology:
-    """Azure NDv2 machines: a DGX-1 each, with one 100 Gb/s card, from which GPU 0 sends and at which GPU 1 receives."""
+    """Azure NDv2 machines: a DGX-1 each, with one 100 Gb/s card, from which GPU 0 sends and at which GPU 1 receives.
+
+    >>> price.ndv2(nodes=2).ranks
+    16
+    """
     host = _hosts("ndv2", nodes, 8)
     cables = [cable for box in range(nodes) for cable in _dgx1(8 * box)]
     if nodes == 2:
@@ -67,7 +75,11 @@ def ndv2(nodes: int) -> Topology:
 
 @named
 def dgx2(nodes: int) -> Topology:
-    """DGX-2 systems: 16 V100 GPUs behind NVSwitches; odd GPUs send to the even ones of other systems, at 100 Gb/s."""
+    """DGX-2 systems: 16 V100 GPUs behind NVSwitches; odd GPUs send to the even ones of other systems, at 100 Gb/s.
+
+    >>> price.dgx2(nodes=2).ranks
+    32
+    """
     host = _hosts("dgx2", nodes, 16)
     ranks = 16 * nodes
     cables = _nvswitches(nodes, 16, 125e9)
@@ -89,7 +101,11 @@ def dgx2(nodes: int) -> Topology:
 
 @named
 def dgx_a100(nodes: int) -> Topology:
-    """DGX A100 systems: 8 GPUs behind NVSwitches, a 200 Gb/s card a GPU; even and odd GPUs have a network each."""
+    """DGX A100 systems: 8 GPUs behind NVSwitches, a 200 Gb/s card a GPU; even and odd GPUs have a network each.
+
+    >>> price.dgx_a100(nodes=2).ranks
+    16
+    """
     host = _hosts("dgx_a100", nodes, 8)
     ranks = 8 * nodes
     cables = _nvswitches(nodes, 8, 300e9)
@@ -119,7 +135,11 @@ _MI250 = {
 
 @named
 def mi250(nodes: int) -> Topology:
-    """Servers with 8 AMD MI250: 16 GCDs wired by Infinity Fabric, 128 Gb/s of network for each of them."""
+    """Servers with 8 AMD MI250: 16 GCDs wired by Infinity Fabric, 128 Gb/s of network for each of them.
+
+    >>> price.mi250(nodes=2).ranks
+    32
+    """
     host = _hosts("mi250", nodes, 16)
     ranks = 16 * nodes
     cables = [
@@ -143,7 +163,11 @@ def mi250(nodes: int) -> Topology:
 
 @named
 def dgx_h100(nodes: int) -> Topology:
-    """DGX H100 systems: 8 GPUs behind NVLink switches, a 400 Gb/s card a GPU, rails of 32 systems a leaf, full fat tree."""
+    """DGX H100 systems: 8 GPUs behind NVLink switches, a 400 Gb/s card a GPU, rails of 32 systems a leaf, full fat tree.
+
+    >>> price.dgx_h100(nodes=128).ranks
+    1024
+    """
     return switched(
         "dgx_h100",
         hosts=nodes,

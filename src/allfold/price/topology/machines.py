@@ -60,7 +60,11 @@ def one_host(
     overhead: float = 0.4e-6,
     reduction: float = 30e9,
 ) -> Topology:
-    """Processes of one host that talk through shared memory: a port is a core that copies, the memory bus is shared."""
+    """Processes of one host that talk through shared memory: a port is a core that copies, the memory bus is shared.
+
+    >>> price.one_host(ranks=4, bandwidth=20e9).ranks
+    4
+    """
     return switched(
         "one_host",
         hosts=1,
@@ -87,7 +91,11 @@ def hosts(
     overhead: float = 0.5e-6,
     reduction: float = 30e9,
 ) -> Topology:
-    """Hosts under one switch that never blocks. The ranks of a host share its memory bus and its network cards."""
+    """Hosts under one switch that never blocks. The ranks of a host share its memory bus and its network cards.
+
+    >>> price.hosts(4, ranks_per_host=2).ranks
+    8
+    """
     return switched(
         "hosts",
         hosts,
@@ -120,7 +128,11 @@ def fat_tree(
     overhead: float = 0.5e-6,
     reduction: float = 30e9,
 ) -> Topology:
-    """Hosts under leaf switches under one row of spines; a leaf passes up 1/`oversubscription` of what its hosts can send."""
+    """Hosts under leaf switches under one row of spines; a leaf passes up 1/`oversubscription` of what its hosts can send.
+
+    >>> price.fat_tree(hosts=32, oversubscription=2).ranks
+    256
+    """
     return switched(
         "fat_tree",
         hosts,
@@ -149,7 +161,11 @@ def ring(
     overhead: float = 0.5e-6,
     reduction: float = 100e9,
 ) -> Topology:
-    """Ranks in a circle, a cable in each direction between neighbours; others are reached the shorter way round."""
+    """Ranks in a circle, a cable in each direction between neighbours; others are reached the shorter way round.
+
+    >>> price.ring(ranks=5).ranks
+    5
+    """
     return grid("ring", (ranks,), bandwidth, latency, port, overhead, reduction, _CABLES)
 
 
@@ -162,7 +178,11 @@ def torus(
     overhead: float = 0.5e-6,
     reduction: float = 100e9,
 ) -> Topology:
-    """A grid whose rows close to rings, in any number of dimensions; messages travel dimension by dimension."""
+    """A grid whose rows close to rings, in any number of dimensions; messages travel dimension by dimension.
+
+    >>> price.torus(shape=(4, 4, 4)).ranks
+    64
+    """
     return grid("torus", shape, bandwidth, latency, port, overhead, reduction, _CABLES)
 
 
@@ -175,7 +195,11 @@ def mesh(
     overhead: float = 0.5e-6,
     reduction: float = 100e9,
 ) -> Topology:
-    """A grid whose rows end at its edges, in any number of dimensions; messages travel dimension by dimension."""
+    """A grid whose rows end at its edges, in any number of dimensions; messages travel dimension by dimension.
+
+    >>> price.mesh(shape=(3, 4)).ranks
+    12
+    """
     return grid("mesh", shape, bandwidth, latency, port, overhead, reduction, _CABLES, closed=False)
 
 
@@ -188,7 +212,11 @@ def hypercube(
     overhead: float = 0.5e-6,
     reduction: float = 100e9,
 ) -> Topology:
-    """Two to the power of `dimensions` ranks, with a cable between any two whose numbers differ in one bit."""
+    """Two to the power of `dimensions` ranks, with a cable between any two whose numbers differ in one bit.
+
+    >>> price.hypercube(dimensions=4).ranks
+    16
+    """
     if type(dimensions) is not int or not 0 <= dimensions <= 24:
         raise UsageError(f"topology hypercube: dimensions is {dimensions!r:.40}; expected a whole number from 0 to 24")
     shape = (2,) * dimensions or (1,)
@@ -212,7 +240,11 @@ def dragonfly(
     overhead: float = 0.8e-6,
     reduction: float = 100e9,
 ) -> Topology:
-    """Groups of routers, all connected within a group, one cable between any two groups; messages take the direct way."""
+    """Groups of routers, all connected within a group, one cable between any two groups; messages take the direct way.
+
+    >>> price.dragonfly(groups=4, routers=4, ranks_per_router=2).ranks
+    32
+    """
     return groups_of_routers(
         "dragonfly",
         groups,
@@ -230,7 +262,11 @@ def dragonfly(
 
 @named
 def ethernet_cloud(nodes: int, ranks_per_node: int = 8, bandwidth: float = 12.5e9, latency: float = 12e-6) -> Topology:
-    """Cloud machines with one Ethernet card each, TCP between them and shared memory within."""
+    """Cloud machines with one Ethernet card each, TCP between them and shared memory within.
+
+    >>> price.ethernet_cloud(nodes=4).ranks
+    32
+    """
     return switched(
         "ethernet_cloud",
         hosts=nodes,
@@ -256,7 +292,11 @@ def ethernet_cloud(nodes: int, ranks_per_node: int = 8, bandwidth: float = 12.5e
 
 @named
 def laptop(ranks: int = 8) -> Topology:
-    """The cores of a laptop: a port is a core that copies, the memory bus is shared."""
+    """The cores of a laptop: a port is a core that copies, the memory bus is shared.
+
+    >>> price.laptop(6).ranks
+    6
+    """
     return switched(
         "laptop",
         hosts=1,

@@ -20,6 +20,9 @@ def find_topology(text: str, ranks: int | None = None) -> Topology:
     """The topology that the text names, with room for `ranks`.
 
     If the name leaves its size open, the size is chosen so that the ranks fit; without `ranks` it is small.
+
+    >>> price.find_topology("fat_tree:hosts_per_leaf=4,oversubscription=2", ranks=64).ranks
+    64
     """
     name, _, given = text.partition(":")
     if name in CONSTRUCTORS:

@@ -117,6 +117,9 @@ def topology_of_this_machine(ranks: int, machine: Machine | None = None) -> Topo
     """The cores of this machine as a topology for this many ranks, with built-in figures.
 
     Where ranks outnumber cores they take turns: each gets a share of a core, and waits for its turn to start a message.
+
+    >>> price.topology_of_this_machine(ranks=4).ranks
+    4
     """
     machine = read_machine() if machine is None else machine
     crowd = max(1.0, ranks / machine.usable)

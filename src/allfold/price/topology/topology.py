@@ -42,7 +42,12 @@ PLACES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of something that carries bytes and that transfers share: a port, a bus, a network card, an uplink."""
+    """One direction of something that carries bytes and that transfers share: a port, a bus, a network card, an uplink.
+
+    >>> link = price.Link("cable", kind="link", latency=1e-6, bandwidth=12.5e9)
+    >>> f"{link.latency + 2**20 / link.bandwidth:.3e} s for 1 MiB"
+    '8.489e-05 s for 1 MiB'
+    """
 
     name: str
     kind: str
@@ -120,7 +125,12 @@ class Links(Sequence[Link]):
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The links of many pairs of ranks in compressed rows: those of pair i are `links[offsets[i]:offsets[i + 1]]`."""
+    """The links of many pairs of ranks in compressed rows: those of pair i are `links[offsets[i]:offsets[i + 1]]`.
+
+    >>> routes = price.ring(4).routes(np.array([0, 0]), np.array([1, 2]))
+    >>> routes.lengths.tolist()  # the ports and the cables
+    [3, 4]
+    """
 
     offsets: NDArray[np.int64]
     links: NDArray[np.int32]
@@ -142,6 +152,9 @@ class Cut:
 
     The bytes that must cross it give a lower bound for every algorithm. `name` says what is at the border: `network
     cards of a host`.
+
+    >>> [(cut.name, cut.bandwidth) for cut in price.hosts(2, ranks_per_host=4).cuts]
+    [('network cards of a host', 12500000000.0)]
     """
 
     name: str
@@ -154,7 +167,12 @@ Router = Callable[[Ranks, Ranks], Routes]
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Ranks, their hosts, and the links between them. Every route starts with a port of kind "port" and ends with one."""
+    """Ranks, their hosts, and the links between them. Every route starts with a port of kind "port" and ends with one.
+
+    >>> topology = price.dgx_h100(nodes=2)
+    >>> topology.ranks, int(topology.host[9]), topology.links[0].kind
+    (16, 1, 'port')
+    """
 
     name: str
     ranks: int

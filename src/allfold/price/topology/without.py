@@ -26,7 +26,13 @@ Edge = tuple[int, int, int]
 
 
 def without(topology: Topology, names: Iterable[str]) -> Topology:
-    """The topology without the links of these names, with new routes for the pairs that used them."""
+    """The topology without the links of these names, with new routes for the pairs that used them.
+
+    >>> whole = price.torus(shape=(4, 4))
+    >>> broken = price.without(whole, [whole.links[-1].name])
+    >>> len(whole.links) - len(broken.links)
+    1
+    """
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
     if isinstance(topology.router, Rerouted):  # all at once, on the whole network
         return without(topology.router.whole, [*topology.router.missing, *wanted])

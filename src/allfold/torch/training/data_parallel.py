@@ -36,7 +36,13 @@ bucket, which has nothing left to overlap with, still takes less than a millisec
 
 
 class DataParallel(torch.nn.Module):
-    """A module whose gradients are averaged over all ranks by the time `backward()` returns."""
+    """A module whose gradients are averaged over all ranks by the time `backward()` returns.
+
+    >>> model = allfold.torch.DataParallel(torch.nn.Linear(3, 1, bias=False), comm)
+    >>> model(torch.full((1, 3), comm.rank + 1.0)).sum().backward()
+    >>> model.module.weight.grad  # the average of 1 and 2
+    tensor([[1.5000, 1.5000, 1.5000]])
+    """
 
     def __init__(
         self,

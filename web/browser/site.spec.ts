@@ -1,0 +1,78 @@
+/** The site that `make site` built, opened from disk: read a lesson, commit to its predictions, look around. */
+
+import { existsSync } from "node:fs";
+import { expect, path, test } from "./allfold";
+
+const SITE = path("build/site");
+const at = (page: string): string => `file://${SITE}/${page}`;
+
+test.beforeAll(() => {
+  if (!existsSync(`${SITE}/index.html`)) throw new Error("the site is not built: make site builds it");
+});
+
+for (const [width, height] of [
+  [390, 844],
+  [1440, 900],
+]) {
+  test(`a reader takes a lesson, at ${width} px`, async ({ page }) => {
+    await page.setViewportSize({ width, height });
+    await page.goto(at("lessons/index.html"));
+    await page.getByRole("article").getByRole("link", { name: "Chunks and the ring" }).click();
+    await expect(page.getByRole("heading", { level: 1 })).toContainText("Chunks and the ring");
+    const questions = page.locator(".predict");
+    await expect(questions).toHaveCount(3);
+    await expect(questions.locator("details:visible")).toHaveCount(0); // nothing is given away
+    const first = questions.first();
+    await first.getByRole("spinbutton").fill("16");
+    await first.getByRole("button", { name: "commit" }).click();
+    await expect(first.getByRole("status")).toHaveText("≠ You said 16; it is 14.");
+    await expect(first.locator("details p")).toContainText("Once around is 7 steps");
+    await first.getByRole("spinbutton").fill("14");
+    await first.getByRole("spinbutton").press("Enter");
+    await expect(first.getByRole("status")).toHaveText("✓ 14, as you said.");
+    const last = questions.last();
+    await last.getByRole("spinbutton").fill("1.99"); // within one per cent
+    await last.getByRole("button", { name: "commit" }).click();
+    await expect(last).toHaveAttribute("data-right", "true");
+    await expect(questions.locator("details:visible")).toHaveCount(2);
+
+    // Pictures are there, fit, and can be played.
+    const picture = page.getByRole("img", { name: "all_reduce by ring, 4 ranks, step by step" });
+    await picture.scrollIntoViewIfNeeded();
+    expect(await picture.evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    expect(wide).toBeLessThanOrEqual(width);
+    await page.getByRole("link", { name: "Play it step by step" }).click();
+    await page.keyboard.press("End");
+    await expect(page.locator(".progress")).toContainText("16 of 16 cells as promised");
+    await page.goBack();
+    await page.getByRole("article").getByRole("link", { name: "Counting" }).click();
+    await expect(page.getByRole("heading", { level: 1 })).toContainText("Counting");
+  });
+
+  test(`the gallery and the docs are there, at ${width} px`, async ({ page }) => {
+    await page.setViewportSize({ width, height });
+    await page.goto(at("index.html"));
+    await expect(page.getByRole("heading", { level: 1 })).toContainText("allfold");
+    const first = page.getByRole("article").getByRole("img").first();
+    await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
+    expect(await first.evaluate((one: HTMLImageElement) => one.currentSrc)).toContain("ring-moving-light.svg");
+    await page.emulateMedia({ colorScheme: "dark" });
+    await expect
+      .poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc))
+      .toContain("ring-moving-dark.svg");
+    await page.emulateMedia({ reducedMotion: "reduce" });
+    await expect.poll(() => first.evaluate((one: HTMLImageElement) => one.currentSrc)).toContain("gallery/ring.svg");
+    await page.emulateMedia({ colorScheme: null, reducedMotion: null });
+    await expect(page.getByRole("search")).toHaveCount(0); // left out: from disk it would load a script from elsewhere
+    await page.goto(at("docs/gallery.html"));
+    const pictures = page.getByRole("article").getByRole("img");
+    expect(await pictures.count()).toBeGreaterThan(40);
+    await pictures.last().scrollIntoViewIfNeeded();
+    await expect.poll(() => pictures.last().evaluate((one: HTMLImageElement) => one.naturalWidth)).toBeGreaterThan(100);
+    for (const name of ["docs/language.html", "docs/learn.html", "CHANGELOG.html", "lessons/13_finding.html"]) {
+      await page.goto(at(name));
+      await expect(page.getByRole("heading", { level: 1 })).toBeVisible();
+    }
+  });
+}
