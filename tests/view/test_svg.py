@@ -19,6 +19,7 @@ from allfold.price.cost.sweep import sweep
 from allfold.price.simulate.simulate import simulate
 from allfold.price.topology.gpu_servers import dgx_h100
 from allfold.symbolic import State
+from allfold.view import svg_elements
 from allfold.view.moving import moving
 from allfold.view.svg import WIDTH, figure
 from allfold.view.svg_text import width_of
@@ -197,6 +198,26 @@ def test_show_draws_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(grids(out.read_text(encoding="utf-8"))) == sum(schedule.steps + 1 for schedule in schedules)
     assert af.schedule("all_reduce", "ring", 4).to_svg() == figure(schedules[2:])
     assert not capsys.readouterr().out
+
+
+def test_figures_have_the_colours_of_the_page() -> None:
+    style = (DOCS.parent / "web" / "src" / "page.css").read_text(encoding="utf-8")
+    light = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6});", style[: style.index("}")]))
+    names = {
+        "ink": "INK",
+        "ink-2": "QUIET",
+        "line-2": "RULE",
+        "mark-empty": "EMPTY",
+        "lane": "LANE",
+        "reduce": "REDUCE",
+        "copy": "COPY",
+        "warm": "WARM",
+        "accent": "ACCENT",
+        "good": "GOOD",
+        "good-soft": "GOOD_GROUND",
+        "bad": "WRONG",
+    }
+    assert {name: light[name] for name in names} == {name: getattr(svg_elements, word) for name, word in names.items()}
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

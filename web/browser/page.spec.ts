@@ -303,6 +303,8 @@ for (const width of [390, 1440]) {
         await page.goto(`${address}#view=${view}&step=5`);
         await expect(page.locator(`#view-${view} svg.picture`).first()).toBeVisible();
         expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(width);
+        const pane = await page.locator(".pane").evaluate((one) => [one.scrollWidth, one.clientWidth]);
+        expect(pane[0], view).toBeLessThanOrEqual(pane[1]);
         await page.screenshot({ path: info.outputPath(`${view}.png`), fullPage: width < 1000 });
       }
       expect(await page.evaluate(() => document.documentElement.dataset.theme)).toBe(colorScheme);

@@ -11,6 +11,8 @@ const KEYS: [string, string][] = [
   ...VIEWS.map(({ key, title, summary }): [string, string] => [key, `${title}: ${summary}`]),
   ["[ ]", "follow the tree before, the next tree"],
   ["c", "the limiting cut in the network"],
+  ["tab", "to the next picture or control; arrows then go from cell to cell, enter presses"],
+  ["+ − 0", "space and time, when it has the focus: nearer, farther, all of it; up and down choose a message"],
   ["esc", "let go of what is held"],
   ["?", "this"],
 ];

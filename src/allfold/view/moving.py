@@ -33,11 +33,11 @@ _RANKS = {  # as on the page: web/src/palette.ts
 _THEMES = {
     "light": {
         "ground": "#ffffff", "ink": "#20242a", "soft": "#59626e", "line": "#cfccc5", "cell": "#f3f2ef",
-        "reduce": "#c2600f", "copy": "#2c66c4", "good": "#1c7f57", "done": "#e6f3ec", "chip": "#ffffff",
+        "reduce": "#27313d", "copy": "#6f7d8d", "good": "#19734f", "done": "#e6f3ec", "chip": "#ffffff",
     },
     "dark": {
         "ground": "#0d1117", "ink": "#e6e9ed", "soft": "#a2abb7", "line": "#3b434d", "cell": "#22272d",
-        "reduce": "#f0a050", "copy": "#7aa9f0", "good": "#58c796", "done": "#1b2f27", "chip": "#1a1e23",
+        "reduce": "#dde3ea", "copy": "#8b98a8", "good": "#58c796", "done": "#1b2f27", "chip": "#1a1e23",
     },
 }  # fmt: skip
 _WIDE, _HIGH, _LEFT, _TOP = 58.0, 44.0, 330.0, 74.0

@@ -17,9 +17,26 @@ from ..schedule import Schedule
 from ..symbolic import State
 from ..verify import verify
 from ..wording import counted
-from .svg_arrows import COPY, DASHES, REDUCE
-from .svg_elements import Value, element, group, picture, placed, text, title
-from .svg_grid import EMPTY, GROUND_DONE, HELD, HELD_DONE, INK, LABEL, MARK, NEW, NEW_DONE, QUIET, WRONG, Drawing
+from .svg_arrows import DASHES
+from .svg_elements import (
+    ACCENT,
+    COPY,
+    EMPTY,
+    GOOD,
+    GOOD_GROUND,
+    INK,
+    QUIET,
+    REDUCE,
+    WRONG,
+    Value,
+    element,
+    group,
+    picture,
+    placed,
+    text,
+    title,
+)
+from .svg_grid import HELD, HELD_DONE, LABEL, MARK, Drawing
 from .svg_text import width_of
 from .text import moves_as_text
 
@@ -188,7 +205,7 @@ def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, flo
     for colors, words in (
         ((EMPTY,), "a rank's contribution is not there"),
         ((HELD, HELD_DONE), there),
-        ((NEW, NEW_DONE), came),
+        ((ACCENT, GOOD), came),
     ):
         seen = [color for color in colors if f'fill="{color}"' in drawn]
         squares = "".join(
@@ -197,8 +214,8 @@ def _signs(schedules: Sequence[Schedule], drawn: str) -> Iterator[tuple[str, flo
         )
         if seen:
             yield squares, len(seen) * (MARK + 2), words
-    if f'fill="{GROUND_DONE}"' in drawn:
-        promised = element("rect", x=0.5, y=0.5, width=9, height=7, fill=GROUND_DONE, stroke=NEW_DONE)
+    if f'fill="{GOOD_GROUND}"' in drawn:
+        promised = element("rect", x=0.5, y=0.5, width=9, height=7, fill=GOOD_GROUND, stroke=GOOD)
         yield promised, 10.0, "holds what is promised"
     for reduces, color, words in ((True, REDUCE, "is combined"), (False, COPY, "is copied")):
         if f'stroke="{color}"' in drawn:

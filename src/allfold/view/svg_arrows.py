@@ -14,9 +14,8 @@ from math import hypot
 import numpy as np
 
 from ..schedule import Move, Schedule
-from .svg_elements import Value, element, number
+from .svg_elements import COPY, REDUCE, Value, element, number
 
-REDUCE, COPY = "#a8430a", "#1f5fa8"
 DASHES = "3 1.4"  # of a copy's line
 
 

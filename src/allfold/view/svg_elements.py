@@ -1,4 +1,4 @@
-"""SVG as text: elements and attributes, escaped text, and the frame of a picture.
+"""SVG as text: elements and attributes, escaped text, the frame of a picture, and the colours of figures.
 
 Attributes are written in the order given: `font_size=9` becomes font-size="9", `class_` class, and None nothing at all.
 Numbers are written to a hundredth; for other precision, pass a string.
@@ -10,6 +10,16 @@ from collections.abc import Iterable
 from html import escape
 
 Value = str | float | None
+
+# The colours of the page on a light ground, so that a thing looks the same everywhere; a test holds them equal to its
+# style sheet.
+INK, QUIET, RULE, EMPTY = "#20242a", "#59626e", "#cfccc5", "#e2e0db"
+LANE = "#e4e2dd"  # of a rank in space and time
+REDUCE, COPY = "#27313d", "#6f7d8d"  # moves have no hue: hues are for ranks and algorithms
+WARM = "#a3480a"  # the critical path
+ACCENT = "#2c66c4"  # what came just now
+GOOD, GOOD_GROUND = "#19734f", "#e6f3ec"  # as promised
+WRONG = "#c0352b"
 
 
 def element(tag: str, *inside: str, **attributes: Value) -> str:

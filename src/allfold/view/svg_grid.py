@@ -10,23 +10,21 @@ from ..errors import ScheduleError
 from ..schedule import Move, Schedule
 from ..symbolic import State
 from .svg_arrows import Grid, draw_arrows, lanes_of
-from .svg_elements import element, group, number, text
+from .svg_elements import ACCENT, EMPTY, GOOD, GOOD_GROUND, INK, QUIET, RULE, WRONG, element, group, number, text
 from .svg_text import width_of
 
-INK, QUIET, FAINT, EMPTY, WRONG = "#1b2530", "#5b6773", "#c4ccd4", "#e6eaee", "#b00020"
-HELD, NEW = "#9db5cc", "#14406f"
-HELD_DONE, NEW_DONE, GROUND_DONE = "#8cbf91", "#1c6b2a", "#eef7ee"
+HELD, HELD_DONE = "#a3b9dd", "#8cbfa6"  # paler than what came just now
 MARK, BETWEEN = 6.0, 1.5
 LABEL = 32.0  # room for `rank 0` on the left
 _HEAD, _PADDING, _ROWS_APART, _SCRATCH = 25.0, 3.0, 7.0, 8.0
 
 _BOXES = {
-    "cells": ("#ffffff", FAINT, 0.6),
-    "cells done": (GROUND_DONE, HELD_DONE, 0.8),
-    "cells new": ("#ffffff", NEW, 1.3),
-    "cells new done": (GROUND_DONE, NEW_DONE, 1.3),
+    "cells": ("#ffffff", RULE, 0.6),
+    "cells done": (GOOD_GROUND, HELD_DONE, 0.8),
+    "cells new": ("#ffffff", ACCENT, 1.3),
+    "cells new done": (GOOD_GROUND, GOOD, 1.3),
 }
-_FILLS = {"none": EMPTY, "held": HELD, "new": NEW, "held done": HELD_DONE, "new done": NEW_DONE}
+_FILLS = {"none": EMPTY, "held": HELD, "new": ACCENT, "held done": HELD_DONE, "new done": GOOD}
 
 
 class Drawing:
@@ -147,7 +145,7 @@ class Drawing:
                 if int(after.datum[cell]) == NOTHING:
                     continue
                 is_new, done = cell in changed, self.as_promised(after, rank, chunk)
-                fill = (NEW_DONE if done else NEW) if is_new else (HELD_DONE if done else HELD)
+                fill = (GOOD if done else ACCENT) if is_new else (HELD_DONE if done else HELD)
                 kind = ("new" if is_new else "held") + (" done" if done else "")
                 wide, high, ink = self.grid.wide, self.grid.high, "#ffffff" if is_new else INK
                 place = {"x": x + 2, "y": y + 2, "width": wide - 4, "height": high - 4, "rx": 1.5}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..price.cost.plan import duration
 from ..price.simulate.timeline import Timeline
-from .svg_elements import element, group, picture, text, title
+from .svg_elements import COPY, INK, LANE, QUIET, REDUCE, RULE, WARM, element, group, picture, text, title
 
 RANKS, MESSAGES = 32, 20_000
 """With more ranks than this, only the first are drawn; the same for messages."""
@@ -72,20 +72,20 @@ def _critical_cells(timeline: Timeline, columns: int) -> NDArray[np.bool_]:
 
 _WIDE, _LEFT, _RIGHT, _TOP, _ROW, _BAND = 1100, 76, 24, 74, 56, 12
 _THROUGH, _FAINTEST = 0.65, 0.05  # screens have no fainter shades
-_STYLE = """
-text { font: 13px system-ui, sans-serif; fill: #1f2328; }
-text.title { font-weight: bold; }
-.quiet { font-size: 11px; fill: #59636e; }
-.copy, .reduce { stroke-width: .6; stroke-opacity: EDGE; }
-.copy { fill: #0969da; stroke: #0969da; fill-opacity: OPACITY; }
-.reduce { fill: #8250df; stroke: #8250df; fill-opacity: OPACITY; }
-.combine { fill: #8250df; } .band { fill: #eaeef2; }
-.critical { stroke: #bc4c00; stroke-width: 2; stroke-opacity: 1; }
-.grid { stroke: #d1d9e0; stroke-width: 1; }
+_STYLE = f"""
+text {{ font: 13px system-ui, sans-serif; fill: {INK}; }}
+text.title {{ font-weight: bold; }}
+.quiet {{ font-size: 11px; fill: {QUIET}; }}
+.copy, .reduce {{ stroke-width: .6; stroke-opacity: EDGE; }}
+.copy {{ fill: {COPY}; stroke: {COPY}; fill-opacity: OPACITY; }}
+.reduce {{ fill: {REDUCE}; stroke: {REDUCE}; fill-opacity: OPACITY; }}
+.combine {{ fill: {REDUCE}; }} .band {{ fill: {LANE}; }}
+.critical {{ stroke: {WARM}; stroke-width: 2; stroke-opacity: 1; }}
+.grid {{ stroke: {RULE}; stroke-width: 1; }}
 """
 _HATCHING = (
     '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="#d1d9e0"/></pattern></defs>'
+    f'<rect width="6" height="6" fill="#fff"/><rect width="2" height="6" fill="{RULE}"/></pattern></defs>'
 )
 
 

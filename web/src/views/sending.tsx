@@ -31,7 +31,7 @@ export function Sending(props: { entry: Entry; step: number }): JSX.Element | nu
 
 function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn {
   const host = entry.topology?.host.slice(0, replay.ranks);
-  const { spots, radius, height, boxes } = shapeOf(replay, width, host);
+  const { kind, spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
   const chunks = followedChunks(entry);
   const followed = chunks && new Set(chunks);
@@ -44,7 +44,12 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
             <title>{`host ${box.host}`}</title>
           </rect>
           {boxes.length <= 16 && box.width > 56 && (
-            <text class="axis" x={box.x + box.width / 2} y={box.y + box.height / 2 + 4} text-anchor="middle">
+            <text
+              class="axis"
+              x={box.x + box.width / 2}
+              y={kind === "hosts" ? box.y + box.height - 5 : box.y + box.height / 2 + 4}
+              text-anchor="middle"
+            >
               {`host ${box.host}`}
             </text>
           )}
@@ -107,15 +112,15 @@ function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
     <g>
       {[...arrows].map(([key, move]) => {
         const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
-        const kind = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
+        const look = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
         return (
           <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
             <title>{sentence(move)}</title>
-            <path class={`arc ${kind}`} d={path} />
+            <path class={`arc ${look}`} d={path} />
             {under > 0 ? (
-              <circle class={`traveller ${kind}`} cx={at.x} cy={at.y} r={4} />
+              <circle class={`traveller ${look}`} cx={at.x} cy={at.y} r={4} />
             ) : (
-              <path class={`head ${kind}`} d={head} />
+              <path class={`head ${look}`} d={head} />
             )}
           </g>
         );
