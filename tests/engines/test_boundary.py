@@ -134,6 +134,7 @@ def different_operations(comm: Communicator) -> None:
 
 
 def late(comm: Communicator) -> None:
+    comm.all_reduce(np.ones(3))  # to prove the program takes longer than 1.5 s on a machine with much else to do
     if comm.rank == 1:
         time.sleep(1.5)
     comm.all_reduce(np.ones(3), timeout=0.2)
