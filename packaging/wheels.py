@@ -13,6 +13,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -96,9 +97,12 @@ def with_engine(pure: Path, engine: Path, python: Python, architecture: str) -> 
 
 def repair(wheel: Path, architecture: str) -> None:
     """auditwheel looks at what the engine needs of the system, and gives the wheel the name of what has it."""
-    platform = f"manylinux_{GLIBC.replace('.', '_')}_{architecture}"
-    call([sys.executable, "-m", "auditwheel", "repair", "--plat", platform, "--wheel-dir", DIST, wheel])
+    # "auto": it offers the names of this machine's architecture only, but finds out by itself what a wheel may be called.
+    call([sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", DIST, wheel])
     made = max(DIST.glob(f"*{architecture}.whl"), key=lambda file: file.stat().st_mtime)
+    least = min(tuple(map(int, found)) for found in re.findall(r"manylinux_(\d+)_(\d+)_", made.name))
+    if least > tuple(map(int, GLIBC.split("."))):
+        raise SystemExit(f"{made.name} needs a later glibc than {GLIBC}")
     call([sys.executable, "-m", "auditwheel", "show", made])
 
 

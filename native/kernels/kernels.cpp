@@ -5,6 +5,8 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace allfold {
@@ -34,14 +36,29 @@ const char* name_of(Isa isa) {
     return names[static_cast<size_t>(isa)];
 }
 
+#ifdef __x86_64__
+// Asked of the processor here: __builtin_cpu_supports needs a part of the compiler's library that zig's does not have.
+// The system must save the registers as well, or a switch to another process would lose what is in them.
+static bool has_vectors(Isa isa) {
+    constexpr unsigned osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;                        // leaf 1, ecx
+    constexpr unsigned avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;  // leaf 7, ebx
+    constexpr unsigned saves_ymm = 0x06, saves_zmm = 0xe6;                                         // xcr0
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+    if (constexpr unsigned all = osxsave | avx | f16c; (ecx & all) != all) return false;
+    unsigned saved = 0, high = 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+    const unsigned instructions = isa == Isa::avx512 ? avx2 | f | dq | bw | vl : avx2;
+    const unsigned registers = isa == Isa::avx512 ? saves_zmm : saves_ymm;
+    return (ebx & instructions) == instructions && (saved & registers) == registers;
+}
+#endif
+
 bool available(Isa isa) {
     if (isa == Isa::baseline) return true;
 #ifdef __x86_64__
-    __builtin_cpu_init();  // this may run before the constructors that would otherwise have done it
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    if (isa == Isa::avx2) return avx2;
-    return isa == Isa::avx512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    return (isa == Isa::avx2 || isa == Isa::avx512) && has_vectors(isa);
 #elif defined(__aarch64__)
     return isa == Isa::fp16 && (getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0;
 #else

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,9 +133,18 @@ def different_operations(comm: Communicator) -> None:
 
 
 def late(comm: Communicator) -> None:
+    if comm.rank == 0:
+        gave_up.clear()
+    comm.all_reduce(np.ones(3))
     if comm.rank == 1:
-        time.sleep(1.5)
-    comm.all_reduce(np.ones(3), timeout=0.2)
+        gave_up.wait(60)
+    try:
+        comm.all_reduce(np.ones(3), timeout=0.2)
+    finally:
+        gave_up.set()
+
+
+gave_up = threading.Event()
 
 
 def left(comm: Communicator) -> None:
