@@ -1,6 +1,6 @@
 """Writes docs/reference.md: every public name with its docstring, in which there is an example. `make reference` runs this.
 
-`tests/cli/test_reference.py` runs all examples, and fails where a name has none or where the page is not up to date.
+`tests/cli/test_api_reference.py` runs all examples, and fails where a name has none or where the page is not up to date.
 """
 
 from __future__ import annotations

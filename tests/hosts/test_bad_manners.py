@@ -70,14 +70,14 @@ def lowest_rank_leaves(comm: Communicator) -> str:
     if group is None:
         comm.close()
         return "left"
-    for _ in range(80):  # for twice as long as a host may be silent
+    for _ in range(60):  # for longer than a host may be silent
         group.all_reduce(np.ones(4), timeout=10.0)
-        time.sleep(0.05)
+        time.sleep(0.1)
     return "fine"
 
 
 def test_a_host_is_heard_after_its_lowest_rank_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLFOLD_HOST_SECONDS", "2")
+    monkeypatch.setenv("ALLFOLD_HOST_SECONDS", "4")  # on a busy machine a host may be silent for two
     assert af.spawn(lowest_rank_leaves, 4, hosts=2, timeout=60, survive=True) == ["fine", "fine", "left", "fine"]
 
 
