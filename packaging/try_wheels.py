@@ -89,7 +89,9 @@ def attempt(wheel: Path, folder: Path, engine: bool, torch: bool, tests: bool) -
     call([allfold, "demo", "--no-color"], folder)
     call([allfold, "verify", "--all", "--ranks", "2-5"], folder)
     if not engine:
-        done = subprocess.run([allfold, "run", "-n", "2", "x.py"], capture_output=True, text=True, env=bare(python))
+        (folder / "spawn.py").write_text(SPAWN)
+        command: list[str | Path] = [allfold, "run", "-n", "2", folder / "spawn.py"]
+        done = subprocess.run(command, capture_output=True, text=True, env=bare(python))
         assert done.returncode == 2 and "Linux" in done.stderr, done
         return
     (folder / "spawn.py").write_text(SPAWN)
