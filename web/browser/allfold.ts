@@ -41,6 +41,20 @@ export function written(name: string, text: string): string {
   return path;
 }
 
+/** The words for a ring that ends before its results are everywhere: wrong, so it is not simulated, and its race is run in steps. */
+export function cutShort(ranks: number): string[] {
+  const file = written(
+    "cut_short.py",
+    `from allfold import reduce
+
+def cut_short(ranks):
+    for step in range(ranks - 1):
+        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
+`,
+  );
+  return [`${file}:cut_short`, "--collective", "all_reduce", "--ranks", `${ranks}`];
+}
+
 /** A page that fails its test when it reports an error, or asks for anything from outside its own file or studio. */
 export const test = base.extend<{ page: Page }>({
   page: async ({ page }, use) => {

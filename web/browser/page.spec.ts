@@ -1,27 +1,10 @@
 import { readFileSync } from "node:fs";
 import type { Page } from "@playwright/test";
 import * as table from "../src/views/table";
-import { exported, expect, planned, test, written } from "./allfold";
+import { cutShort, exported, expect, planned, test } from "./allfold";
 
 const VIEWS = table.VIEWS.map((view) => view.name);
 let address = "";
-
-/** A ring that ends before its results are everywhere: wrong, so it is not simulated, and its race is run in steps. */
-const CUT_SHORT = [
-  `${written(
-    "cut_short.py",
-    `from allfold import reduce
-
-def cut_short(ranks):
-    for step in range(ranks - 1):
-        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
-`,
-  )}:cut_short`,
-  "--collective",
-  "all_reduce",
-  "--ranks",
-  "8",
-];
 
 test.beforeAll(() => {
   address = exported("ring", "ring", "--ranks", "8");
@@ -226,7 +209,7 @@ for (const width of [390, 1024, 1440]) {
 for (const width of [390, 1440]) {
   test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {
     await page.setViewportSize({ width, height: 900 });
-    const [many, wrong] = [exported("many", "ring", "--ranks", "33"), exported("lone", ...CUT_SHORT)];
+    const [many, wrong] = [exported("many", "ring", "--ranks", "33"), exported("lone", ...cutShort(8))];
     for (const where of [address, many, wrong]) {
       for (const view of VIEWS) {
         await page.goto("about:blank");

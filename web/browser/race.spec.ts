@@ -1,23 +1,6 @@
 /** The race: from the start, against rivals that the times suggest, to the podium. */
 
-import { expect, exported, test, written } from "./allfold";
-
-/** A ring that ends before its results are everywhere: wrong, so it is not simulated, and its race is run in steps. */
-const CUT_SHORT = [
-  `${written(
-    "stops_early.py",
-    `from allfold import reduce
-
-def stops_early(ranks):
-    for step in range(ranks - 1):
-        yield [reduce(chunk=(r - 1 - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
-`,
-  )}:stops_early`,
-  "--collective",
-  "all_reduce",
-  "--ranks",
-  "4",
-];
+import { cutShort, expect, exported, test } from "./allfold";
 
 test("it starts at the start and ends on a podium, against sensible rivals", async ({ page }) => {
   await page.goto(`${exported("raced", "ring", "--ranks", "8")}#view=race`);
@@ -47,11 +30,11 @@ test("who is equally fast shares the place", async ({ page }) => {
 test("on the clock of steps nobody is faster than a bound that is none; who is wrong has no place", async ({
   page,
 }) => {
-  await page.goto(`${exported("unfinished", ...CUT_SHORT)}#view=race&rivals=naive`);
+  await page.goto(`${exported("unfinished", ...cutShort(4))}#view=race&rivals=naive`);
   await page.keyboard.press("End");
   await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toContainText("1 step");
   await expect(page.locator(".lane").first().locator("h3 small")).toHaveText("wrong");
-  await expect(page.locator(".result")).toContainText("stops_early is wrong, so it has no place.");
+  await expect(page.locator(".result")).toContainText("cut_short is wrong, so it has no place.");
   await expect(page.locator(".least")).toHaveCount(0);
   await expect(page.locator("#view-race .twin")).not.toContainText("No algorithm takes less");
 });
