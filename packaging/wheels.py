@@ -23,6 +23,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from elftools.elf.elffile import ELFFile  # auditwheel needs it too
+
 ROOT = Path(__file__).parents[1]
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 GLIBC = "2.28"
@@ -123,6 +125,7 @@ def compile_engine(python: Python, architecture: str, compiled: Path | None) -> 
         "CMAKE_RANLIB": tools["ranlib"],
         "CMAKE_TRY_COMPILE_TARGET_TYPE": "STATIC_LIBRARY",  # to link takes zig minutes at first: it compiles libc++
         "CMAKE_CXX_COMPILER_LAUNCHER": "",
+        "CMAKE_MODULE_LINKER_FLAGS": "-rtlib=none",  # zig's own library has a memcpy too, slower than glibc's
         "ALLFOLD_PYTHON_INCLUDE": f"{include / f'python{python.version}'};{include}",
         "ALLFOLD_SUFFIX": python.suffix(architecture),
         "ALLFOLD_LIMITED_API": python.limited_api,
@@ -145,7 +148,24 @@ def compile_engine(python: Python, architecture: str, compiled: Path | None) -> 
         ]
     )
     call([program("cmake"), "--build", folder, "--target", "_engine"])
+    check_symbols(next(folder.glob("_engine*.so")))
     return folder
+
+
+def check_symbols(engine: Path) -> None:
+    """What the engine needs is Python's or glibc's, also memcpy. Without zig's library, the linker leaves the rest open."""
+    with engine.open("rb") as file:
+        found = ELFFile(file)
+        symbols, versions = (found.get_section_by_name(name) for name in (".dynsym", ".gnu.version"))
+        undefined = {
+            symbol.name: versions.get_symbol(number).entry["ndx"]
+            for number, symbol in enumerate(symbols.iter_symbols())
+            if symbol.name and symbol.entry["st_shndx"] == "SHN_UNDEF"
+        }
+    unversioned = ("VER_NDX_LOCAL", "VER_NDX_GLOBAL")
+    strange = [name for name, version in undefined.items() if version in unversioned and not re.match("_?Py", name)]
+    if strange or "memcpy" not in undefined:
+        raise SystemExit(f"{engine.name} needs {strange or 'no memcpy of glibc'}")
 
 
 def compiler(folder: Path, architecture: str) -> dict[str, Path]:
