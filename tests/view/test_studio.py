@@ -390,7 +390,9 @@ def test_a_port_in_use_is_a_sentence() -> None:
     assert done.returncode == 2 and f"port {port} of 127.0.0.1 cannot be used" in done.stderr
 
 
-def test_what_is_running_ends_with_the_studio() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_running_ends_with_the_studio(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     process, line = start("--edit-seconds", "100")
     port, token = re.findall(r":(\d+)/\?token=([\w-]+)", line)[0]
     with socket.create_server(("127.0.0.1", 0)) as here:
@@ -403,9 +405,10 @@ def test_what_is_running_ends_with_the_studio() -> None:
         here.settimeout(60)
         running = int(here.accept()[0].makefile().readline())
     descriptor = os.pidfd_open(running)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and "The studio has ended." in out and not err
+    assert not [*tmp_path.iterdir()]
     assert select.select([descriptor], [], [], 30)[0]
     os.close(descriptor)
     asking.join()

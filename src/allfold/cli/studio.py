@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import webbrowser
 
@@ -52,9 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def serve(port: int, limits: Limits, folder: str | None, browser: bool, place: str = "") -> int:
-    """Serve until Ctrl-C. `place` is what follows the address: `#lessons`."""
+    """Serve until Ctrl-C or SIGTERM. `place` is what follows the address: `#lessons`."""
     from ..studio.server import Studio  # `allfold learn` imports this module, and seldom serves
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the folder of a waiting worker is removed
     with Studio(port, limits, folder) as studio:
         write_lines([f"The studio is at {studio.url}{place}", "Ctrl-C ends it."], None)
         sys.stdout.flush()
