@@ -151,7 +151,7 @@ class PyCommunicator {
                    nb::handle timeout, nb::handle dtype, bool in_background) {
         check_caller(collectives[collective].name);
         if (in_background || (worker_ && worker_->busy())) {
-            auto job = std::make_shared<Job>();
+            auto job = shared_job();
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
@@ -174,7 +174,7 @@ class PyCommunicator {
                                        nb::handle algorithm, nb::handle timeout, nb::handle dtype,
                                        std::shared_ptr<Outcome> outcome) {
         check_caller(collectives[collective].name);
-        auto job = std::make_shared<Job>();
+        auto job = shared_job();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
         return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); },
                                           std::move(outcome));
@@ -271,16 +271,18 @@ class PyCommunicator {
         std::shared_ptr<Plan> plan;
         nb::object function;
         Call call{};
-        // Jobs may be destroyed on the worker's thread, and what they hold belongs to Python.
-        ~Job() {
-            nb::gil_scoped_acquire acquire;
-            input = Array();
-            output = Array();
-            function.reset();
-        }
         Job() = default;
         Job(const Job&) = delete;
     };
+
+    // What a job holds belongs to Python, and this one may be destroyed on the worker's thread. Only this kind takes
+    // the lock for that: in a small call it would be noticeable.
+    static std::shared_ptr<Job> shared_job() {
+        return {new Job, [](Job* job) {
+                    nb::gil_scoped_acquire acquire;
+                    delete job;
+                }};
+    }
 
     void perform(Job& job) {
         constexpr size_t small = 16 << 10;
