@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,11 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield ".".join(part for part in parts if part != "__init__"), file
 
 
+@cache
+def names() -> set[str]:
+    return {name for name, _ in modules()}
+
+
 def imports(module: str, file: Path) -> Iterator[str]:
     """The modules of allfold that a file imports, anywhere in the file, except only for types."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
@@ -94,9 +100,8 @@ def imports(module: str, file: Path) -> Iterator[str]:
         base = [*package[: len(package) - node.level + 1]] if node.level else []
         target = ".".join([*base, *([node.module] if node.module else [])])
         if target.split(".")[0] == "allfold":
-            names = {name for name, _ in modules()}
             for name in node.names:
-                yield f"{target}.{name.name}" if f"{target}.{name.name}" in names else target
+                yield f"{target}.{name.name}" if f"{target}.{name.name}" in names() else target
 
 
 @pytest.mark.parametrize(("module", "file"), [pytest.param(*one, id=one[0]) for one in modules()])

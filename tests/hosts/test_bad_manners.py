@@ -28,14 +28,14 @@ def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
     ):
         group = comm.group(range(comm.size))  # broken after it
         said.append(said_by(lambda call=call, group=group: call(group)))
-        time.sleep(2)  # who has heard of it does nothing that would tell the others
+        time.sleep(1)  # who has heard of it does nothing that would tell the others
     return said
 
 
 def test_a_mismatch_frees_all_ranks_at_once() -> None:
     for said in af.spawn(differ_in_length, 5, hosts=(3, 2), timeout=120):
         for kind, text, seconds in said:
-            assert kind == "MismatchError" and seconds < 2, (kind, text, seconds)
+            assert kind == "MismatchError" and seconds < 1, (kind, text, seconds)
 
 
 def forks(comm: Communicator) -> list[tuple[float, str]]:
