@@ -155,7 +155,7 @@ class PyCommunicator {
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
-            double limit = std::chrono::duration<double>(job->call.timeout).count();
+            auto limit = std::chrono::duration<double>(Communicator::longest_wait_for_turn(job->call.timeout)).count();
             // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
             if (!wait(*ticket, limit) && worker_->withdraw(*ticket))
                 throw native_->not_my_turn(collectives[collective].name, job->call.timeout);

@@ -81,7 +81,7 @@ Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::du
     if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
         // The thread that has the turn may need the interpreter's lock to finish; before_blocking() releases it.
         if (before_blocking) before_blocking();
-        auto deadline = Clock::now() + timeout;
+        auto deadline = Clock::now() + longest_wait_for_turn(timeout);
         while (turn.exchange(2, std::memory_order_acquire) != 0) {
             sleep_on(turn, 2, std::min<Clock::duration>(20ms, timeout));
             if (interrupted) interrupted();

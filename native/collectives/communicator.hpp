@@ -135,6 +135,11 @@ class Communicator {
     // rank's, or because this thread is already inside a call (in a custom operation or a signal handler), and the new
     // call would wait for its end.
     void check_caller(const char* name) const;
+    // How long a call waits for its turn. The call before it may time out in the same moment, and then asks the rank
+    // that is late where it is: whoever waits for its turn lets it finish, because that error names the rank.
+    static Clock::duration longest_wait_for_turn(Clock::duration timeout) {
+        return timeout + std::min<Clock::duration>(timeout, std::chrono::milliseconds(500));
+    }
     // The error of a call that did not get its turn in time.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }

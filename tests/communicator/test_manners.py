@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import signal
 import subprocess
@@ -349,3 +351,30 @@ def commutative_on_one_rank(comm: Communicator) -> str:
 def test_an_operation_that_is_commutative_on_some_ranks_only_is_told_apart() -> None:
     for message in af.spawn(commutative_on_one_rank, 2):
         assert message.count("custom operation <lambda> by direct (operation ") == 2
+
+
+def waits_behind(comm: Communicator, background: bool) -> str:
+    """Two calls time out in the same moment: one that waits for a rank, and one that waits for its turn."""
+    comm.barrier()
+    if comm.rank == 1:
+        ctypes.PyDLL(None).sleep(4)  # it keeps the interpreter's lock, and does not say where it is
+        return ""
+
+    def first() -> None:
+        with contextlib.suppress(af.AllfoldError):
+            comm.all_reduce(np.ones(3), timeout=1.5)
+
+    if background:
+        comm.all_reduce(np.ones(3), timeout=1.5, async_op=True)
+    else:
+        threading.Thread(target=first).start()
+        time.sleep(0.01)
+    with pytest.raises(af.AllfoldError) as caught:
+        comm.barrier(timeout=1.5)
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_who_waits_for_its_turn_hears_who_is_late(background: bool) -> None:
+    said, _ = af.spawn(waits_behind, 2, args=(background,), timeout=60, survive=True)
+    assert "rank 1" in said and "still under way" not in said, said
