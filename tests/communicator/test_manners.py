@@ -357,20 +357,20 @@ def waits_behind(comm: Communicator, background: bool) -> str:
     """Two calls time out in the same moment: one that waits for a rank, and one that waits for its turn."""
     comm.barrier()
     if comm.rank == 1:
-        ctypes.PyDLL(None).sleep(4)  # it keeps the interpreter's lock, and does not say where it is
+        ctypes.PyDLL(None).sleep(3)  # it keeps the interpreter's lock, and does not say where it is
         return ""
 
     def first() -> None:
         with contextlib.suppress(af.AllfoldError):
-            comm.all_reduce(np.ones(3), timeout=1.5)
+            comm.all_reduce(np.ones(3), timeout=1.0)
 
     if background:
-        comm.all_reduce(np.ones(3), timeout=1.5, async_op=True)
+        comm.all_reduce(np.ones(3), timeout=1.0, async_op=True)
     else:
         threading.Thread(target=first).start()
         time.sleep(0.01)
     with pytest.raises(af.AllfoldError) as caught:
-        comm.barrier(timeout=1.5)
+        comm.barrier(timeout=1.0)
     return f"{type(caught.value).__name__}: {caught.value}"
 
 

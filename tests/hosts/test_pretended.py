@@ -352,9 +352,7 @@ def follows(comm: Communicator, others: Sequence[int]) -> list[tuple[int, Result
     return results
 
 
-@pytest.mark.parametrize(
-    ("hosts", "others"), [((1, 3), [1, 0, 3, 2]), ((2, 2), [0, 2, 1, 3]), ((2, 1, 1), [3, 1, 2, 0])]
-)
+@pytest.mark.parametrize(("hosts", "others"), [((2, 2), [0, 2, 1, 3]), ((1, 2, 1), [3, 1, 2, 0])])
 def test_a_call_without_an_algorithm_follows_a_registered_schedule(hosts: tuple[int, ...], others: list[int]) -> None:
     compared = 0
     for turn in zip(*af.spawn(follows, sum(hosts), args=(others,), hosts=hosts, timeout=300), strict=True):
