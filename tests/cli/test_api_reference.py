@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,25 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs_programs import docs_program
 
 import allfold as af
 from allfold import price, registry
-
-ROOT = Path(__file__).parents[2]
-
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_of_allfold", ROOT / "docs/reference.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
     pytest.importorskip("torch")
-    return loaded()
+    return docs_program("reference")
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +73,7 @@ def on_two_ranks(comm: Any) -> list[str]:
 
     dist.init_process_group("allfold")
     found = []
-    for one in entries(loaded()):
+    for one in entries(docs_program("reference")):
         if one.ranks == 2:
             said = failures(one.title, one.text, comm=comm, torch=torch, dist=dist, allfold=allfold)
             # On rank 1 other numbers are right, but nothing may be raised.

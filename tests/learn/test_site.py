@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from docs_programs import docs_program
 
 from allfold.learn.figures import compute, show
 from allfold.learn.lesson import lessons
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def site() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_of_allfold", ROOT / "docs/site.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_program("site")
 
 
 def test_every_lesson_has_a_page(site: ModuleType, tmp_path: Path) -> None:

@@ -153,11 +153,11 @@ def test_ranks_obey_the_ways_of_rank_0_and_groups_theirs(tmp_path: Path) -> None
 
     key = f"test {os.getpid()} {tmp_path}"
     *pair, third = af.spawn(work, ranks=3)
-    short, shorter = (
+    by_the_rule, short, shorter = (
         cut(programs_of("all_reduce", "direct", ranks, None, "private"), size, segment)[0]
-        for ranks, size, segment in ((3, 2**16, 2**14), (2, 2**17, 2**13))
+        for ranks, size, segment in ((3, 2**16, 0), (3, 2**16, 2**14), (2, 2**17, 2**13))
     )
-    assert 1 < short < shorter  # by the rule it would be one segment
+    assert 1 == by_the_rule < short < shorter  # how many depends on the processor
     assert third == [({"private"}, short), ({"readable"}, 1)]
     assert pair == [[*third, ({"private"}, shorter), ({"readable"}, 1)]] * 2
 
