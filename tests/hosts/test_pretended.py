@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,9 @@ def islands_of(hosts: Sequence[int]) -> list[list[int]]:
     return [list(range(end - count, end)) for end, count in zip(ends, hosts, strict=True)]
 
 
+@cache
 def drawn(rank: int, length: int, dtype: str) -> Any:
+    """An array of random numbers, to be read and not written."""
     random = np.random.default_rng(1000 * rank + length)
     if np.dtype(dtype).kind in "fc":
         return (random.standard_normal(length) * 3).astype(dtype)

@@ -9,13 +9,17 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 from torch_ranks import full, run_ranks
 
 import allfold.torch
+from allfold.engines.islands import engine as islands
+from allfold.engines.islands.fronts import Fronts
 from allfold.errors import AllfoldError
 from allfold.torch.work import GroupTimeout
 
@@ -172,6 +176,45 @@ def test_other_devices_have_their_own_backend() -> None:
     """There is no CUDA here; what matters is that a tensor of another device reaches the backend named for it."""
     for sentence in run_ranks(other_device, 2, backend="cpu:allfold,meta:gloo"):
         assert "allfold" not in sentence
+
+
+def slow_to_connect(rank: int) -> bool:
+    """Rank 0 has gloo's connections, and needs a moment more. Whether the others wait for it."""
+    make, store = c10d.ProcessGroupGloo, dist.group.WORLD.get_group_store()
+
+    def make_slowly(*args: Any, **kwargs: Any) -> Any:
+        made = make(*args, **kwargs)
+        time.sleep(0.3)
+        store.set("made", "")
+        return made
+
+    if rank == 0:
+        c10d.ProcessGroupGloo = make_slowly
+    dist.group.WORLD._get_backend(torch.device("meta"))
+    return bool(store.check(["made"]))
+
+
+def test_nobody_leaves_while_another_rank_connects_with_gloo() -> None:
+    assert run_ranks(slow_to_connect, 2, backend="cpu:allfold,meta:gloo") == [True, True]
+
+
+def leave_at_once(rank: int, store: str) -> int:
+    """Leave while rank 2 is still busy with connecting; how much news of it nobody has taken."""
+
+    def connect_slowly(*args: Any) -> Any:
+        time.sleep(0.3)
+        return Fronts(*args)
+
+    if rank == 2:
+        islands.Fronts = connect_slowly
+    dist.init_process_group("allfold", init_method=f"file://{store}", rank=rank, world_size=4)
+    post = dist.group.WORLD.communicator._engine.world.post
+    dist.destroy_process_group()
+    return int(post.pending())
+
+
+def test_ranks_on_several_hosts_may_leave_at_once() -> None:
+    assert run_ranks(leave_at_once, 4, init=False, hosts=3) == [0] * 4
 
 
 # Ways to start --------------------------------------------------------------------------------------------------------

@@ -108,6 +108,16 @@ class Fabric(ABC):
         Transfers of other ranks with this one may fail as well.
         """
 
+    def barrier(self, tag: int, within: float) -> None:
+        """Wait until every rank has called it. A tag that is used for nothing else."""
+        distance, byte = 1, np.zeros(1, np.uint8)
+        while distance < self.size:
+            coming = self.receive((self.rank - distance) % self.size, np.empty(1, np.uint8), tag)
+            going = self.send((self.rank + distance) % self.size, byte, tag)
+            going.wait(within)
+            coming.wait(within)
+            distance *= 2
+
     @abstractmethod
     def another(self, name: str, ranks: Sequence[int]) -> Fabric:
         """Connections of their own for some of the ranks; every one of them calls it with the same name."""

@@ -34,7 +34,10 @@ def make_backend(
     rank, size = group.rank(), group.size()
     store = dist.PrefixStore(f"{device.type}/", store)
     if name == "gloo":
-        return c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        made = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        # A rank that leaves at once would close connections that others have not found to be made yet.
+        c10d._store_based_barrier(rank, store, "made", size, timeout)
+        return made
     if name == "nccl":
         options = c10d.ProcessGroupNCCL.Options()
         options._timeout = timeout

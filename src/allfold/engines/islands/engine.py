@@ -51,7 +51,9 @@ _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that exp
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
-_STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error; no call has it (see Job.tag)
+# Tags that no call has: see Job.tag.
+_STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error
+_HERE_TAG = (1023 << 21) + 4
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
@@ -131,6 +133,11 @@ class Islands(Engine):
         _worlds.add(world)
         _processes.add(os.getpid())
         world.add(self)
+        # Nobody makes calls, or leaves, while another rank still connects: it would find the connection closed.
+        try:
+            fabric.barrier(_HERE_TAG, timeout)
+        except Disconnected as error:
+            raise self._explained(error) from None
 
     def cross_by(self, crossing: Crossing) -> None:
         """Every rank calls it with the same, between two calls."""

@@ -26,7 +26,7 @@ _FRAMES, _DATA = 1, 2**30  # tags: of frames, and of the first long letter
 
 
 class News(IntEnum):
-    BEAT, FAILED, LETTER, ASKED, ANSWER, LEFT = range(6)
+    BEAT, FAILED, LETTER, ASKED, ANSWER, LEFT, HEARD = range(7)
 
 
 class Frame(NamedTuple):
@@ -50,9 +50,10 @@ class Frame(NamedTuple):
 
 
 class Post:
-    """One rank's end: `send` never waits; `handle(source, frame)` is called for every frame that comes."""
+    """One rank's end: `send` never waits; `handle(source, frame)` is called for every frame that comes, until it returns
+    False: then nothing more is awaited."""
 
-    def __init__(self, fabric: Fabric, handle: Callable[[int, Frame], None]) -> None:
+    def __init__(self, fabric: Fabric, handle: Callable[[int, Frame], bool]) -> None:
         self.fabric = fabric
         self._handle = handle
         self._sent: deque[tuple[Transfer, Bytes]] = deque()  # kept until they are done: dropping them loses them
@@ -90,14 +91,13 @@ class Post:
         return len(self._sent)
 
     def close(self, seconds: float) -> None:
-        """End, after waiting for a moment until everything was sent."""
-        self.closed = True
+        """End, after waiting for a moment until everything was sent, and nothing more is awaited."""
         deadline = time.monotonic() + seconds
         while self._sent and time.monotonic() < deadline:
             time.sleep(0.001)
         with self._something:
+            self.closed = True
             self._something.notify()
-        # A receive from anybody ends only with a frame: those who hear that this rank leaves send one.
         self._threads[0].join(min(seconds, 0.3))
         self.fabric.cut()
         self._threads[1].join(0.3)
@@ -122,9 +122,8 @@ class Post:
                 time.sleep(0.05)  # somebody is gone; the others may still write
                 continue
             with contextlib.suppress(ValueError):  # news that this version does not know
-                self._handle(source, Frame.unpack(data))
-            if self.closed:
-                return
+                if not self._handle(source, Frame.unpack(data)):
+                    return
 
     def _keep(self) -> None:
         while True:

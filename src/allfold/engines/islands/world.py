@@ -74,12 +74,13 @@ class World:
         self._lock = threading.RLock()
         self._lost: dict[int, str] = {}
         self._left: set[int] = set()
+        self._untold: set[int] | None = None  # once this rank leaves: those who may not know it yet
         self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
         self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
         self._seconds = host_seconds()
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
-        self.post = Post(fabric, self._handle)
+        self.post = Post(fabric, self._take_in)
         self._ended = threading.Event()
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
@@ -130,15 +131,20 @@ class World:
 
     def leave(self, engine: Islands) -> None:
         """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
-        news = Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0))
-        self.post.send_all(self.others(engine.ranks), news)
+        self._say_goodbye(engine, set(self.others(engine.ranks)) - self._left)
+
+    def _say_goodbye(self, engine: Islands, others: set[int]) -> None:
+        self.post.send_all(others & set(engine.ranks), Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0)))
 
     def end(self) -> None:
         """This rank leaves the run."""
         if not self._ended.is_set() and self.process == os.getpid():
             self._ended.set()
+            with self._lock:
+                others = set(self.others(range(self.size))) - self._left
+                self._untold = set(others)
             for engine in sorted(self._engines.values(), key=lambda one: one.number == 0):  # the world last
-                self.leave(engine)
+                self._say_goodbye(engine, others)
             self.post.close(1.0)
             if threading.current_thread() is threading.main_thread():
                 told = signal.set_wakeup_fd(-1)
@@ -150,9 +156,19 @@ class World:
 
     # ---
 
+    def _take_in(self, source: int, frame: Frame) -> bool:
+        """Whether more is awaited. A rank that leaves waits for a word of all others, as a receive ends only with one:
+        that they have heard it, or that they leave too."""
+        self._handle(source, frame)
+        if self._untold is None:
+            return True
+        if frame.news == News.HEARD or (frame.news == News.LEFT and frame.group == 0):
+            self._untold.discard(source)
+        return bool(self._untold)
+
     def _handle(self, source: int, frame: Frame) -> None:
         self._heard[self._island_of[source]] = time.monotonic()
-        if frame.news == News.BEAT:
+        if frame.news in (News.BEAT, News.HEARD):
             return
         if frame.news == News.LEFT:
             if (left := self._engines.get(frame.group)) is not None:
@@ -160,8 +176,11 @@ class World:
                 if frame.group:
                     left.somebody_left(source)
             if frame.group == 0:
-                self._left.add(source)
-                self.post.send(source, Frame(News.BEAT))
+                with self._lock:
+                    self._left.add(source)
+                    is_staying = self._untold is None
+                if is_staying:
+                    self.post.send(source, Frame(News.HEARD))
                 for one in list(self._engines.values()):
                     if source in one.ranks:
                         one.somebody_left(source)
