@@ -98,9 +98,9 @@ class Post:
         with self._something:
             self.closed = True
             self._something.notify()
-        self._threads[0].join(min(seconds, 0.3))
+        self._threads[0].join(max(0.0, deadline - time.monotonic()))
         self.fabric.cut()
-        self._threads[1].join(0.3)
+        self._threads[1].join(seconds)
 
     def _begin(self, peer: int, data: Bytes, tag: int) -> None:
         try:

@@ -6,6 +6,7 @@ and sends them a heartbeat every second. An island that is not heard for `ALLFOL
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -140,6 +141,9 @@ class World:
         """This rank leaves the run."""
         if not self._ended.is_set() and self.process == os.getpid():
             self._ended.set()
+            with contextlib.suppress(BlockingIOError):  # it is full: the thread wakes up anyway
+                os.write(self._bell[1], b"\0")
+            self._thread.join(1.0)
             with self._lock:
                 others = set(self.others(range(self.size))) - self._left
                 self._untold = set(others)
@@ -150,18 +154,17 @@ class World:
                 told = signal.set_wakeup_fd(-1)
                 if told != self._bell[1]:
                     signal.set_wakeup_fd(told)
-                self._thread.join(1.0)
                 for descriptor in self._bell:
                     os.close(descriptor)
 
     # ---
 
     def _take_in(self, source: int, frame: Frame) -> bool:
-        """Whether more is awaited. A rank that leaves waits for a word of all others, as a receive ends only with one:
-        that they have heard it, or that they leave too."""
+        """Whether more is awaited: not after the last of the others has left. A rank that leaves waits for a word of
+        all others, as a receive ends only with one: that they have heard it, or that they leave too."""
         self._handle(source, frame)
         if self._untold is None:
-            return True
+            return len(self._left) < self.size - 1
         if frame.news == News.HEARD or (frame.news == News.LEFT and frame.group == 0):
             self._untold.discard(source)
         return bool(self._untold)
