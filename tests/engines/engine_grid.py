@@ -117,10 +117,10 @@ def by_type(ranks: int, elements: int) -> list[Case]:
 def input_of(case: Case, rank: int, ranks: int) -> Array:
     """The input of a rank; must not be changed."""
     whole = case.collective in ("scatter", "reduce_scatter", "all_to_all")
-    return _data(case.elements * ranks if whole else case.elements, case.dtype, case.op, rank)
+    length = case.elements * ranks if whole else case.elements
+    return (_kept if length <= 1000 else _kept_a_while)(length, case.dtype, case.op, rank)
 
 
-@lru_cache(maxsize=64)
 def _data(length: int, name: str, op: str, rank: int) -> Array:
     """Ordinary numbers, mixed with all special values of a type."""
     generator = np.random.default_rng([crc32(f"{length} {name} {op}".encode()), rank])
@@ -138,6 +138,9 @@ def _data(length: int, name: str, op: str, rank: int) -> Array:
         if dtype.kind == "complex":
             return numbers.astype(np.float32 if dtype.itemsize == 8 else np.float64).view(dtype.carrier)
         return narrow(numbers.astype(dtype.accumulates_in), dtype)
+
+
+_kept, _kept_a_while = cache(_data), lru_cache(64)(_data)
 
 
 def perform(comm: Communicator, case: Case) -> Array | None:
