@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -443,9 +443,10 @@ def differ(comm: Communicator) -> list[tuple[str, str, tuple[str, str, float]]]:
         for what, call in DIFFERENT.items():
             if what != USUAL and (len(odd) == 1 or what == "barrier"):
                 group = comm.group(range(comm.size))
-                DIFFERENT[USUAL](group)
                 mine = call if comm.rank in odd else DIFFERENT[USUAL]
-                said.append((what, f"rank {odd[0]} ", said_by(lambda mine=mine, group=group: mine(group))))
+                # The first call is the same on all ranks. Who is still in it when others find the difference hears of it there.
+                calls = partial(lambda group, mine: (DIFFERENT[USUAL](group), mine(group)), group, mine)
+                said.append((what, f"rank {odd[0]} ", said_by(calls)))
     return said
 
 
