@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,15 @@ def a_rank_that_does_not_come(board: Board, fabric: Fabric) -> None:
     assert board.present("without 1") == [0, 1, 2]
 
 
+def a_barrier_waits_for_everybody(board: Board, fabric: Fabric) -> None:
+    for late in range(fabric.size):
+        if fabric.rank == late:
+            time.sleep(0.1)
+        board.put(f"before barrier {late}", b"here")
+        fabric.barrier(9, PATIENCE)
+        assert board.present(f"before barrier {late}") == list(range(fabric.size))
+
+
 def one_decision(board: Board, fabric: Fabric) -> None:
     for turn in range(5):
         decided = board.decide(f"turn {turn}", b"%d" % board.rank)
@@ -189,6 +199,7 @@ CHECKS: list[Check] = [
     one_thread_waits_while_another_works,
     what_all_put_up,
     a_rank_that_does_not_come,
+    a_barrier_waits_for_everybody,
     one_decision,
 ]
 """What every fabric passes, as long as no rank dies."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -445,8 +445,8 @@ def differ(comm: Communicator) -> list[tuple[str, str, tuple[str, str, float]]]:
                 group = comm.group(range(comm.size))
                 mine = call if comm.rank in odd else DIFFERENT[USUAL]
                 # The first call is the same on all ranks. Who is still in it when others find the difference hears of it there.
-                calls = partial(lambda group, mine: (DIFFERENT[USUAL](group), mine(group)), group, mine)
-                said.append((what, f"rank {odd[0]} ", said_by(calls)))
+                heard = said_by(lambda group=group, mine=mine: (DIFFERENT[USUAL](group), mine(group)))
+                said.append((what, f"rank {odd[0]} ", heard))
     return said
 
 

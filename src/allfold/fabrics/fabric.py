@@ -109,7 +109,7 @@ class Fabric(ABC):
         """
 
     def barrier(self, tag: int, within: float) -> None:
-        """Wait until every rank has called it. A tag that is used for nothing else."""
+        """Wait until every rank has called it, for so many seconds at a time. `tag`: one that is used for nothing else."""
         distance, byte = 1, np.zeros(1, np.uint8)
         while distance < self.size:
             coming = self.receive((self.rank - distance) % self.size, np.empty(1, np.uint8), tag)

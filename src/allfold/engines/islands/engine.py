@@ -53,7 +53,7 @@ _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to 
 
 # Tags that no call has: see Job.tag.
 _STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error
-_HERE_TAG = (1023 << 21) + 4
+_HERE_TAG = (1023 << 21) + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
