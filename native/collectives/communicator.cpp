@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "collectives/communicator_parts.hpp"
 #include "collectives/fetch.hpp"
@@ -95,13 +94,6 @@ Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::du
 Communicator::Turn::~Turn() {
     communicator_.runner_.store({}, std::memory_order_relaxed);
     if (communicator_.turn_.exchange(0, std::memory_order_release) == 2) wake_all(communicator_.turn_);
-}
-
-EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout) const {
-    char within[48];
-    std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
-    return EngineError(Fault::timeout, std::string(name) + ": another call of this rank was still under way after " +
-                                           within + "; calls on one communicator take turns (" + label_ + ")");
 }
 
 void Communicator::check_caller(const char* name) const {

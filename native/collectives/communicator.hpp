@@ -136,11 +136,11 @@ class Communicator {
     // call would wait for its end.
     void check_caller(const char* name) const;
     // How long a call waits for its turn. The call before it may time out in the same moment, and then asks the rank
-    // that is late where it is: whoever waits for its turn lets it finish, because that error names the rank.
+    // that is late where it is: whoever waits for its turn lets it finish, because that error says more.
     static Clock::duration longest_wait_for_turn(Clock::duration timeout) {
         return timeout + std::min<Clock::duration>(timeout, std::chrono::milliseconds(500));
     }
-    // The error of a call that did not get its turn in time.
+    // The error of a call that did not get its turn in time. It names the rank that the call before it waits for.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
     // Whether a thread is in a call here, or waits for its turn.
@@ -181,6 +181,13 @@ class Communicator {
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
     bool is_here(uint32_t peer) const;
+    // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
+    struct Late {
+        bool came;
+        std::vector<uint32_t> ranks;
+        std::string sentence() const;
+    };
+    Late late_for(uint64_t call, uint32_t awaited) const;
     uint32_t held_up_by(uint32_t peer) const;
     static std::string name_of(const Running& running);
     std::string describe(const CallRecord& record, bool with_collective) const;

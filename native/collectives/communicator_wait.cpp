@@ -204,25 +204,36 @@ void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) 
 
 void Communicator::fail_timeout(Running& running, uint32_t peer) {
     retire(Standing::late);
-    std::vector<uint32_t> absent;
-    for (uint32_t other = 0; other < size(); ++other)
-        if (other != rank_ && posts_[other]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(other);
-    double seconds = std::chrono::duration<double>(running.timeout).count();
+    Late late = late_for(call_, peer);
     char within[48];
-    std::snprintf(within, sizeof within, " within %g s ", seconds);
-    std::string text = name_of(running) + ": ";
-    if (absent.empty()) {
-        peer = held_up_by(peer);
-        text += "rank " + std::to_string(peer) + " came but did not do its part";
-    } else {
-        text += list_of(absent) + " did not come";
-    }
-    text += within + where(call_);
+    std::snprintf(within, sizeof within, " within %g s ", std::chrono::duration<double>(running.timeout).count());
+    std::string text = name_of(running) + ": " + late.sentence() + within + where(call_);
     // What is known about the ranks that are waited for; only about a few, because a list of a thousand would not help.
     constexpr size_t most_described = 4;
-    if (absent.empty()) absent.push_back(peer);
-    for (size_t i = 0; i < std::min(absent.size(), most_described); ++i) text += last_seen(absent[i]);
+    for (size_t i = 0; i < std::min(late.ranks.size(), most_described); ++i) text += last_seen(late.ranks[i]);
     throw EngineError(Fault::timeout, text);
+}
+
+// Another thread has the turn. If it waits for a rank in its call, that rank keeps this one waiting too.
+EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout) const {
+    const Post& own = *posts_[rank_];
+    char within[48];
+    std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
+    std::string text = std::string(name) + ": another call of this rank was still under way after " + within;
+    if (uint32_t peer = own.waiting_for.load(std::memory_order_relaxed); peer != 0)
+        text += ", because " + late_for(own.last_call.load(std::memory_order_relaxed), peer - 1).sentence();
+    return EngineError(Fault::timeout, text + "; calls on one communicator take turns (" + label_ + ")");
+}
+
+Communicator::Late Communicator::late_for(uint64_t call, uint32_t awaited) const {
+    Late late{.came = false, .ranks = {}};
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (peer != rank_ && posts_[peer]->last_call.load(std::memory_order_acquire) < call) late.ranks.push_back(peer);
+    return late.ranks.empty() ? Late{.came = true, .ranks = {held_up_by(awaited)}} : late;
+}
+
+std::string Communicator::Late::sentence() const {
+    return list_of(ranks) + (came ? " came but did not do its part" : " did not come");
 }
 
 // Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -378,3 +379,28 @@ def waits_behind(comm: Communicator, background: bool) -> str:
 def test_who_waits_for_its_turn_hears_who_is_late(background: bool) -> None:
     said, _ = af.spawn(waits_behind, 2, args=(background,), timeout=60, survive=True)
     assert "rank 1" in said and "still under way" not in said, said
+
+
+def waits_behind_a_patient_call(comm: Communicator, done: str) -> str:
+    """The call before it has a longer timeout: who waits for its turn gives up first."""
+    comm.barrier()
+    if comm.rank > 0:
+        while not Path(done).exists():
+            time.sleep(0.01)
+        return ""
+    handle = comm.all_reduce(np.ones(3), timeout=60, async_op=True)
+    with pytest.raises(af.CollectiveTimeout) as caught:
+        comm.barrier(timeout=1)
+    comm.abort()
+    with pytest.raises(af.RankLost):
+        handle.wait()
+    Path(done).touch()
+    return str(caught.value)
+
+
+def test_who_gives_up_its_turn_says_who_keeps_it_waiting(tmp_path: Path) -> None:
+    said, *_ = af.spawn(waits_behind_a_patient_call, 3, args=(str(tmp_path / "done"),), timeout=60)
+    assert said == (
+        "barrier: another call of this rank was still under way after 1 s, because ranks 1 and 2 did not come; "
+        "calls on one communicator take turns (the world)"
+    )
