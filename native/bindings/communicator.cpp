@@ -155,11 +155,13 @@ class PyCommunicator {
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
             auto ticket = submit(job);
             if (in_background) return nb::cast(ticket);
-            auto limit = std::chrono::duration<double>(Communicator::longest_wait_for_turn(job->call.timeout)).count();
-            // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
-            if (!wait(*ticket, limit) && worker_->withdraw(*ticket))
-                throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
-            wait(*ticket, -1);
+            auto since = Clock::now();
+            double moment = std::chrono::duration<double>(job->call.timeout).count();
+            for (; !wait(*ticket, moment); moment = 0.05) {
+                // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
+                if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
+                    throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+            }
         } else {
             Job job;
             prepare(job, collective, input, output, op, root, algorithm, timeout, dtype);

@@ -80,11 +80,11 @@ Communicator::Turn::Turn(Communicator& communicator, const char* name, Clock::du
     if (!turn.compare_exchange_strong(free, 1, std::memory_order_acquire, std::memory_order_relaxed)) {
         // The thread that has the turn may need the interpreter's lock to finish; before_blocking() releases it.
         if (before_blocking) before_blocking();
-        auto deadline = Clock::now() + longest_wait_for_turn(timeout);
+        auto since = Clock::now();
         while (turn.exchange(2, std::memory_order_acquire) != 0) {
             sleep_on(turn, 2, std::min<Clock::duration>(20ms, timeout));
             if (interrupted) interrupted();
-            if (Clock::now() >= deadline && turn.load(std::memory_order_relaxed) != 0)
+            if (communicator_.gives_up_turn(since, timeout) && turn.load(std::memory_order_relaxed) != 0)
                 throw communicator_.not_my_turn(name, timeout);
         }
     }
@@ -457,7 +457,9 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
             posts_[rank_]->waiting_for.store(peer + 1, std::memory_order_relaxed);
             return on_stall(running, peer);
         });
-    if (took_long) posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
+    if (!took_long) return;
+    posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
+    fails_at_.store(0, std::memory_order_relaxed);
 }
 
 void Communicator::await_all(Running& running, uint64_t target) {

@@ -135,11 +135,9 @@ class Communicator {
     // rank's, or because this thread is already inside a call (in a custom operation or a signal handler), and the new
     // call would wait for its end.
     void check_caller(const char* name) const;
-    // How long a call waits for its turn. The call before it may time out in the same moment, and then asks the rank
-    // that is late where it is: whoever waits for its turn lets it finish, because that error says more.
-    static Clock::duration longest_wait_for_turn(Clock::duration timeout) {
-        return timeout + std::min<Clock::duration>(timeout, std::chrono::milliseconds(500));
-    }
+    // Whether a call that has waited for its turn since `since` gives up: after its timeout, unless the call before it
+    // is about to fail. That error says more, and if this rank ended before it, the others would hear only of this one.
+    bool gives_up_turn(Clock::time_point since, Clock::duration timeout) const;
     // The error of a call that did not get its turn in time. It names the rank that the call before it waits for.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
@@ -216,6 +214,7 @@ class Communicator {
     std::vector<void*> destinations_, here_;
     std::atomic<uint64_t> turn_{0};          // see Turn
     std::atomic<std::thread::id> runner_{};  // the thread that has it
+    std::atomic<Clock::rep> fails_at_{0};    // while it waits for a peer: when it will have waited too long; else 0
     std::shared_ptr<FirstError> first_error_;
     std::vector<Event>* trace_ = nullptr;
     uint64_t call_ = 0;

@@ -16,8 +16,10 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto first_nap = 1ms, nap = 20ms;  // the longest sleeps before checking whether all peers are still there
-constexpr auto leave_taking =
-    1s;  // how long a rank that leaves waits for the others, to compare the last call with them
+// How long a rank that leaves waits for the others, to compare the last call with them.
+constexpr auto leave_taking = 1s;
+// How much longer than its timeout a call waits for its turn: for the call before it to begin, and for it to fail.
+constexpr Clock::duration begins_within = 500ms, fails_within = 5s;
 
 void pause_for_a_moment() {
     timespec moment{0, 1000000};
@@ -28,11 +30,14 @@ void pause_for_a_moment() {
 
 Clock::duration Communicator::on_stall(Running& running, uint32_t peer) {
     auto time = Clock::now();
-    if (running.deadline == Clock::time_point{}) {
+    bool is_first = running.deadline == Clock::time_point{};
+    if (is_first) {
         running.deadline = time + running.timeout;
         running.next_look = time + first_nap;
-        return std::min<Clock::duration>(first_nap, running.timeout);
     }
+    // Relaxed, here and where it is read: a thread that waits for its turn needs this number only.
+    fails_at_.store(running.deadline.time_since_epoch().count(), std::memory_order_relaxed);
+    if (is_first) return std::min<Clock::duration>(first_nap, running.timeout);
     if (running.interrupted) {
         running.interrupted();
         check_here("a collective");  // a signal handler may have forked, and this may be the child
@@ -212,6 +217,20 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     constexpr size_t most_described = 4;
     for (size_t i = 0; i < std::min(late.ranks.size(), most_described); ++i) text += last_seen(late.ranks[i]);
     throw EngineError(Fault::timeout, text);
+}
+
+bool Communicator::gives_up_turn(Clock::time_point since, Clock::duration timeout) const {
+    auto limit = since + timeout, time = Clock::now();
+    if (time < limit) return false;
+    auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
+    auto fails_at = fails_at_.load(std::memory_order_relaxed);
+    // The call before it fails, or will within as much time again. Composing the error takes a moment too.
+    auto latest = limit + std::min(timeout, fails_within);
+    if (standing == Standing::late || standing == Standing::mismatch ||
+        (fails_at != 0 && Clock::time_point(Clock::duration(fails_at)) <= latest))
+        return time >= latest + fails_within;
+    // It waits for nobody: perhaps its thread has not got a core yet.
+    return fails_at != 0 || time >= limit + std::min(timeout, begins_within);
 }
 
 // Another thread has the turn. If it waits for a rank in its call, that rank keeps this one waiting too.

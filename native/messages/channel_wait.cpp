@@ -23,6 +23,7 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
     } driving{drivers_};
     Clock::time_point deadline{};  // set when a wait first takes long: most messages never read a clock
     uint32_t idle = 0, busy = 0;
+    Yields yields(patience_);
     while (!operation.done.load(std::memory_order_acquire)) {
         bool moved = false;
         {
@@ -32,14 +33,13 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
         }
         if (moved) {
             idle = 0;
+            yields.restart();
             if (++busy % 256 != 0) continue;  // messages for others may come without end
         } else if (idle < patience_.looks) {
             ++idle;
             relax();
             continue;
-        } else if (idle < patience_.looks + patience_.yields) {
-            ++idle;
-            let_others_run();
+        } else if (yields.once()) {
             continue;
         }
         auto time = Clock::now();
@@ -119,16 +119,15 @@ void Channel::help() {
 }
 
 void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
-    uint32_t idle = 0;
+    Yields yields(patience_);
     auto looked = Clock::now();
     while (!closed_ && background_ > 0 && drivers_.load(std::memory_order_relaxed) == 0) {
         bool moved = progress();
         lock.unlock();
         // No spinning: the rank has other work, and this thread should not take a core from it.
-        if (moved) idle = 0;
-        if (!moved && ++idle < patience_.yields) {
-            let_others_run();
-        } else if (!moved) {
+        if (moved) {
+            yields.restart();
+        } else if (!yields.once()) {
             doze(nullptr, nap);
             if (auto time = Clock::now(); time - looked >= helper_looks) {
                 looked = time;

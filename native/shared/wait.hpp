@@ -37,6 +37,32 @@ void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_mo
 void wake_all(std::atomic<uint64_t>& value);
 void let_others_run();
 
+// The yields of one wait. Each may take as long as other processes like to run: on a busy machine hundreds of them
+// would take seconds, in which a rank notices neither its timeout nor the loss of a peer. So they end after a while.
+class Yields {
+  public:
+    explicit Yields(const Patience& patience) : most_(patience.yields) {}
+    // Let others run; false, and nothing else, when it is time to sleep.
+    bool once() {
+        if (done_ >= most_) return false;
+        if (++done_ % looks_at_clock == 0) {  // seldom, and never in most waits
+            auto time = Clock::now();
+            if (done_ == looks_at_clock) since_ = time;
+            if (time - since_ > longest) done_ = most_;
+        }
+        let_others_run();
+        return true;
+    }
+    void restart() { done_ = 0; }
+
+  private:
+    static constexpr uint32_t looks_at_clock = 8;
+    static constexpr Clock::duration longest = std::chrono::milliseconds(5);
+
+    uint32_t most_, done_ = 0;
+    Clock::time_point since_{};
+};
+
 // A full fence: orders everything before it before everything after it, with respect to another thread's order_all() on
 // the same `sleepers`.
 inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
@@ -94,10 +120,9 @@ inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleep
         if (there()) return seen;
     }
     before_blocking();
-    for (uint32_t turn = 0; turn < patience.yields; ++turn) {
-        let_others_run();
+    Yields yields(patience);
+    while (yields.once())
         if (there()) return seen;
-    }
     while (true) {
         Clock::duration at_most = on_stall();
         sleepers.fetch_add(1, std::memory_order_relaxed);

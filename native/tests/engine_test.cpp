@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,20 @@ void numbers_are_handed_over(Patience patience, int rounds) {
     other.join();
     expect(Clock::now() - began < std::chrono::seconds(60), "nobody slept through a wake-up");
     expect(ping.sleepers.load() == 0 && pong.sleepers.load() == 0, "nobody is counted as asleep at the end");
+}
+
+// However many yields are allowed, a wait comes to notice what may have gone wrong: their time is limited too.
+void nobody_yields_for_long() {
+    std::atomic<uint64_t> never{0};
+    std::atomic<uint32_t> sleepers{0};
+    auto began = Clock::now();
+    try {
+        await(
+            never, sleepers, 1, Patience{0, 50'000'000}, [] {},
+            []() -> Clock::duration { throw std::runtime_error("enough"); });
+    } catch (const std::runtime_error&) {
+        expect(Clock::now() - began < std::chrono::seconds(5), "a wait notices soon that nothing comes");
+    }
 }
 
 // All threads wait for all others, round after round, with more threads than cores.
@@ -169,6 +184,7 @@ int main() {
     numbers_are_handed_over({4000, 20}, 2000);
     numbers_are_handed_over({0, 20}, 2000);
     numbers_are_handed_over({0, 0}, 2000);
+    nobody_yields_for_long();
     all_meet(7, 200);
     records_are_never_torn(200000);
     a_forked_child_is_not_the_rank();
