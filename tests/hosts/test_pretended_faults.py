@@ -1,0 +1,254 @@
+"""What goes wrong on pretended hosts: whoever dies, differs, is late or gives up is named on all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from saying import said_by
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.engines.shared_memory.flight import read as read_flights
+
+
+def killed(comm: Communicator, victim: int, length: int = 300_000) -> tuple[str, str, float]:
+    """When the victim has left the barrier, others may still be in it."""
+    if comm.rank == victim:
+        comm.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said_by(lambda: (comm.barrier(), comm.all_reduce(np.ones(length))))
+
+
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_rank_that_dies_is_named_on_all_hosts(victim: int) -> None:
+    said = af.spawn(killed, 4, args=(victim,), hosts=2, survive=True, timeout=60)
+    for rank, one in enumerate(said):
+        if rank != victim:
+            kind, text, seconds = one
+            assert kind == "RankLost" and f"rank {victim} on host{victim // 2} is lost" in text and seconds < 2, said
+
+
+USUAL, DIFFERENT = (
+    "all_reduce float32[4] sum",
+    {
+        "all_reduce float32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.float32)),
+        "all_reduce float32[4] avg": lambda comm: comm.all_reduce(np.ones(4, np.float32), "avg"),
+        "all_reduce float32[4] max": lambda comm: comm.all_reduce(np.ones(4, np.float32), "max"),
+        "all_reduce float32[3] sum": lambda comm: comm.all_reduce(np.ones(3, np.float32)),
+        "all_reduce int32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.int32)),
+        "all_reduce float32[40000] sum": lambda comm: comm.all_reduce(np.ones(40_000, np.float32)),
+        "all_reduce float64[300000] sum": lambda comm: comm.all_reduce(np.ones(300_000)),
+        "reduce float32[4] sum root 0": lambda comm: comm.reduce(np.ones(4, np.float32)),
+        "barrier": lambda comm: comm.barrier(),
+    },
+)
+
+
+def differ(comm: Communicator) -> list[tuple[str, str, tuple[str, str, float]]]:
+    """One rank, or a whole island, makes another call than the others. A group for every time: it is broken after it."""
+    said = []
+    for odd in ([1], [3], [2, 3]):
+        for what, call in DIFFERENT.items():
+            if what != USUAL and (len(odd) == 1 or what == "barrier"):
+                group = comm.group(range(comm.size))
+                mine = call if comm.rank in odd else DIFFERENT[USUAL]
+                # The first call is the same on all ranks. Who is still in it when others find the difference hears of it there.
+                heard = said_by(lambda group=group, mine=mine: (DIFFERENT[USUAL](group), mine(group)))
+                said.append((what, f"rank {odd[0]} ", heard))
+    return said
+
+
+def test_calls_that_differ_are_named_on_all_hosts() -> None:
+    for said in af.spawn(differ, 4, hosts=2, timeout=120):
+        for what, who, (kind, text, seconds) in said:
+            assert kind == "MismatchError" and seconds < 5 and who in text and what in text and USUAL in text, said
+
+
+def late(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 3:
+        time.sleep(2)
+    return said_by(lambda: comm.all_reduce(np.ones(3), timeout=0.5))
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    said = af.spawn(late, 4, hosts=2, timeout=60)
+    kinds = [kind for kind, _, _ in said]
+    assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
+    assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
+
+
+def keeps_records(comm: Communicator) -> dict[str, Any]:
+    comm.all_reduce(np.ones(4, np.float32))
+    comm.broadcast(np.ones(3), algorithm="tree")
+    if comm.rank != 3:
+        with pytest.raises((af.CollectiveTimeout, af.RankLost)) as late:
+            comm.all_reduce(np.ones(5), "max", timeout=0.5)
+        assert late.value.flight["groups"][0]["members"] == [  # type: ignore[attr-defined]
+            {key: value for key, value in comm.flight().items() if key not in ("size", "label")}
+        ]
+    else:
+        time.sleep(2)
+    return comm.flight()
+
+
+def test_the_last_calls_of_every_rank_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_FLIGHT_DIR", str(tmp_path))
+    records = af.spawn(keeps_records, 4, hosts=2, timeout=60)
+    for rank, record in enumerate(records):
+        made = [(call["collective"], call["elements"], call["op"], call["algorithm"]) for call in record["calls"]]
+        late = [] if rank == 3 else [("all_reduce", 5, "max", "")]
+        assert made == [("all_reduce", 4, "sum", ""), ("broadcast", 3, "", "tree"), *late], record
+        assert (record["rank"], record["last_done"], record["standing"]) == (rank, 2, "failed")
+    # Every rank that raised has written its own calls; together they show the run.
+    (group,) = read_flights(sorted(tmp_path.iterdir()))
+    assert [member["rank"] for member in group["members"]] == [0, 1, 2] and group["size"] == 4
+    assert all("rank 3 on host1 did not come" in text for text in group["errors"].values())
+
+
+def aborts(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 2:
+        time.sleep(0.5)
+        comm.abort()
+    return said_by(lambda: comm.all_reduce(np.ones(300_000)))
+
+
+def test_abort_frees_all_hosts() -> None:
+    for kind, text, seconds in af.spawn(aborts, 4, hosts=2, timeout=60):
+        assert kind == "RankLost" and "rank 2 has aborted the world" in text and seconds < 2
+
+
+def survives(comm: Communicator) -> tuple[float, str]:
+    kind, _, _ = killed(comm, 1, 3)
+    assert kind == "RankLost"
+    left = comm.shrink(timeout=20)
+    array = np.full(3, comm.rank + 1.0)
+    left.all_reduce(array)
+    return float(array[0]), repr(left)
+
+
+def test_shrink_goes_on_with_the_survivors_of_all_hosts() -> None:
+    said = af.spawn(survives, 4, hosts=2, survive=True, timeout=60)
+    assert [one and one[0] for one in said] == [8.0, None, 8.0, 8.0]
+    assert "rank 2 of 3" in said[3][1]
+
+
+def raises(comm: Communicator) -> tuple[str, str, float]:
+    def broken(left: Any, right: Any) -> Any:
+        raise KeyError("not mine")
+
+    try:
+        return said_by(lambda: comm.all_reduce(np.ones(3), af.op(broken, commutative=True)))
+    except KeyError as error:
+        return "KeyError", str(error), 0.0
+
+
+def test_an_operation_that_raises_does_not_leave_the_others_waiting() -> None:
+    said = af.spawn(raises, 4, hosts=2, timeout=60)
+    assert "KeyError" in {kind for kind, _, _ in said} and {kind for kind, _, _ in said} <= {"KeyError", "RankLost"}, (
+        said
+    )
+
+
+def manners(comm: Communicator) -> list[str]:
+    said = []
+    # A forked child may not use the communicator, and ends like any process.
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.barrier()
+        except af.UsageError as error:
+            sys.exit(7 if "was forked from a rank" in str(error) else 1)
+        sys.exit(1)
+    said.append(f"the child exits with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
+
+    def nested(left: Any, right: Any) -> Any:
+        try:
+            comm.barrier()
+        except af.UsageError as error:
+            said.append(str(error))
+        return left + right
+
+    array = np.ones(3)
+    comm.all_reduce(array, af.op(nested, commutative=True))
+    assert (array == 4).all()
+    # A handler of one's own decides what a signal means; the call goes on.
+    before = signal.signal(signal.SIGINT, lambda *_: said.append("heard"))
+    if comm.rank == 0:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+    else:
+        time.sleep(1)
+    comm.barrier()
+    signal.signal(signal.SIGINT, before)
+    return said
+
+
+def test_bad_manners_across_hosts() -> None:
+    for rank, said in enumerate(af.spawn(manners, 4, hosts=2, timeout=60)):
+        assert said[0] == "the child exits with 7"
+        assert all(
+            "inside an operation of a call of the same communicator" in one for one in said[1:] if one != "heard"
+        )
+        assert ("heard" in said) == (rank == 0)
+
+
+def interrupted(comm: Communicator) -> tuple[str, str, float]:
+    comm.barrier()
+    if comm.rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        if comm.rank == 3:
+            time.sleep(2)
+        return said_by(lambda: comm.all_reduce(np.ones(3)))
+    except KeyboardInterrupt:
+        return "KeyboardInterrupt", "", 0.0
+
+
+def test_an_interrupt_ends_the_call_on_all_hosts() -> None:
+    said = af.spawn(interrupted, 4, hosts=2, timeout=60)
+    assert said[0][0] == "KeyboardInterrupt"
+    assert all(kind == "RankLost" and "rank 0" in text and seconds < 2 for kind, text, seconds in said[1:]), said
+
+
+def in_the_background(comm: Communicator) -> tuple[str, str, float]:
+    if comm.rank == 1:
+        time.sleep(2)
+        return said_by(lambda: comm.all_reduce(np.ones(3)))
+    handle = comm.all_reduce(np.ones(3), async_op=True, timeout=0.5)
+    assert handle is not None
+    return said_by(handle.wait)
+
+
+def test_a_call_in_the_background_has_a_timeout_too() -> None:
+    for kind, text, seconds in af.spawn(in_the_background, 4, hosts=2, timeout=60):
+        assert kind in ("CollectiveTimeout", "RankLost") and "rank 1 on host0 did not come" in text and seconds < 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "says"),
+    [
+        (4, 5, "4 ranks are too few for 5 hosts"),
+        (4, [1, 4], "1+4 is 5 ranks, and the run has 4"),
+        (4, 0, "expected a number of hosts"),
+        (4, [4, 0], "expected a number of hosts"),
+        (4, True, "expected a number of hosts"),
+    ],
+)
+def test_hosts_that_make_no_sense(ranks: int, hosts: Any, says: str) -> None:
+    with pytest.raises(af.UsageError) as caught:
+        af.spawn(barrier, ranks, hosts=hosts)
+    assert says in str(caught.value)
+
+
+def barrier(comm: Communicator) -> None:
+    comm.barrier()
