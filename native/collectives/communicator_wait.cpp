@@ -201,9 +201,9 @@ void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) 
         if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(peer);
     std::string text = name_of(running) + ": ";
     if (uint32_t peer = held_up_by(awaited); !absent.empty())
-        text += list_of(absent) + " did not come; ";
+        text += Late{.came = false, .ranks = absent}.sentence() + "; ";
     else if (is_open(peer))
-        text += "rank " + std::to_string(peer) + " came but did not do its part; ";
+        text += Late{.came = true, .ranks = {peer}}.sentence() + "; ";
     throw EngineError(Fault::timeout, text + blame_.fate(late) + " " + where(call_));
 }
 
