@@ -32,6 +32,10 @@ Clock::duration seconds(double value) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
 }
 
+// How long an interrupted call waits for the thread that makes it. That thread looks around every 20 ms, unless an
+// operation of the user's own keeps it busy; then it ends, and writes nothing, when that returns.
+constexpr auto aborts_within = std::chrono::seconds(5);
+
 uint64_t program_generation = 0;  // incremented, under the GIL, when compiled programs have become stale
 
 struct Plan {  // the programs of one algorithm, by memory mode; compiled when first needed
@@ -157,10 +161,21 @@ class PyCommunicator {
             if (in_background) return nb::cast(ticket);
             auto since = Clock::now();
             double moment = std::chrono::duration<double>(job->call.timeout).count();
-            for (; !wait(*ticket, moment); moment = 0.05) {
-                // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
-                if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
-                    throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+            try {
+                for (; !wait(*ticket, moment); moment = 0.05) {
+                    // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
+                    if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
+                        throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+                }
+            } catch (...) {
+                // A signal handler raised. The caller's arrays are its own again, so the call must not go on: if it has
+                // not begun it never will, otherwise it is aborted.
+                if (!ticket->done() && !worker_->withdraw(*ticket)) {
+                    native_->retire(Standing::aborted);
+                    WithoutGil without;
+                    ticket->wait_for(aborts_within);
+                }
+                throw;
             }
         } else {
             Job job;
@@ -178,6 +193,7 @@ class PyCommunicator {
         check_caller(collectives[collective].name);
         auto job = shared_job();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+        job->call.pinned = true;  // whoever defers calls moves data to and from a device
         return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); },
                                           std::move(outcome));
     }
@@ -443,7 +459,8 @@ class PyCommunicator {
                 for (size_t i = 0; i < count; ++i)
                     list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
                 nb::object result = nb::handle(function)(list, name_of(dtype));
-                native_->check_here("an operation");  // it may have forked, and this may be the child
+                native_->check_here("an operation");         // it may have forked, and this may be the child
+                native_->check_not_aborted("an operation");  // then its arrays belong to the caller again
                 Array array(result, false, dtype);
                 if (array.elements * size_of(dtype) != bytes)
                     throw nb::value_error("an operation gave another length than it got");
