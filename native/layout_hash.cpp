@@ -38,6 +38,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
         offsetof(Post, start_ticks),
+        offsetof(Post, detached),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),
