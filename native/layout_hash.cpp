@@ -39,6 +39,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, waiting_for),
         offsetof(Post, writing),
         offsetof(Post, start_ticks),
+        offsetof(Post, detached),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),

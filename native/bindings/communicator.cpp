@@ -21,6 +21,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/program.hpp"
 #include "collectives/communicator.hpp"
+#include "shared/attachment.hpp"
 #include "shared/worker.hpp"
 
 namespace allfold {
@@ -67,9 +68,9 @@ class PyCommunicator {
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
                    nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
-                   std::shared_ptr<FirstError> first_error)
-        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)),
-          timeout_(seconds(timeout)) {
+                   std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
+        : attachment_(std::move(attachment)), compile_(std::move(compile)), long_way_(std::move(long_way)),
+          failed_(std::move(failed)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
         native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group,
@@ -512,6 +513,7 @@ class PyCommunicator {
         return *numbers;
     }
 
+    std::shared_ptr<Attachment> attachment_;  // first, so that it ends last
     uint64_t known_programs_ = program_generation;
     nb::object compile_, long_way_, failed_;
     Clock::duration timeout_;
@@ -584,7 +586,7 @@ void bind_communicator(nb::module_& module) {
     nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
-                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>>())
+                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

@@ -1,5 +1,5 @@
 // What ranks leave for each other in shared memory. Everything here is written by its owner alone, except the counts of
-// sleepers, which peers change.
+// sleepers and the marks of ranks that are detached, which peers change.
 #pragma once
 
 #include <atomic>
@@ -124,6 +124,8 @@ struct Post {
     std::atomic<uint64_t> last_done;                      // the call that it has done its part of
     std::atomic<uint32_t> waiting_for;                    // the rank that it waits for, plus one, if the wait is long
     std::atomic<uint32_t> writing;  // odd while the rank writes into arrays of its peers: see Communicator::Writing
+    // By rank, one bit each, set by that rank: it no longer touches the group's memory. See attachment.hpp.
+    std::atomic<uint64_t> detached[most_ranks / 64];
     // How the surviving ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
