@@ -10,7 +10,7 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 4;
+    constexpr uint64_t meaning = 5;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
@@ -37,7 +37,9 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, fences_for_all),
         offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
+        offsetof(Post, writing),
         offsetof(Post, start_ticks),
+        offsetof(Post, detached),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),

@@ -12,6 +12,7 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "shared/attachment.hpp"
 
 namespace allfold {
 
@@ -42,8 +43,8 @@ class PyChannel {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
-              std::shared_ptr<FirstError> first_error)
-        : timeout_(timeout) {
+              std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
+        : attachment_(std::move(attachment)), timeout_(timeout) {
         std::vector<Channel::Member> list;
         for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
         native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(first_error));
@@ -165,6 +166,7 @@ class PyChannel {
         kept_.push_back(job);
     }
 
+    std::shared_ptr<Attachment> attachment_;  // first, so that it ends last
     double timeout_;
     std::vector<std::shared_ptr<PyOperation>> kept_;
     size_t sweep_at_ = 16;
@@ -178,7 +180,7 @@ void bind_channel(nb::module_& module) {
     nb::class_<PyOperation>(module, "Operation");
     nb::class_<PyChannel>(module, "Channel")
         .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double,
-                      std::shared_ptr<FirstError>>())
+                      std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("send", &PyChannel::send, nb::arg("array").none(), nb::arg("destination").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("receive", &PyChannel::receive, nb::arg("array").none(), nb::arg("source").none(), nb::arg("tag").none(),

@@ -21,6 +21,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/program.hpp"
 #include "collectives/communicator.hpp"
+#include "shared/attachment.hpp"
 #include "shared/worker.hpp"
 
 namespace allfold {
@@ -31,6 +32,10 @@ Clock::duration seconds(double value) {
     // A year is practically forever, and does not overflow.
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
 }
+
+// How long an interrupted call waits for the thread that makes it. That thread looks around every 20 ms, unless an
+// operation of the user's own keeps it busy; then it ends, and writes nothing, when that returns.
+constexpr auto aborts_within = std::chrono::seconds(5);
 
 uint64_t program_generation = 0;  // incremented, under the GIL, when compiled programs have become stale
 
@@ -63,9 +68,9 @@ class PyCommunicator {
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
                    nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
-                   std::shared_ptr<FirstError> first_error)
-        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)),
-          timeout_(seconds(timeout)) {
+                   std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
+        : attachment_(std::move(attachment)), compile_(std::move(compile)), long_way_(std::move(long_way)),
+          failed_(std::move(failed)), timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
         native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group,
@@ -157,10 +162,21 @@ class PyCommunicator {
             if (in_background) return nb::cast(ticket);
             auto since = Clock::now();
             double moment = std::chrono::duration<double>(job->call.timeout).count();
-            for (; !wait(*ticket, moment); moment = 0.05) {
-                // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
-                if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
-                    throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+            try {
+                for (; !wait(*ticket, moment); moment = 0.05) {
+                    // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
+                    if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
+                        throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+                }
+            } catch (...) {
+                // A signal handler raised. The caller's arrays are its own again, so the call must not go on: if it has
+                // not begun it never will, otherwise it is aborted.
+                if (!ticket->done() && !worker_->withdraw(*ticket)) {
+                    native_->retire(Standing::aborted);
+                    WithoutGil without;
+                    ticket->wait_for(aborts_within);
+                }
+                throw;
             }
         } else {
             Job job;
@@ -178,6 +194,7 @@ class PyCommunicator {
         check_caller(collectives[collective].name);
         auto job = shared_job();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
+        job->call.pinned = true;  // whoever defers calls moves data to and from a device
         return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); },
                                           std::move(outcome));
     }
@@ -443,7 +460,8 @@ class PyCommunicator {
                 for (size_t i = 0; i < count; ++i)
                     list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
                 nb::object result = nb::handle(function)(list, name_of(dtype));
-                native_->check_here("an operation");  // it may have forked, and this may be the child
+                native_->check_here("an operation");         // it may have forked, and this may be the child
+                native_->check_not_aborted("an operation");  // then its arrays belong to the caller again
                 Array array(result, false, dtype);
                 if (array.elements * size_of(dtype) != bytes)
                     throw nb::value_error("an operation gave another length than it got");
@@ -495,6 +513,7 @@ class PyCommunicator {
         return *numbers;
     }
 
+    std::shared_ptr<Attachment> attachment_;  // first, so that it ends last
     uint64_t known_programs_ = program_generation;
     nb::object compile_, long_way_, failed_;
     Clock::duration timeout_;
@@ -567,7 +586,7 @@ void bind_communicator(nb::module_& module) {
     nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
-                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>>())
+                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("choose", &PyCommunicator::choose)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),

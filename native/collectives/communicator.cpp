@@ -127,21 +127,20 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
     running.met[rank_] = 1;
     try {
         enter(running, call);
-        running.program = agree(running, call);
-        perform(running, call, *running.program);
+        perform(running, call, *agree(running, call));
     } catch (const EngineError& error) {
         if (!is_here()) throw;  // from an operation that has forked: none of this belongs to the child
         first_error_->set(error);
-        retire(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        let_go(running, call);
         throw;
     } catch (...) {  // the exception itself tells the caller what happened
         if (!is_here()) throw;
         first_error_->set(
             EngineError(Fault::usage,
-                        name_of(running) +
+                        std::string(name_of(running)) +
                             ": an exception ended it on this rank, an interrupt or one of an operation of one's own " +
                             where(call_)));
-        retire(Standing::aborted);
+        let_go(running, call);
         throw;
     }
 }
@@ -156,6 +155,11 @@ void Communicator::check_open(const Call& call) const {
     first_error_->say_again(name);
     throw EngineError(Fault::rank_lost,
                       name + ": this communicator was aborted; go on with shrink(), or make a new one");
+}
+
+void Communicator::check_not_aborted(const char* name) const {
+    if (posts_[rank_]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::aborted))
+        throw EngineError(Fault::rank_lost, std::string(name) + ": this communicator was aborted " + where(call_));
 }
 
 void Communicator::enter(Running& running, const Call& call) {
@@ -258,8 +262,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
     if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
-    running.whole = call.elements / program.chunks;
-    running.rest = call.elements % program.chunks;
+    running.divide(call.elements, program);
     size_t element = size_of(call.dtype);
     uint64_t longest = running.whole + (running.rest != 0);
     running.segment_elements = longest;
@@ -299,7 +302,21 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 for (const Wait* wait = program.reuse.begin(i); wait != program.reuse.end(i); ++wait)
                     await_peer(running, wait->rank, here - 2 * uint64_t{program.stride} + wait->count);
             int64_t ready = trace_ ? now() : 0;
-            execute(running, call, program, i, segment);
+            {
+                std::optional<Writing> writing;
+                if (program.writes_peers[i]) {
+                    Post& own = *posts_[rank_];
+                    writing.emplace(own.writing, own.sleepers, fenced_by_sleepers_);
+                    confirm(running, program.destinations.begin(i), program.destinations.end(i));
+                }
+                execute(running, call, program, i, segment);
+            }
+            if (program.reads_peers[i]) {
+                // As in a sequence lock: a rank that gives up changes its standing before anybody can change its
+                // arrays. So whoever has read something of a change also sees, behind this fence, that it gave up.
+                fence<std::memory_order_acquire>();
+                confirm(running, program.sources.begin(i), program.sources.end(i));
+            }
             bool last = i + 1 == count && segment + 1 == running.segments;
             if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
             if (trace_)
@@ -415,9 +432,10 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
     int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
+    check_peers(running, peer, true);  // if it gave up, that says more
     if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
-    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) +
+    throw EngineError(Fault::rank_lost, std::string(name_of(running)) + ": " + blame_.named(peer) +
                                             " does not let its arrays be read any more (" + std::strerror(error) +
                                             ") " + where(call_));
 }
@@ -472,6 +490,16 @@ void Communicator::meet(Running& running, uint32_t peer) {
     running.met[peer] = 1;
     if (is_elsewhere(*posts_[peer])) [[unlikely]]
         fail_mismatch(running);
+}
+
+// The owners of these arrays must still be in the call. Before writing into them: see Writing. After reading from them
+// and before anybody hears of it: see perform().
+void Communicator::confirm(Running& running, const Slot* slot, const Slot* end) {
+    for (; slot != end; ++slot)
+        if (slot->rank != rank_ && slot->space != Space::work &&
+            posts_[slot->rank]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
+            [[unlikely]]
+            check_peers(running, slot->rank, true);
 }
 
 }  // namespace allfold

@@ -88,6 +88,7 @@ struct Call {
     Fold fold;  // null for a custom operation
     std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
     Clock::duration timeout;
+    bool pinned = false;  // a device uses the pages of the arrays, so they cannot be replaced: see let_go()
 };
 
 class Communicator {
@@ -140,6 +141,8 @@ class Communicator {
     bool gives_up_turn(Clock::time_point since, Clock::duration timeout) const;
     // The error of a call that did not get its turn in time. It names the rank that the call before it waits for.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
+    // Throws if this rank was aborted while a call is under way.
+    void check_not_aborted(const char* name) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
     // Whether a thread is in a call here, or waits for its turn.
     bool is_in_call() const { return turn_.load(std::memory_order_relaxed) != 0; }
@@ -148,6 +151,7 @@ class Communicator {
   private:
     struct Running;
     class Turn;
+    class Writing;
 
     void enter(Running& running, const Call& call);
     void offer(CallRecord& record, const Call& call);
@@ -169,6 +173,8 @@ class Communicator {
         return post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != static_cast<uint32_t>(chain_);
     }
     void meet(Running& running, uint32_t peer);
+    void confirm(Running& running, const Slot* slots, const Slot* end);
+    void let_go(Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
     [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
@@ -187,7 +193,7 @@ class Communicator {
     };
     Late late_for(uint64_t call, uint32_t awaited) const;
     uint32_t held_up_by(uint32_t peer) const;
-    static std::string name_of(const Running& running);
+    static const char* name_of(const Running& running);
     std::string describe(const CallRecord& record, bool with_collective) const;
     std::string where(uint64_t call) const;
     std::string last_seen(uint32_t peer) const;

@@ -49,9 +49,39 @@ struct Communicator::Running {
     enum class Area { none, tiny, small, large } area = Area::none;
     bool beyond_caches = false;  // the arrays are too large for them
 
+    void divide(uint64_t elements, const Program& by) {
+        program = &by;
+        whole = elements / by.chunks;
+        rest = elements % by.chunks;
+    }
     // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may
     // overflow.
     uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
+};
+
+// While it exists, this rank writes into arrays of its peers. It marks that in its post, and then looks whether the
+// peers still want it: a rank that gives up changes its standing, and then looks at the marks. Between its store and
+// its look each side has a fence, so one of the two sees the other: either this rank does not write, or the other one
+// waits until it has written (Communicator::let_go). As in publish(), the kernel can run this rank's fence when the
+// other one needs it, which is hardly ever.
+class Communicator::Writing {
+  public:
+    Writing(std::atomic<uint32_t>& mark, std::atomic<uint32_t>& sleepers, bool fenced_by_others) : mark_(mark) {
+        mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+#if defined(__SANITIZE_THREAD__)
+        fenced_by_others = false;  // ThreadSanitizer does not see what the kernel does
+#endif
+        if (fenced_by_others)
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+        else
+            order_all(sleepers);
+    }
+    // Release: whoever sees that the mark is gone also sees what was written.
+    ~Writing() { mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+    Writing(const Writing&) = delete;
+
+  private:
+    std::atomic<uint32_t>& mark_;
 };
 
 // The thread that has the turn is in a call, or keeps others from beginning one. It is a mutex whose wait has a timeout

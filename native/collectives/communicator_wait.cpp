@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto first_nap = 1ms, nap = 20ms;  // the longest sleeps before checking whether all peers are still there
+// How long a rank that gives up waits for a peer that is writing into its array.
+constexpr auto writes_within = 200ms;
 // How long a rank that leaves waits for the others, to compare the last call with them.
 constexpr auto leave_taking = 1s;
 // How much longer than its timeout a call waits for its turn: for the call before it to begin, and for it to fail.
@@ -60,8 +62,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         // before.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
         // By another thread of this process. (A thread that closes the communicator lets calls that have begun finish.)
-        if (peer == rank_ && standing == Standing::aborted)
-            throw EngineError(Fault::rank_lost, name_of(running) + ": this communicator was aborted " + where(call_));
+        if (peer == rank_) check_not_aborted(name_of(running));
         // Ranks in different calls may wait for each other in programs that do not match, and then never hear from each
         // other.
         if (post.last_call.load(std::memory_order_acquire) >= call_ && is_elsewhere(post)) fail_mismatch(running);
@@ -119,9 +120,46 @@ bool Communicator::is_here(uint32_t peer) const {
     return standing == Standing::open && life_of(process_of(peer)) == Life::alive;
 }
 
+// The call has failed on this rank, and from now on its arrays belong to the caller again. A peer that comes late must
+// not believe what it reads there, nor write there: it looks at the standing (confirm()). A peer that is writing at
+// this moment is waited for. If that takes long, because it is stopped or its core is busy, the array is taken away
+// from it.
+void Communicator::let_go(Running& running, const Call& call) {
+    retire(Standing::aborted);
+    // Closed while this call was under way: peers would take it for a rank that does its part and then leaves.
+    auto left = static_cast<uint32_t>(Standing::left);
+    posts_[rank_]->standing.compare_exchange_strong(left, static_cast<uint32_t>(Standing::aborted));
+    // The standing before whatever the caller does with its arrays, and before the look at the marks of the peers.
+    order_all(posts_[rank_]->sleepers);
+    const CallRecord& record = running.record;
+    bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
+    if (!in_arena || record.output < 0 || record.elements == 0) return;
+    fence_for_all();                                         // see Writing
+    if (running.before_blocking) running.before_blocking();  // peers may be threads of this process
+    bool is_free = true;
+    auto limit = Clock::now() + writes_within;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        // Acquire, here and below: what the peer has written is there before the caller reads or frees the array.
+        std::atomic<uint32_t>& mark = posts_[peer]->writing;
+        const uint32_t seen = mark.load(std::memory_order_acquire);
+        if (peer == rank_ || seen % 2 == 0) continue;
+        auto writes = [&] { return mark.load(std::memory_order_acquire) == seen; };
+        while (writes() && Clock::now() < limit && !is_stopped(process_of(peer))) pause_for_a_moment();
+        is_free &= !writes() || life_of(process_of(peer)) == Life::dead;
+    }
+    if (is_free) return;
+    Arena& arena = *members_[rank_].arena;
+    arena.quarantine(call.output, members_[rank_].post);
+    running.divide(call.elements, *call.private_program);
+    const Extent& extent = call.private_program->outputs[rank_];
+    uint64_t elements = running.first_of(extent.end) - running.first_of(extent.begin);
+    if (!call.pinned) arena.take_back(call.output, elements * size_of(call.dtype));
+}
+
 void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers) {
     blame_.lost(peers.front());
-    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.sentence(peers) + " " + where(call_));
+    throw EngineError(Fault::rank_lost,
+                      std::string(name_of(running)) + ": " + blame_.sentence(peers) + " " + where(call_));
 }
 
 void Communicator::fail_mismatch(Running& running) {
@@ -191,7 +229,8 @@ void Communicator::fail_mismatch(Running& running) {
 // Another rank has given up waiting. A rank that has waited about as long reports what it waits for itself; a rank that
 // has just arrived cannot, but may see whom the other waited for.
 void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
-    if (running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
+    bool waits = running.deadline != Clock::time_point{};
+    if (waits && running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
     retire(Standing::late);
     auto is_open = [&](uint32_t peer) {
         return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
@@ -199,7 +238,7 @@ void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) 
     std::vector<uint32_t> absent;
     for (uint32_t peer = 0; peer < size(); ++peer)
         if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(peer);
-    std::string text = name_of(running) + ": ";
+    std::string text = std::string(name_of(running)) + ": ";
     if (uint32_t peer = held_up_by(awaited); !absent.empty())
         text += Late{.came = false, .ranks = absent}.sentence() + "; ";
     else if (is_open(peer))
@@ -212,7 +251,7 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     Late late = late_for(call_, peer);
     char within[48];
     std::snprintf(within, sizeof within, " within %g s ", std::chrono::duration<double>(running.timeout).count());
-    std::string text = name_of(running) + ": " + late.sentence() + within + where(call_);
+    std::string text = std::string(name_of(running)) + ": " + late.sentence() + within + where(call_);
     // What is known about the ranks that are waited for; only about a few, because a list of a thousand would not help.
     constexpr size_t most_described = 4;
     for (size_t i = 0; i < std::min(late.ranks.size(), most_described); ++i) text += last_seen(late.ranks[i]);
@@ -292,7 +331,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
     return text + "; it is at " + answer.substr(0, answer.find('\n'));
 }
 
-std::string Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
+const char* Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
 
 std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }
 

@@ -78,6 +78,27 @@ def test_those_who_are_left_go_on(ranks: int, victims: list[int], end: str) -> N
         assert any("is gone" in results[rank][0] for rank in left)
 
 
+def loses_a_group(comm: Communicator) -> list[int]:
+    group = comm.group([0, 1, 2])
+    comm.barrier()
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)  # it never says that it has dropped the group
+    fails(RankLost, comm.barrier)
+    left = comm.shrink(timeout=PATIENCE)
+    arena = members(comm)[comm.rank].arena
+    left.group([0])
+    held = arena.in_use
+    del group
+    left.group([0])
+    return [held, arena.in_use]
+
+
+def test_the_memory_of_a_group_whose_rank_died_is_released() -> None:
+    first, second, _ = allfold.spawn(loses_a_group, 3, timeout=PATIENCE * 2, survive=True)
+    for held, later in (first, second):
+        assert later < held
+
+
 def test_a_second_rank_that_is_lost_while_they_agree() -> None:
     def work(comm: Communicator) -> int:
         comm.barrier()

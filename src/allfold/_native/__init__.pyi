@@ -42,6 +42,11 @@ class Arena:
     @property
     def in_use(self) -> int: ...
 
+class Attachment:
+    def __init__(self, rank: int, posts: Sequence[tuple[Arena, int]], /) -> None: ...
+
+def is_unused(arena: Arena, post: int, arenas: Sequence[Arena], /) -> bool: ...
+
 class Ticket:
     def done(self) -> bool: ...
     def raise_error(self) -> None: ...
@@ -75,6 +80,7 @@ class Communicator:
         fetches: bool,
         group: int,
         first_error: FirstError,
+        attachment: Attachment,
         /,
     ) -> None: ...
     def choose(
@@ -129,7 +135,14 @@ class FirstError:
 
 class Channel:
     def __init__(
-        self, rank: int, members: Sequence[tuple[Any, ...]], label: str, timeout: float, first_error: FirstError, /
+        self,
+        rank: int,
+        members: Sequence[tuple[Any, ...]],
+        label: str,
+        timeout: float,
+        first_error: FirstError,
+        attachment: Attachment,
+        /,
     ) -> None: ...
     def send(self, array: Any, destination: int, tag: int, timeout: float | None, dtype: str | None) -> None: ...
     def receive(

@@ -21,7 +21,7 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...dtypes import find_dtype
-from ...errors import AllfoldError, UsageError
+from ...errors import AllfoldError, MismatchError, UsageError
 from ...ops import WHY_NOT, Op
 from ...proved import check_rank_order, programs_of
 from ...registry import Algorithm, AnyAlgorithm, algorithm_of
@@ -39,7 +39,7 @@ from ..engine import (
 )
 from .choice import Manner, Way, choices, ways
 from .flight import in_memory, keep
-from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
+from .members import ADDRESS_SPACE, Loans, Member, allocate_parts, new_member, number_of, release_parts
 from .programs import MEMORIES, facts
 from .rendezvous import exchange
 from .shrink import agree_on_survivors, offsets_of, was_shrunk
@@ -53,7 +53,6 @@ _NAMES = tuple(COLLECTIVES)  # in the order of the extension's numbers
 _CODES = {name: code for code, name in enumerate(_NAMES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _SECONDS_TO_COME_OUT = 5.0  # for threads that are in calls when the interpreter ends
-_DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
@@ -132,8 +131,7 @@ class SharedMemory(Engine):
         self._names: dict[tuple[str, int], str] = {}  # their names, by collective and identity
         self._namesakes: Counter[str] = Counter()
         self._groups = 0
-        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and its parts of the arena
-        self._dropped: list[int] = []  # groups that nobody holds any more on this rank
+        self._loans = Loans()  # of this rank's arena: one for all engines that came of the same one
         self._flight_is_kept = False
         # Keeps alive the engine that this one was made from, and with it the thread that answers for this rank.
         self._parent: SharedMemory | None = None
@@ -161,10 +159,22 @@ class SharedMemory(Engine):
         works = [(member.arena, member.post, member.work) for member in members]
         inboxes = [(member.arena, member.post, member.inbox) for member in members]
         first_error = _native.FirstError()
+        # Held by everything that touches the group's memory: see Attachment in native/shared/attachment.hpp.
+        self._attachment = _native.Attachment(rank, [(member.arena, member.post) for member in members])
         self.native = _native.Communicator(
-            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number, first_error
+            rank,
+            works,
+            label,
+            compile_program,
+            long_way,
+            failed,
+            timeout,
+            _fetches(),
+            number,
+            first_error,
+            self._attachment,
         )
-        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error)
+        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error, self._attachment)
         self._manners: list[Manner] = []  # by the numbers that the extension has for them
         for name in _CODES:
             self.choose_ways(name, tuning.ways_of(name, self.size) or ways(name, self.size))
@@ -243,25 +253,24 @@ class SharedMemory(Engine):
         arena = self.members[self.rank].arena
         inside = self.rank in chosen
         parts = allocate_parts(arena, len(chosen)) if inside else (0, 0, 0)
-        # A row: the ranks, where the parts of the new group lie, and which earlier groups no longer exist on this rank.
-        own = np.full(self.size + len(parts) + _DROPPED_AT_ONCE, -1, np.int64)
+        # A row: the ranks, and where the parts of the new group lie.
+        own = np.full(self.size + len(parts), -1, np.int64)
         own[: len(chosen)] = chosen
-        places, dropped = slice(self.size, self.size + len(parts)), slice(self.size + len(parts), None)
-        own[places] = parts
-        gone = list(self._dropped)[:_DROPPED_AT_ONCE]
-        own[dropped][: len(gone)] = gone
+        own[self.size :] = parts
         table = np.empty((self.size, len(own)), np.int64)
         self._gather(own, table, timeout)
         self._groups += 1
-        self._release({rank: set(table[rank, dropped].tolist()) for rank in range(self.size)})
-        check_groups([[rank for rank in row if rank >= 0] for row in table[:, : self.size].tolist()])
+        self._loans.collect()  # now, because all ranks have just dropped the groups that they drop in a loop
+        try:
+            check_groups([[rank for rank in row if rank >= 0] for row in table[:, : self.size].tolist()])
+        except MismatchError:  # on every rank, so that nobody uses these parts
+            if inside:
+                release_parts(Member(arena, *parts))
+            raise
         if not inside:
             return None
-        members = [Member(self.members[rank].arena, *table[rank, places].tolist()) for rank in chosen]
-        made = self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
-        self._lent[self._groups] = (chosen, list(parts))
-        weakref.finalize(made, self._dropped.append, self._groups).atexit = False
-        return made
+        members = [Member(self.members[rank].arena, *table[rank, self.size :].tolist()) for rank in chosen]
+        return self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
 
     def shrink(self, timeout: float | None) -> SharedMemory:
         if was_shrunk(self.members, self.rank):
@@ -280,8 +289,11 @@ class SharedMemory(Engine):
 
     def _smaller(self, ranks: list[int], members: list[Member], label: str, what: int | str) -> SharedMemory:
         number = number_of(self._number, what, ranks)
-        made = SharedMemory(ranks.index(self.rank), members, self.timeout, label, number, self._tuning)
+        rank = ranks.index(self.rank)
+        made = SharedMemory(rank, members, self.timeout, label, number, self._tuning)
         made._parent = self
+        made._loans = self._loans
+        self._loans.lend(members[rank], members)
         return made
 
     def _gather(self, own: Any, table: Any, timeout: float | None) -> None:
@@ -290,16 +302,6 @@ class SharedMemory(Engine):
         except FAILURES as error:
             self.failed(error)
             raise
-
-    def _release(self, dropped: dict[int, set[int]]) -> None:
-        """Free the memory of groups that no longer exist on any of their ranks: until then peers may look at it."""
-        for number in sorted(dropped[self.rank] & self._lent.keys()):
-            ranks, offsets = self._lent[number]
-            if all(number in dropped[rank] for rank in ranks):
-                for offset in offsets:
-                    self.members[self.rank].arena.release(offset)
-                del self._lent[number]
-                self._dropped.remove(number)
 
     # What happened ---------------------------------------------------------------------------------------------------
 
