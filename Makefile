@@ -2,7 +2,7 @@
 # make sanitize: the engine under sanitizers · make bench-peers: install the libraries that `allfold bench` compares with
 # make conformance: torch's own test suite for backends, on allfold and on gloo
 # make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and compared with independent oracles
-# make faults: a thousand trials with ranks that die, stop, disagree or run out of memory
+# make faults [FAULTS="--engine gpu --trials 2000"]: trials with ranks that die, come late, fail, disagree, on every engine
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
 # make soak [SECONDS=3600]: an hour of collectives, in which nothing may grow
@@ -52,10 +52,10 @@ bench-peers: $(VENV)/.torch $(VENV)/.mpi
 conformance: setup $(VENV)/.torch
 	$(VENV)/bin/python tests/torch/conformance.py
 
-# A thousand seeded trials, each with one faulty rank: what do the others report, when, and what is left behind
+# Seeded trials on every engine, each with one fault: what do the ranks return or raise, when, and what is left behind
 # (docs/reliability.md)?
-faults: setup
-	$(VENV)/bin/python tests/reliability/faults.py
+faults: setup $(VENV)/.torch
+	$(VENV)/bin/python tests/reliability/faults.py $(FAULTS)
 
 BACKEND ?= allfold
 # Results, networks and faults between hosts that are sets of namespaces (tests/hosts/lab.py). Removes all of them.
