@@ -495,11 +495,15 @@ void Communicator::meet(Running& running, uint32_t peer) {
 // The owners of these arrays must still be in the call. Before writing into them: see Writing. After reading from them
 // and before anybody hears of it: see perform().
 void Communicator::confirm(Running& running, const Slot* slot, const Slot* end) {
-    for (; slot != end; ++slot)
-        if (slot->rank != rank_ && slot->space != Space::work &&
-            posts_[slot->rank]->standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open))
-            [[unlikely]]
-            check_peers(running, slot->rank, true);
+    for (; slot != end; ++slot) {
+        if (slot->rank == rank_ || slot->space == Space::work) continue;
+        if (is_open(slot->rank)) [[likely]]
+            continue;
+        // For the others, who follow these marks to the rank that keeps everybody waiting.
+        posts_[rank_]->waiting_for.store(slot->rank + 1, std::memory_order_relaxed);
+        check_peers(running, slot->rank, true);
+        posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
+    }
 }
 
 }  // namespace allfold

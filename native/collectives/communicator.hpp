@@ -177,14 +177,19 @@ class Communicator {
     void let_go(Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
-    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
+    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers,
+                                const std::vector<uint32_t>& absent = {});
     void publish_progress(uint64_t value);
     int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    bool is_open(uint32_t peer) const {
+        return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
+    }
     bool is_here(uint32_t peer) const;
+    std::vector<uint32_t> absent() const;
     // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
     struct Late {
         bool came;

@@ -21,7 +21,7 @@ constexpr auto writes_within = 200ms;
 // How long a rank that leaves waits for the others, to compare the last call with them.
 constexpr auto leave_taking = 1s;
 // How much longer than its timeout a call waits for its turn: for the call before it to begin, and for it to fail.
-constexpr Clock::duration begins_within = 500ms, fails_within = 5s;
+constexpr Clock::duration begins_within = 2s, fails_within = 5s;
 
 void pause_for_a_moment() {
     timespec moment{0, 1000000};
@@ -78,7 +78,8 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
     }
     // A rank that is really lost is named before those that gave up because of it.
     if (!out.empty()) fail_lost(running, out);
-    if (!gave_up.empty()) fail_lost(running, gave_up);
+    // One that gave up may have done so because others did not come.
+    if (!gave_up.empty()) fail_lost(running, gave_up, absent());
 }
 
 void Communicator::compare_last_call(const std::function<void()>& interrupted) {
@@ -115,10 +116,7 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
     }
 }
 
-bool Communicator::is_here(uint32_t peer) const {
-    auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_relaxed));
-    return standing == Standing::open && life_of(process_of(peer)) == Life::alive;
-}
+bool Communicator::is_here(uint32_t peer) const { return is_open(peer) && life_of(process_of(peer)) == Life::alive; }
 
 // The call has failed on this rank, and from now on its arrays belong to the caller again. A peer that comes late must
 // not believe what it reads there, nor write there: it looks at the standing (confirm()). A peer that is writing at
@@ -156,10 +154,20 @@ void Communicator::let_go(Running& running, const Call& call) {
     if (!call.pinned) arena.take_back(call.output, elements * size_of(call.dtype));
 }
 
-void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers) {
+// The ranks that may still come to this call and have not.
+std::vector<uint32_t> Communicator::absent() const {
+    std::vector<uint32_t> ranks;
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) ranks.push_back(peer);
+    return ranks;
+}
+
+void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers,
+                             const std::vector<uint32_t>& absent) {
     blame_.lost(peers.front());
-    throw EngineError(Fault::rank_lost,
-                      std::string(name_of(running)) + ": " + blame_.sentence(peers) + " " + where(call_));
+    std::string text = std::string(name_of(running)) + ": " + blame_.sentence(peers);
+    if (!absent.empty()) text += "; " + Late{.came = false, .ranks = absent}.sentence();
+    throw EngineError(Fault::rank_lost, text + " " + where(call_));
 }
 
 void Communicator::fail_mismatch(Running& running) {
@@ -232,14 +240,11 @@ void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) 
     bool waits = running.deadline != Clock::time_point{};
     if (waits && running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
     retire(Standing::late);
-    auto is_open = [&](uint32_t peer) {
-        return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
-    };
-    std::vector<uint32_t> absent;
-    for (uint32_t peer = 0; peer < size(); ++peer)
-        if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(peer);
+    std::vector<uint32_t> absent = this->absent();
     std::string text = std::string(name_of(running)) + ": ";
-    if (uint32_t peer = held_up_by(awaited); !absent.empty())
+    uint32_t peer = held_up_by(awaited);
+    if (!is_open(peer)) peer = held_up_by(late);
+    if (!absent.empty())
         text += Late{.came = false, .ranks = absent}.sentence() + "; ";
     else if (is_open(peer))
         text += Late{.came = true, .ranks = {peer}}.sentence() + "; ";
@@ -269,7 +274,7 @@ bool Communicator::gives_up_turn(Clock::time_point since, Clock::duration timeou
         (fails_at != 0 && Clock::time_point(Clock::duration(fails_at)) <= latest))
         return time >= latest + fails_within;
     // It waits for nobody: perhaps its thread has not got a core yet.
-    return fails_at != 0 || time >= limit + std::min(timeout, begins_within);
+    return fails_at != 0 || time >= limit + begins_within;
 }
 
 // Another thread has the turn. If it waits for a rank in its call, that rank keeps this one waiting too.
@@ -278,8 +283,12 @@ EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout)
     char within[48];
     std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
     std::string text = std::string(name) + ": another call of this rank was still under way after " + within;
-    if (uint32_t peer = own.waiting_for.load(std::memory_order_relaxed); peer != 0)
-        text += ", because " + late_for(own.last_call.load(std::memory_order_relaxed), peer - 1).sentence();
+    uint64_t call = own.last_call.load(std::memory_order_relaxed);
+    uint32_t peer = own.waiting_for.load(std::memory_order_relaxed);
+    Late late = late_for(call, peer == 0 ? rank_ : peer - 1);
+    // Late for the call before, if that has begun and waits: somebody has not come to it, or keeps it waiting.
+    if (own.last_done.load(std::memory_order_relaxed) < call && (peer != 0 || !late.came))
+        text += ", because " + late.sentence();
     return EngineError(Fault::timeout, text + "; calls on one communicator take turns (" + label_ + ")");
 }
 
