@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -39,6 +40,7 @@ class Mark {
     bool is_over() const;
     void hold(uint64_t later) const;
     std::optional<uint64_t> behind() const { return behind_; }
+    std::atomic<bool> is_right = false;  // the call is over, and nothing can have gone wrong in it
 
   private:
     std::shared_ptr<PyLane> lane_;
@@ -174,7 +176,9 @@ void bind_lane(nb::module_& module) {
     nb::class_<Mark>(module, "Mark")
         .def("is_over", &Mark::is_over)
         .def("hold", &Mark::hold)
-        .def_prop_ro("behind", &Mark::behind);
+        .def_prop_ro("behind", &Mark::behind)
+        .def_prop_ro("is_right", [](const Mark& self) { return self.is_right.load(); })
+        .def("confirm", [](Mark& self) { self.is_right = true; });
     nb::class_<PyLane>(module, "Lane")
         .def(nb::new_([](const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word,
                          nb::object refused, nb::object captured) {

@@ -37,6 +37,7 @@ class NumpyDevice:
         self.registered: dict[int, int] = {}
         self.captured: set[int] = set()  # streams that are captured into a graph, in the global mode
         self.invalidated = False
+        self.queries = 0
         self._modes = threading.local()
         self.copied: list[int] = []
         self.memory: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
@@ -156,6 +157,7 @@ class NumpyDevice:
         self._streams[stream].put(over.set)
 
     def _query_event(self, event: int) -> int:
+        self.queries += 1
         if self.captured and getattr(self._modes, "mode", 0) != _RELAXED:
             self.invalidated = True
             return _CAPTURE_UNSUPPORTED

@@ -52,7 +52,8 @@ class GpuCalls:
         ways = self._ways[context]
         source = None if call.input is None else located[0][0]
         target = None if call.output is None else located[-1][0]
-        again = self._again(ways, call, source, target)
+        # Calls are remembered, arrays are not.
+        again = self._again(ways, call._replace(input=None, output=None), source, target)
         streams = {stream for _, stream in located}
         if len(streams) == 1:
             mark = ways.launch(again, streams.pop(), True)
@@ -93,9 +94,10 @@ class GpuCall(Handle):
     def done(self) -> bool:
         """True if the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
-            if not self._over.is_over() or not self._ways.is_compared():
+            if not self._over.is_over() or not (self._over.is_right or self._ways.is_compared()):
                 return False
-            self._over, self._error = None, self._ways.error()
+            self._error = None if self._over.is_right else self._ways.error()
+            self._over = None
         return True
 
     def wait(self, timeout: float | None = None) -> None:

@@ -279,17 +279,22 @@ class Runner:
         while (launched := self._first()) is not None:
             if not self._is_agreed(launched) or not launched.mark.is_over():
                 return False
-            if launched.end is None:
-                if self.failure is None:
-                    self._check_staging()
-            elif self.failure is None:
-                if self._ledger.uncovered(launched.number) is not None:
-                    raise self._gave_up()
-                self._unsettled.append((launched.number, launched.end))
-                if len(self._unsettled) > _MOST_UNSETTLED:
-                    self._settle()
+            if self.failure is None:
+                self._confirm(launched)
             self._launched.popleft()
         return True
+
+    def _confirm(self, launched: Launched) -> None:
+        """Raise unless a call whose end the stream has reached is right."""
+        if launched.end is None:
+            self._check_staging()
+        else:
+            if self._ledger.uncovered(launched.number) is not None:
+                raise self._gave_up()
+            self._unsettled.append((launched.number, launched.end))
+            if len(self._unsettled) > _MOST_UNSETTLED:
+                self._settle()
+        launched.mark.confirm()
 
     def _settle(self) -> None:
         """Forget the calls that are over on all ranks."""

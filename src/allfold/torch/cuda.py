@@ -289,6 +289,8 @@ class Enqueued(Awaited):
         return self.is_over() and self._gpu.ways_on(self._device).is_compared()
 
     def exception(self) -> BaseException | None:
+        if self._over.is_right:
+            return None
         error = self._gpu.error()
         return GroupTimeout.of(error) if isinstance(error, CollectiveTimeout) else error
 
