@@ -71,7 +71,7 @@ class Ledger {
 
     // This rank will let its stream go: what it publishes from then on is true only for calls up to `covered`.
     void give_up(uint64_t covered) {
-        sheets_[rank_]->gave_up.store(covered + 1, std::memory_order_relaxed);
+        sheets_[rank_]->gave_up.store(covered + 1, std::memory_order_release);  // why it gave up is there to be read
         // Before every store that lets the stream go. Whoever finishes on progress that the stream publishes then, also
         // through other streams, sees this afterwards (see `uncovered`).
         std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 from .. import _native
+from ..errors import DeviceError
 
 
 class Retired(Protocol):
@@ -31,7 +32,10 @@ def sweep() -> bool:
     """Give back what can be given back by now; True if something is left."""
     with _sweeping:
         for one in _retired[:]:
-            if one.give_back():
+            is_left = False
+            with contextlib.suppress(DeviceError):  # then the driver has lost it, or is ending
+                is_left = not one.give_back()
+            if not is_left:
                 _retired.remove(one)
         return bool(_retired)
 

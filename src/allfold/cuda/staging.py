@@ -32,6 +32,7 @@ PIECE_BYTES = 32 << 20
 """Of a longer array, this much is moved at once: less of main memory is taken away from everybody else."""
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
+_MOST_PAST_CALLS = 8
 
 
 class OnDevice(NamedTuple):
@@ -106,8 +107,10 @@ class Staging:
             self._failure = error
             raise
         assert mark is not None
-        forget_past(self._rooms.calls)
-        self._rooms.calls.append(Needed(mark, staged))
+        calls = self._rooms.calls
+        calls.append(Needed(mark, staged))
+        if len(calls) > _MOST_PAST_CALLS:
+            forget_past(calls)
         return mark
 
     def drain(self) -> None:
