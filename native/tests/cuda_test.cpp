@@ -225,8 +225,9 @@ void what_the_driver_refuses_is_said_and_nothing_is_lost() {
     const int before = events;
     for (refusing = 0; refusing < static_cast<int>(DriverFunction::count); ++refusing) {
         auto function = static_cast<DriverFunction>(refusing);
-        bool never = function == DriverFunction::pop_context || function == DriverFunction::destroy_event ||
-                     function == DriverFunction::query_event || function == DriverFunction::create_event;
+        bool never = function == DriverFunction::pop_context || function == DriverFunction::exchange_capture_mode ||
+                     function == DriverFunction::destroy_event || function == DriverFunction::query_event ||
+                     function == DriverFunction::create_event;
         bool refused = false;
         try {
             lane.give_back(lane.launch(every_kind(), 0, 5, true));
