@@ -34,8 +34,9 @@ test: lint $(VENV)/.mpi
 test-gpu: setup $(VENV)/.torch
 	$(VENV)/bin/python -m pytest tests/gpu
 
-# A hundred seeded trials on this machine's GPU, in each of which a rank is killed (docs/gpu.md).
+# Faults of single calls on this machine's GPU, and a hundred seeded trials in which a rank is killed (docs/gpu.md).
 faults-gpu: setup $(VENV)/.torch
+	$(VENV)/bin/python tests/gpu/cases.py
 	$(VENV)/bin/python tests/gpu/faults.py
 
 # The engine under ThreadSanitizer, then under AddressSanitizer and UBSan.

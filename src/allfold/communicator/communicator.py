@@ -428,7 +428,7 @@ class Communicator(PointToPoint):
         handle = self._gpu.enqueue(call)
         if async_op:
             return handle
-        handle.wait()
+        handle.wait_or_abort()
         return None
 
     def _run_copied(
