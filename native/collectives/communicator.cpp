@@ -197,11 +197,24 @@ void Communicator::offer(CallRecord& record, const Call& call) {
         record.reach = fetches ? Reach::arena_and_fetches : Reach::arena;
         if (call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
         if (call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
-    } else if (fetches) {
+    } else if (fetches && arrays_are_fetchable(call)) {
         record.reach = Reach::address;
         if (call.input) record.input = reinterpret_cast<int64_t>(call.input);
         if (call.output) record.output = reinterpret_cast<int64_t>(call.output);
     }
+}
+
+// Whether peers can read this rank's arrays, as far as the arrays are concerned.
+bool Communicator::arrays_are_fetchable(const Call& call) const {
+    const Program& program = *call.readable_program;
+    auto bytes_of = [&](const Extent& extent) {
+        auto first = [&](uint32_t chunk) {
+            return first_element(chunk, call.elements / program.chunks, call.elements % program.chunks, program.chunks);
+        };
+        return (first(extent.end) - first(extent.begin)) * size_of(call.dtype);
+    };
+    return (!call.input || is_fetchable(call.input, bytes_of(program.inputs[rank_]))) &&
+           (!call.output || is_fetchable(call.output, bytes_of(program.outputs[rank_])));
 }
 
 // Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
@@ -418,8 +431,8 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
     if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
     throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) +
-                                            " does not let its arrays be read any more (" + std::strerror(error) +
-                                            ") " + where(call_));
+                                            " does not let its array be read (" + std::strerror(error) +
+                                            "); ALLFOLD_FETCH=0 on every rank avoids reading arrays " + where(call_));
 }
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.

@@ -152,6 +152,7 @@ class Communicator {
     void enter(Running& running, const Call& call);
     void offer(CallRecord& record, const Call& call);
     bool can_fetch();
+    bool arrays_are_fetchable(const Call& call) const;
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
     void execute(Running& running, const Call& call, const Program& program, uint32_t instruction, uint32_t segment);

@@ -26,6 +26,12 @@ inline uint64_t signature(const CallRecord& record) {
     return value;
 }
 
+// The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may overflow.
+// `whole` and `rest`: the elements of the buffer, divided by the chunks.
+inline uint64_t first_element(uint64_t chunk, uint64_t whole, uint64_t rest, uint64_t chunks) {
+    return chunk * whole + chunk * rest / chunks;
+}
+
 // The state of one call.
 struct Communicator::Running {
     const std::function<void()>& before_blocking;
@@ -49,9 +55,7 @@ struct Communicator::Running {
     enum class Area { none, tiny, small, large } area = Area::none;
     bool beyond_caches = false;  // the arrays are too large for them
 
-    // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may
-    // overflow.
-    uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
+    uint64_t first_of(uint64_t chunk) const { return first_element(chunk, whole, rest, program->chunks); }
 };
 
 // The thread that has the turn is in a call, or keeps others from beginning one. It is a mutex whose wait has a timeout

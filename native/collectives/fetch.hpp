@@ -30,4 +30,18 @@ inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) 
     return 0;
 }
 
+// Whether peers that may read this process can read this array: the kernel refuses some memory to everybody, such as
+// memfd_secret, what a driver has mapped (CUDA's pinned memory) and mappings that are for writing only. Reading
+// ourselves goes through the same checks. An array usually lies in one mapping, so its ends tell (less than 1 µs).
+inline bool is_fetchable(const void* array, size_t bytes) {
+    if (bytes == 0) return true;
+    char seen[2];
+    auto* first = const_cast<char*>(static_cast<const char*>(array));
+    iovec local{seen, sizeof seen}, remote[] = {{first, 1}, {first + bytes - 1, 1}};
+    ssize_t moved;
+    do moved = process_vm_readv(getpid(), &local, 1, remote, 2, 0);
+    while (moved < 0 && errno == EINTR);
+    return moved == sizeof seen;
+}
+
 }  // namespace allfold
