@@ -10,7 +10,7 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 4;
+    constexpr uint64_t meaning = 5;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
@@ -44,6 +44,8 @@ extern const uint64_t layout_hash = [] {
         offsetof(Entry, rank),
         offsetof(Entry, label),
         sizeof(Directory),
+        offsetof(Directory, pid_namespace),
+        offsetof(Directory, locked),
         offsetof(Directory, identity),
         offsetof(Directory, answers),
         offsetof(Directory, question),

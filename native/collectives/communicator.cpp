@@ -146,8 +146,6 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
     }
 }
 
-int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_of(*members_[peer].arena); }
-
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     if (standing == Standing::open) return;
@@ -218,7 +216,8 @@ bool Communicator::arrays_are_fetchable(const Call& call) const {
 }
 
 // Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
-// their probe words. If the process ID belongs to another process by now, that address has another number or none.
+// their probe words. If the process ID belongs to another process by now, or does here because the peer is in another
+// PID namespace, that address has another number or none.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
@@ -227,7 +226,8 @@ bool Communicator::can_fetch() {
     for (uint32_t peer = 0; peer < size(); ++peer) {
         const Post* post = posts_[peer];
         uint64_t seen = 0;
-        int error = fetch(process_of(peer), post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        int error =
+            fetch(*members_[peer].arena, post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
         if (error || seen != post->probe_word.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
     }
     return fetching_ == Fetching::works;
@@ -426,9 +426,9 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 }
 
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
-    int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
+    int error = fetch(*members_[peer].arena, reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
-    if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
+    if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
     throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) +
                                             " does not let its array be read (" + std::strerror(error) +

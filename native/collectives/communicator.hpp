@@ -174,7 +174,6 @@ class Communicator {
     void check_peers(Running& running, uint32_t awaited, bool asks);
     [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
     void publish_progress(uint64_t value);
-    int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);

@@ -72,7 +72,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
             gave_up.push_back(peer);  // dead or alive: most give up because of another rank
-        else if (left || (asks && life_of(process_of(peer)) == Life::dead))
+        else if (left || (asks && life_of(*members_[peer].arena) == Life::dead))
             out.push_back(peer);
     }
     // A rank that is really lost is named before those that gave up because of it.
@@ -116,7 +116,7 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
 
 bool Communicator::is_here(uint32_t peer) const {
     auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_relaxed));
-    return standing == Standing::open && life_of(process_of(peer)) == Life::alive;
+    return standing == Standing::open && life_of(*members_[peer].arena) == Life::alive;
 }
 
 void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers) {
@@ -258,7 +258,7 @@ std::string Communicator::Late::sentence() const {
 // Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that
 // one waited for may have arrived since.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
-    for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
+    for (uint32_t hops = 0; hops < size() && !is_stopped(*members_[peer].arena); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
         if (next == 0 || next > size() || next - 1 == rank_) break;
         peer = next - 1;
@@ -269,7 +269,6 @@ uint32_t Communicator::held_up_by(uint32_t peer) const {
 // What a rank was last seen doing, and which line of its program it is at, if it can still report that.
 std::string Communicator::last_seen(uint32_t peer) const {
     const Post& post = *posts_[peer];
-    int32_t process = process_of(peer);
     std::string text = "; " + blame_.named(peer) + " ";
     uint64_t call = post.last_call.load(std::memory_order_acquire);
     CallRecord record;
@@ -283,7 +282,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
         uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }
-    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
+    if (is_stopped(*members_[peer].arena)) return text + "; it is stopped (SIGSTOP or a debugger)";
     // The first line is for errors like this one, the rest for `allfold doctor`.
     Directory& directory = members_[peer].arena->directory();
     if (directory.answers.load(std::memory_order_relaxed) == 0) return text;

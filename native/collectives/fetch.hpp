@@ -9,18 +9,21 @@
 #include <cstdint>
 #include <cstring>
 
+#include "shared/peers.hpp"
+
 namespace allfold {
 
-// Returns 0 or an errno. The memory of a thread of this process is read directly.
-inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) {
+// Returns 0 or an errno. The address is one in the process that made the arena. Threads of this process are read
+// directly; its PID would not tell, because in another PID namespace another process may have the same.
+inline int fetch(const Arena& arena, uint64_t address, void* target, size_t bytes) {
     auto* to = static_cast<char*>(target);
-    if (process == getpid()) {
+    if (arena.is_own()) {
         std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
         return 0;
     }
     while (bytes > 0) {  // a call moves at most 2 GiB
         iovec local{to, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-        ssize_t moved = process_vm_readv(process, &local, 1, &remote, 1, 0);
+        ssize_t moved = process_vm_readv(process_of(arena), &local, 1, &remote, 1, 0);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) return moved < 0 ? errno : EFAULT;
         to += moved;
