@@ -38,6 +38,7 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
         offsetof(Post, start_ticks),
+        offsetof(Post, last_words),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),

@@ -121,6 +121,9 @@ class Communicator {
     // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
+    // Leaves the exception that this rank ends with for peers that ask what became of it. To be called before retire().
+    void say_last(const std::string& words);
+
     // Ends this rank's part for good: no further call works here, nor on the other ranks as soon as they notice.
     void retire(Standing standing);
 

@@ -88,16 +88,21 @@ class Blame {
     }
 
     std::string fate(uint32_t rank) const {
-        std::string name = "rank " + std::to_string(rank), how;
-        if (standing(rank) == Standing::left) {
+        std::string name = "rank " + std::to_string(rank), how, words;
+        Standing stands = standing(rank);
+        for (const auto& character : posts_[rank]->last_words)
+            if (char c = character.load(std::memory_order_relaxed)) words += c;
+        if (stands == Standing::left && !words.empty()) return name + " has left: it is ending after " + words;
+        if (stands == Standing::left) {
             uint64_t calls = posts_[rank]->last_call.load(std::memory_order_relaxed);
             return name + " has left: it closed its communicator" +
                    (calls ? " after call " + std::to_string(calls) : "");
         }
-        if (life_of(*arenas_[rank], &how) == Life::dead) return named(rank) + " is gone" + how;
-        if (standing(rank) == Standing::mismatch) return name + " gave up: the ranks came with different calls";
-        if (standing(rank) == Standing::late) return name + " gave up: it had waited for too long";
-        return name + " gave up";
+        if (life_of(*arenas_[rank], &how) == Life::dead)
+            return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);
+        if (stands == Standing::mismatch) return name + " gave up: the ranks came with different calls";
+        if (stands == Standing::late) return name + " gave up: it had waited for too long";
+        return name + " gave up" + (words.empty() ? "" : ": it is ending after " + words);
     }
 
   private:

@@ -121,6 +121,8 @@ struct Post {
     std::atomic<uint64_t> probe_word, probe_address;
     std::atomic<uint32_t> waiting_for;              // the rank that it waits for, plus one, if the wait is long
     std::atomic<uint64_t> start_ticks, start_time;  // both clocks at the same moment; the time in ns since 1970
+    // The exception that the rank ends with, if it knows one. Written before the standing changes, and not after.
+    std::atomic<char> last_words[256];
     // How the surviving ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
