@@ -10,7 +10,7 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 5;
+    constexpr uint64_t meaning = 6;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
@@ -40,12 +40,15 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, writing),
         offsetof(Post, start_ticks),
         offsetof(Post, detached),
+        offsetof(Post, last_words),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),
         offsetof(Entry, rank),
         offsetof(Entry, label),
         sizeof(Directory),
+        offsetof(Directory, pid_namespace),
+        offsetof(Directory, locked),
         offsetof(Directory, identity),
         offsetof(Directory, answers),
         offsetof(Directory, question),

@@ -238,6 +238,9 @@ class PyCommunicator {
         worker_.reset();
         if (error) std::rethrow_exception(error);
     }
+    void say_last(const std::string& words) {
+        if (native_->is_here()) native_->say_last(words);
+    }
     // The interpreter is about to end, and the worker's thread needs it to finish its calls. Returns whether a call was
     // abandoned.
     bool end() {
@@ -599,6 +602,7 @@ void bind_communicator(nb::module_& module) {
              nb::arg("timeout").none(), nb::arg("dtype").none(), nb::arg("outcome"))
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
+        .def("say_last", &PyCommunicator::say_last)
         .def("end", &PyCommunicator::end)
         .def("abort", &PyCommunicator::abort)
         .def("in_shared_memory", &PyCommunicator::in_shared_memory)

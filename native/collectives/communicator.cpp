@@ -64,6 +64,16 @@ bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
     return members_[rank_].arena->holds(pointer, bytes);
 }
 
+void Communicator::say_last(const std::string& words) {
+    Post& post = *posts_[rank_];
+    // Peers read the words once the standing has changed; from then on they stay as they are. Relaxed: retire()
+    // releases them, and of a process that has ended the kernel is asked first.
+    if (post.standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open)) return;
+    for (size_t i = 0; i < sizeof post.last_words; ++i)
+        post.last_words[i].store(i + 1 < sizeof post.last_words && i < words.size() ? words[i] : '\0',
+                                 std::memory_order_relaxed);
+}
+
 void Communicator::retire(Standing standing) {
     // Peers should hear what ended the communicator first.
     uint32_t open = static_cast<uint32_t>(Standing::open);
@@ -145,8 +155,6 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
     }
 }
 
-int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_of(*members_[peer].arena); }
-
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
     if (standing == Standing::open) return;
@@ -201,15 +209,29 @@ void Communicator::offer(CallRecord& record, const Call& call) {
         record.reach = fetches ? Reach::arena_and_fetches : Reach::arena;
         if (call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
         if (call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
-    } else if (fetches) {
+    } else if (fetches && arrays_are_fetchable(call)) {
         record.reach = Reach::address;
         if (call.input) record.input = reinterpret_cast<int64_t>(call.input);
         if (call.output) record.output = reinterpret_cast<int64_t>(call.output);
     }
 }
 
+// Whether peers can read this rank's arrays, as far as the arrays are concerned. The answer is remembered for the
+// arrays of the last call: programs use the same ones again and again, and asking costs as much as moving 10 KiB.
+bool Communicator::arrays_are_fetchable(const Call& call) {
+    const Program& program = *call.readable_program;
+    auto can = [](const void* array, size_t bytes, Fetchable& known) {
+        if (!array) return true;
+        if (known.array != array || known.bytes != bytes) known = {array, bytes, is_fetchable(array, bytes)};
+        return known.can;
+    };
+    return can(call.input, bytes_of(program.inputs[rank_], call, program.chunks), fetchable_[0]) &&
+           can(call.output, bytes_of(program.outputs[rank_], call, program.chunks), fetchable_[1]);
+}
+
 // Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
-// their probe words. If the process ID belongs to another process by now, that address has another number or none.
+// their probe words. If the process ID belongs to another process by now, or does here because the peer is in another
+// PID namespace, that address has another number or none.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
@@ -218,7 +240,8 @@ bool Communicator::can_fetch() {
     for (uint32_t peer = 0; peer < size(); ++peer) {
         const Post* post = posts_[peer];
         uint64_t seen = 0;
-        int error = fetch(process_of(peer), post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        int error =
+            fetch(*members_[peer].arena, post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
         if (error || seen != post->probe_word.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
     }
     return fetching_ == Fetching::works;
@@ -262,7 +285,9 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
     if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
-    running.divide(call.elements, program);
+    running.program = &program;
+    running.whole = call.elements / program.chunks;
+    running.rest = call.elements % program.chunks;
     size_t element = size_of(call.dtype);
     uint64_t longest = running.whole + (running.rest != 0);
     running.segment_elements = longest;
@@ -430,14 +455,14 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 }
 
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
-    int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
+    int error = fetch(*members_[peer].arena, reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
     check_peers(running, peer, true);  // if it gave up, that says more
-    if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
+    if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
     throw EngineError(Fault::rank_lost, std::string(name_of(running)) + ": " + blame_.named(peer) +
-                                            " does not let its arrays be read any more (" + std::strerror(error) +
-                                            ") " + where(call_));
+                                            " does not let its array be read (" + std::strerror(error) +
+                                            "); ALLFOLD_FETCH=0 on every rank avoids reading arrays " + where(call_));
 }
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.

@@ -122,6 +122,9 @@ class Communicator {
     // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
+    // Leaves the exception that this rank ends with for peers that ask what became of it. To be called before retire().
+    void say_last(const std::string& words);
+
     // Ends this rank's part for good: no further call works here, nor on the other ranks as soon as they notice.
     void retire(Standing standing);
 
@@ -156,6 +159,7 @@ class Communicator {
     void enter(Running& running, const Call& call);
     void offer(CallRecord& record, const Call& call);
     bool can_fetch();
+    bool arrays_are_fetchable(const Call& call);
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
     void execute(Running& running, const Call& call, const Program& program, uint32_t instruction, uint32_t segment);
@@ -174,13 +178,12 @@ class Communicator {
     }
     void meet(Running& running, uint32_t peer);
     void confirm(Running& running, const Slot* slots, const Slot* end);
-    void let_go(Running& running, const Call& call);
+    void let_go(const Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
     [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers,
                                 const std::vector<uint32_t>& absent = {});
     void publish_progress(uint64_t value);
-    int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
@@ -217,6 +220,11 @@ class Communicator {
     Patience patience_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     enum class Fetching { untried, works, fails } fetching_;
+    struct Fetchable {
+        const void* array = nullptr;
+        size_t bytes = 0;
+        bool can = false;
+    } fetchable_[2];  // the input and the output of the last call that offered them
     uint64_t probe_word_;
     Entry* entry_ = nullptr;     // in the directory of this rank's arena
     std::vector<char> fetched_;  // tiles of peers' arrays, on their way into a fold

@@ -26,6 +26,19 @@ inline uint64_t signature(const CallRecord& record) {
     return value;
 }
 
+// The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may overflow.
+// `whole` and `rest`: the elements of the buffer, divided by the chunks.
+inline uint64_t first_element(uint64_t chunk, uint64_t whole, uint64_t rest, uint64_t chunks) {
+    return chunk * whole + chunk * rest / chunks;
+}
+
+// The length of a rank's array, which holds these chunks of the whole buffer.
+inline size_t bytes_of(const Extent& extent, const Call& call, uint64_t chunks) {
+    uint64_t whole = call.elements / chunks, rest = call.elements % chunks;
+    uint64_t begin = first_element(extent.begin, whole, rest, chunks);
+    return (first_element(extent.end, whole, rest, chunks) - begin) * size_of(call.dtype);
+}
+
 // The state of one call.
 struct Communicator::Running {
     const std::function<void()>& before_blocking;
@@ -49,14 +62,7 @@ struct Communicator::Running {
     enum class Area { none, tiny, small, large } area = Area::none;
     bool beyond_caches = false;  // the arrays are too large for them
 
-    void divide(uint64_t elements, const Program& by) {
-        program = &by;
-        whole = elements / by.chunks;
-        rest = elements % by.chunks;
-    }
-    // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may
-    // overflow.
-    uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
+    uint64_t first_of(uint64_t chunk) const { return first_element(chunk, whole, rest, program->chunks); }
 };
 
 // While it exists, this rank writes into arrays of its peers. It marks that in its post, and then looks whether the

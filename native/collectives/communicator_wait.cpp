@@ -73,7 +73,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
             gave_up.push_back(peer);  // dead or alive: most give up because of another rank
-        else if (left || (asks && life_of(process_of(peer)) == Life::dead))
+        else if (left || (asks && life_of(*members_[peer].arena) == Life::dead))
             out.push_back(peer);
     }
     // A rank that is really lost is named before those that gave up because of it.
@@ -116,13 +116,15 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
     }
 }
 
-bool Communicator::is_here(uint32_t peer) const { return is_open(peer) && life_of(process_of(peer)) == Life::alive; }
+bool Communicator::is_here(uint32_t peer) const {
+    return is_open(peer) && life_of(*members_[peer].arena) == Life::alive;
+}
 
 // The call has failed on this rank, and from now on its arrays belong to the caller again. A peer that comes late must
 // not believe what it reads there, nor write there: it looks at the standing (confirm()). A peer that is writing at
 // this moment is waited for. If that takes long, because it is stopped or its core is busy, the array is taken away
 // from it.
-void Communicator::let_go(Running& running, const Call& call) {
+void Communicator::let_go(const Running& running, const Call& call) {
     retire(Standing::aborted);
     // Closed while this call was under way: peers would take it for a rank that does its part and then leaves.
     auto left = static_cast<uint32_t>(Standing::left);
@@ -142,16 +144,14 @@ void Communicator::let_go(Running& running, const Call& call) {
         const uint32_t seen = mark.load(std::memory_order_acquire);
         if (peer == rank_ || seen % 2 == 0) continue;
         auto writes = [&] { return mark.load(std::memory_order_acquire) == seen; };
-        while (writes() && Clock::now() < limit && !is_stopped(process_of(peer))) pause_for_a_moment();
-        is_free &= !writes() || life_of(process_of(peer)) == Life::dead;
+        while (writes() && Clock::now() < limit && !is_stopped(*members_[peer].arena)) pause_for_a_moment();
+        is_free &= !writes() || life_of(*members_[peer].arena) == Life::dead;
     }
     if (is_free) return;
     Arena& arena = *members_[rank_].arena;
     arena.quarantine(call.output, members_[rank_].post);
-    running.divide(call.elements, *call.private_program);
-    const Extent& extent = call.private_program->outputs[rank_];
-    uint64_t elements = running.first_of(extent.end) - running.first_of(extent.begin);
-    if (!call.pinned) arena.take_back(call.output, elements * size_of(call.dtype));
+    const Program& program = *call.private_program;
+    if (!call.pinned) arena.take_back(call.output, bytes_of(program.outputs[rank_], call, program.chunks));
 }
 
 // The ranks that may still come to this call and have not.
@@ -306,7 +306,7 @@ std::string Communicator::Late::sentence() const {
 // Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that
 // one waited for may have arrived since.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
-    for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
+    for (uint32_t hops = 0; hops < size() && !is_stopped(*members_[peer].arena); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
         if (next == 0 || next > size() || next - 1 == rank_) break;
         peer = next - 1;
@@ -317,7 +317,6 @@ uint32_t Communicator::held_up_by(uint32_t peer) const {
 // What a rank was last seen doing, and which line of its program it is at, if it can still report that.
 std::string Communicator::last_seen(uint32_t peer) const {
     const Post& post = *posts_[peer];
-    int32_t process = process_of(peer);
     std::string text = "; " + blame_.named(peer) + " ";
     uint64_t call = post.last_call.load(std::memory_order_acquire);
     CallRecord record;
@@ -331,7 +330,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
         uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }
-    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
+    if (is_stopped(*members_[peer].arena)) return text + "; it is stopped (SIGSTOP or a debugger)";
     // The first line is for errors like this one, the rest for `allfold doctor`.
     Directory& directory = members_[peer].arena->directory();
     if (directory.answers.load(std::memory_order_relaxed) == 0) return text;

@@ -183,7 +183,7 @@ std::vector<Channel::State> Channel::check_peers(const Operation* operation) con
             states[peer] = State::left;
         else if (standing != Standing::open)
             states[peer] = State::gave_up;
-        else if (concerned && life_of(process_of(*members_[peer].arena)) == Life::dead)
+        else if (concerned && life_of(*members_[peer].arena) == Life::dead)
             states[peer] = State::gone;
     }
     return states;

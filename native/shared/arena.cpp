@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <set>
 #include <vector>
 
 #include "shared/directory.hpp"
 #include "shared/errors.hpp"
+#include "shared/peers.hpp"
 
 namespace allfold {
 
@@ -66,14 +68,38 @@ Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, di
     }
     map();
     free_[directory_bytes] = size_ - directory_bytes;
+    is_own_ = true;
     directory().process.store(getpid(), std::memory_order_relaxed);
+    directory().pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
+    lock_it();
     struct stat facts{};
     fstat(descriptor_, &facts);
     directory().identity.store(facts.st_ino, std::memory_order_relaxed);
     directory().magic.store(layout_hash, std::memory_order_release);
 }
 
-Arena::Arena(int descriptor, size_t bytes) : descriptor_(descriptor), size_(bytes) { map(); }
+Arena::Arena(int descriptor, size_t bytes) : descriptor_(descriptor), size_(bytes) {
+    map();
+    sees_owner_ = sees_processes_of(directory());
+}
+
+// Peers in another PID namespace cannot ask the kernel about this process, but they can ask for this lock. It belongs
+// to an open file of this process alone (the descriptor of the memory is handed to peers, and theirs is the same open
+// file), so the kernel drops it when this process ends. Forked children close theirs at once. Where /proc is missing
+// there is no lock.
+void Arena::lock_it() {
+    char path[32];
+    std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor_);
+    lock_ = open(path, O_RDWR | O_CLOEXEC);
+    if (lock_ < 0) return;
+    {
+        std::lock_guard lock(all_mutex);
+        all_descriptors.insert(&lock_);
+    }
+    struct flock whole{};
+    whole.l_type = F_WRLCK;
+    directory().locked.store(fcntl(lock_, F_OFD_SETLK, &whole) == 0, std::memory_order_relaxed);
+}
 
 void Arena::map() {
     process_ = getpid();
@@ -105,6 +131,9 @@ Arena::~Arena() {
     std::lock_guard lock(all_mutex);
     all_descriptors.erase(&descriptor_);
     close(descriptor_);
+    if (lock_ < 0) return;
+    all_descriptors.erase(&lock_);
+    close(lock_);
 }
 
 void Arena::need_here(const char* name) const {

@@ -38,6 +38,12 @@ class Arena {
     // parent.
     void lend_to_children(size_t offset);
 
+    // Whether this process made it: then its addresses are valid here.
+    bool is_own() const { return is_own_; }
+    // Whether the number of the owner's process means the same here: both are in the same PID namespace, and /proc
+    // shows it.
+    bool sees_owner() const { return sees_owner_; }
+
     // False in a child forked from the process that owns this arena: most of it is not mapped there.
     bool is_here() const { return forks_ == forks(); }
     // Throws if it is not; the error names this call.
@@ -70,10 +76,12 @@ class Arena {
     void advise(size_t offset, size_t bytes);
     bool is_taken_back(size_t offset, size_t bytes) const;
     void drop_claim(std::map<size_t, Allocation>::iterator allocation);
+    void lock_it();
 
     uint32_t forks_ = forks();
     int32_t process_;
-    int descriptor_ = -1;
+    int descriptor_ = -1, lock_ = -1;
+    bool is_own_ = false, sees_owner_ = true;
     size_t size_ = 0;
     char* base_ = nullptr;
     mutable std::mutex mutex_;

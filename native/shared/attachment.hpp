@@ -38,7 +38,7 @@ class Attachment {
     static bool has_ended(const Post& post, uint32_t rank, const Arena& arena_of_rank) {
         // Acquire: pairs with the release in the destructor.
         if (post.detached[rank / 64].load(std::memory_order_acquire) & bit(rank)) return true;
-        return life_of(process_of(arena_of_rank)) == Life::dead;
+        return life_of(arena_of_rank) == Life::dead;
     }
 
     static Post& post_of(const Arena& arena, size_t post) { return *reinterpret_cast<Post*>(arena.at(post)); }

@@ -126,6 +126,8 @@ struct Post {
     std::atomic<uint32_t> writing;  // odd while the rank writes into arrays of its peers: see Communicator::Writing
     // By rank, one bit each, set by that rank: it no longer touches the group's memory. See attachment.hpp.
     std::atomic<uint64_t> detached[most_ranks / 64];
+    // The exception that the rank ends with, if it knows one. Written before the standing changes, and not after.
+    std::atomic<char> last_words[256];
     // How the surviving ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];

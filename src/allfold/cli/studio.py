@@ -61,7 +61,7 @@ def serve(port: int, limits: Limits, folder: str | None, browser: bool, place: s
         write_lines([f"The studio is at {studio.url}{place}", "Ctrl-C ends it."], None)
         sys.stdout.flush()
         if browser:
-            webbrowser.open(studio.url + place)
+            webbrowser.open(studio.redirect_page(place))
         try:
             studio.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -190,8 +190,7 @@ def _groups(arenas: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
             label = "".join(c if c.isprintable() else "?" for c in member.pop("label").decode(errors="replace"))
             number, size = member.pop("group"), member.pop("size")
             group = groups.setdefault(number, {"label": label, "group": number, "size": size, "members": []})
-            alive = Path(f"/proc/{member['process']}").exists()
-            group["members"].append({**member, "alive": alive, "descriptor": arena["descriptor"]})
+            group["members"].append({**member, "alive": arena["alive"], "descriptor": arena["descriptor"]})
     for group in groups.values():
         group["members"].sort(key=lambda member: member["rank"])
     return sorted(groups.values(), key=lambda group: (group["members"][0]["process"], group["label"]))

@@ -32,6 +32,7 @@ from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
 from ..engine import FAILURES, Call, Engine, Entry, Event, Network, check_groups, name_group
+from ..last_words import note_ending
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.flight import keep
 from ..shared_memory.members import number_of
@@ -66,6 +67,7 @@ _processes: set[int] = set()  # this one, once it has been in a world; a forked 
 def _end_all() -> None:
     """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
     if os.getpid() in _processes:
+        note_ending()
         for world in list(_worlds):
             world.end()
         _native.park_other_threads()
@@ -422,7 +424,7 @@ class Islands(Engine):
         self._failed.set()
         self.fabric.cut()
         for engine in (self.island, self._outer):
-            engine.abort()
+            engine.native.abort()  # with no word of an exception that is being handled here
         for job in jobs:
             job.end(error)
         self.letters.fail(error)
@@ -433,7 +435,7 @@ class Islands(Engine):
             return error
         left = [self.ranks.index(rank) for rank in ranks if rank in self.left_after]
         which = f"{self.world.where(left, self.ranks)} {'has' if len(left) == 1 else 'have'} left"
-        return RankLost(f"{which} {self.label}") if left else None
+        return RankLost(f"{which} {self.label}{self.world.why(ranks)}") if left else None
 
     def somebody_left(self, who: int) -> None:
         """A rank has left the run, or this group: calls that it has not made cannot end."""

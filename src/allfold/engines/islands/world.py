@@ -21,6 +21,7 @@ from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, 
 from ...fabrics.fabric import Board, Fabric
 from ...wording import name_ranks
 from ..engine import Engine
+from ..last_words import ending, last_words
 from .crossing import Tuned
 from .post import MOST_TEXT, Frame, News, Post
 
@@ -75,6 +76,7 @@ class World:
         self._lock = threading.RLock()
         self._lost: dict[int, str] = {}
         self._left: set[int] = set()
+        self._last_words: dict[int, str] = {}  # of ranks that have left: the exception, or nothing
         self._untold: set[int] | None = None  # once this rank leaves: those who may not know it yet
         self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
         self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
@@ -119,7 +121,11 @@ class World:
             if rank in self._lost:
                 return RankLost(self._lost[rank])
         left = [rank for rank in ranks if rank in self._left]
-        return RankLost(f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left") if left else None
+        which = f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left"
+        return RankLost(f"{which}{self.why(left)}") if left else None
+
+    def why(self, ranks: Iterable[int]) -> str:
+        return ending(self._last_words.get(rank) for rank in ranks)
 
     def lost(self) -> list[int]:
         """The ranks that are known to be gone."""
@@ -135,7 +141,10 @@ class World:
         self._say_goodbye(engine, set(self.others(engine.ranks)) - self._left)
 
     def _say_goodbye(self, engine: Islands, others: set[int]) -> None:
-        self.post.send_all(others & set(engine.ranks), Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0)))
+        self.post.send_all(
+            others & set(engine.ranks),
+            Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0), last_words().encode()),
+        )
 
     def end(self) -> None:
         """This rank leaves the run."""
@@ -174,6 +183,7 @@ class World:
         if frame.news in (News.BEAT, News.HEARD):
             return
         if frame.news == News.LEFT:
+            self._last_words[source] = frame.text.decode()
             if (left := self._engines.get(frame.group)) is not None:
                 left.left_after[source] = frame.numbers[0]
                 if frame.group:

@@ -37,6 +37,7 @@ from ..engine import (
     name_group,
     raised_in_python,
 )
+from ..last_words import last_words, note_ending, watch_multiprocessing
 from .choice import Manner, Way, choices, ways
 from .flight import in_memory, keep
 from .members import ADDRESS_SPACE, Loans, Member, allocate_parts, new_member, number_of, release_parts
@@ -58,9 +59,17 @@ _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox li
 _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
 
 
+def _say_why() -> None:
+    """At the end of the process: leave its exception for the other ranks, in every group."""
+    note_ending()
+    for engine in list(_all):
+        engine.native.say_last(last_words())
+
+
 @atexit.register
 def _end_all() -> None:
     """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
+    _say_why()
     for engine in list(_all):
         engine.messages.close()
         if engine.native.end():
@@ -179,6 +188,7 @@ class SharedMemory(Engine):
         for name in _CODES:
             self.choose_ways(name, tuning.ways_of(name, self.size) or ways(name, self.size))
         _all.add(self)
+        watch_multiprocessing(_say_why)
 
     def choose_ways(self, collective: str, rows: Sequence[Way]) -> None:
         """How the calls that follow move ordinary arrays. All ranks must choose the same ones before the same call."""
@@ -225,6 +235,7 @@ class SharedMemory(Engine):
         return self.native.calls()
 
     def close(self, compares: bool) -> None:
+        self.native.say_last(last_words())
         self.messages.close()
         try:
             self.native.close(compares)
@@ -233,6 +244,7 @@ class SharedMemory(Engine):
             raise
 
     def abort(self) -> None:
+        self.native.say_last(last_words())
         self.native.abort()
 
     def failed(self, error: BaseException) -> None:
@@ -277,7 +289,7 @@ class SharedMemory(Engine):
             raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
         if self.flight()["standing"] == "left":
             raise UsageError("shrink: this communicator is closed")
-        self.abort()
+        self.native.abort()
         parts = allocate_parts(self.members[self.rank].arena, self.size)
         left = agree_on_survivors(self.members, self.rank, parts, self.timeout if timeout is None else timeout)
         members = [Member(self.members[rank].arena, *offsets_of(self.members, rank)) for rank in left]

@@ -94,7 +94,7 @@ def exchange(
 class Peer:
     """Who is at the other end of a connection, according to the kernel."""
 
-    process: int
+    process: int  # 0: of a PID namespace that this process cannot see
     user: int
 
 
