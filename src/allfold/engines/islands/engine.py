@@ -435,9 +435,13 @@ class Islands(Engine):
         which = f"{self.world.where(left, self.ranks)} {'has' if len(left) == 1 else 'have'} left"
         return RankLost(f"{which} {self.label}") if left else None
 
+    def gone_from(self, rank: int) -> AllfoldError | None:
+        """The error of a call that needs this rank of the group, if it is lost or has left."""
+        return self.gone([self.ranks[rank]])
+
     def somebody_left(self, who: int) -> None:
         """A rank has left the run, or this group: calls that it has not made cannot end."""
-        self.letters.fail_what_cannot_come(lambda rank: self.gone([self.ranks[rank]]))
+        self.letters.fail_what_cannot_come(self.gone_from)
         done = self.left_after.get(who, 0)
         if any(job.number > done for job in list(self._open)):
             timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.gone([who])))

@@ -110,8 +110,9 @@ class World:
             for rank, text in self._lost.items():
                 if rank in engine.ranks:
                     engine.fail(RankLost(text))
-        for source, frame in early:
-            self._handle(source, frame)
+            # Under the lock: what comes now is younger, and must wait for these.
+            for source, frame in early:
+                self._handle(source, frame)
 
     def gone(self, ranks: Sequence[int]) -> AllfoldError | None:
         """The error of a call that needs these ranks, if one of them is lost or has left."""
