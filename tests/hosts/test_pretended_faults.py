@@ -114,6 +114,29 @@ def test_the_last_calls_of_every_rank_are_kept(tmp_path: Path, monkeypatch: pyte
     assert all("rank 3 on host1 did not come" in text for text in group["errors"].values())
 
 
+def says_something_else_each_time(comm: Communicator) -> tuple[int, list[float]]:
+    runs = 0
+
+    def fickle(ranks: int) -> Any:
+        """On rank 0 every second run of it goes the other way round."""
+        nonlocal runs
+        runs += 1
+        first, second = (1, 0) if comm.rank == 0 and runs % 2 == 0 else (0, 1)
+        yield [af.reduce(0, source=second, destination=first)]
+        yield [af.copy(0, source=first, destination=second)]
+
+    sums = []
+    for _ in range(3):
+        array = np.full(8, comm.rank + 1.0)
+        comm.all_reduce(array, algorithm=fickle, timeout=5)
+        sums.append(float(array[0]))
+    return runs, sums
+
+
+def test_the_schedule_that_is_compared_is_the_one_that_runs() -> None:
+    assert af.spawn(says_something_else_each_time, 2, hosts=2, timeout=60) == [(1, [3.0] * 3)] * 2
+
+
 def aborts(comm: Communicator) -> tuple[str, str, float]:
     comm.barrier()
     if comm.rank == 2:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ... import _native
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER
-from ...registry import algorithm_of
+from ...schedule import Schedule
 from ..arrays import Flat
 from ..came import Came
 from ..engine import Call
@@ -33,6 +33,8 @@ class Job:
     elements: int
     input: Flat | None
     output: Flat | None
+    named: Schedule | None = None
+    """The schedule of the algorithm that the call names: the one that is compared."""
     number = 0
     error: BaseException | None = None
     bell: threading.Event | None = None  # of a call in the background
@@ -52,7 +54,7 @@ class Job:
         """Take the arrays; errors of the caller are raised here."""
         if self._came is None:
             self._came = Came.with_call(self.call, self.engine.size, self.call.algorithm)
-            _, _, self.dtype, self.elements, self.input, self.output = self._came
+            _, self.named, self.dtype, self.elements, self.input, self.output = self._came
 
     def describe(self) -> None:
         """Find the text and the digest, once the call has its number."""
@@ -71,8 +73,7 @@ class Job:
 
     def algorithm(self) -> str:
         """The name of the algorithm that the call follows."""
-        named = self.call.algorithm
-        return self.schedule()[0] if named is None else algorithm_of(self.call.collective, named).name
+        return self.schedule()[0] if self.named is None else self.named.algorithm
 
     def done(self) -> bool:
         return self._over
