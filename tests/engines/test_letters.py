@@ -1,15 +1,17 @@
-"""Messages between islands: how one rank's end takes them in."""
+"""Messages between islands: how one rank takes them in, and the tags of those of collectives."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from allfold.dtypes import DTYPES
+from allfold.engines.islands.job import FREE_TAGS, Job
 from allfold.engines.islands.letters import Letters
 from allfold.engines.islands.post import Frame, News
 
@@ -62,3 +64,22 @@ def test_a_message_that_comes_when_the_queue_has_just_run_empty_is_taken_in_once
         if thread.name == "allfold letter":
             thread.join(10)
     assert [message.tag for message in box._come] == [100, 101] and not queue
+
+
+# Tags of collectives --------------------------------------------------------------------------------------------------
+
+
+def tags_of(kind: int, number: int, many: int = 1) -> list[int]:
+    job = Job.__new__(Job)
+    job.number, job.digest = number, blake2b(kind.to_bytes(8, "little"), digest_size=8).digest() + bytes(8)
+    return [job.tag() for _ in range(many)]
+
+
+def test_tags_tell_calls_apart() -> None:
+    every = [tags_of(kind, 1)[0] for kind in range(5000)]
+    assert len(set(every)) > 4950 and all(0 <= tag < FREE_TAGS for tag in every)
+    # Calls of the same kind always differ, for as many calls as can be under way, and far beyond.
+    for kind in range(20):
+        assert len({tags_of(kind, number)[0] for number in range(5000)}) == 5000
+    assert len(set(tags_of(3, 7, 2048))) == 2048
+    assert not {tag >> 11 for tag in tags_of(3, 7, 2048)} & {tag >> 11 for tag in tags_of(3, 8, 2048)}

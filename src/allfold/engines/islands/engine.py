@@ -39,7 +39,7 @@ from . import ways
 from .crossing import BUILT_IN, Crossing
 from .flight import Flight
 from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
-from .job import NUMBER_BYTES, Job
+from .job import FREE_TAGS, NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
 from .probe import probe
@@ -51,9 +51,8 @@ _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that exp
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
-# Tags that no call has: see Job.tag.
-_STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error
-_HERE_TAG = (1023 << 21) + 4  # of the barrier in which the ranks of a new group wait for each other
+_STRAY_TAG = FREE_TAGS + 2  # of a message that nobody receives, after an error
+_HERE_TAG = FREE_TAGS + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}

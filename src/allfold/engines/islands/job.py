@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ...dtypes import Dtype
-from ...fabrics.fabric import FOREVER
+from ...fabrics.fabric import FOREVER, MOST_TAG
 from ...schedule import Schedule
 from ..arrays import Flat
 from ..came import Came
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NUMBER_BYTES = 8
 _SPARE_SECONDS = 2.0
+_INDEX_BITS = 11  # of a tag: which message of a call it is; the other 20 say which call
+FREE_TAGS = MOST_TAG + 1 - (1 << _INDEX_BITS)
+"""From here on, tags that no call has."""
 
 
 class Job:
@@ -91,8 +94,10 @@ class Job:
     def tag(self) -> int:
         """A new tag, the same one on every rank that has asked as often.
 
-        No other call that can be under way now has it, and hardly ever the same call with another signature.
+        Calls of the same kind with different numbers have different tags, and hardly ever do calls of different kinds
+        have the same: the number is added to a hash. Messages of calls that follow each other in the same order on
+        both ranks do not mind equal tags, as those with the same tag arrive in order.
         """
         index, self._tags = self._tags, self._tags + 1
-        signature: int = int.from_bytes(self.digest[:2], "little") & 1023
-        return (self.number % 1023) << 21 | (index & 2047) << 10 | signature
+        call = (int.from_bytes(self.digest[:8], "little") + self.number) % (FREE_TAGS >> _INDEX_BITS)
+        return call << _INDEX_BITS | index & (1 << _INDEX_BITS) - 1

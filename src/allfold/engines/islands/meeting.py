@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +49,7 @@ def here() -> dict[str, Any]:
 def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
-    card["secret"] = board.has_secret
+    card |= {"bytes": sys.byteorder, "secret": board.has_secret}
     if board.rank == 0:  # all ranks choose alike, whatever files they would find
         card["tuned"] = [one.to_json() for one in find_tuned()]
     cards = board.gather_all("place", card, timeout)
@@ -56,14 +57,21 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         without = [rank for rank, one in enumerate(cards) if not one["secret"]]
         raise MismatchError(f"init: {name_ranks(without)} came without the secret that others have (ALLFOLD_SECRET)")
     for rank, one in enumerate(cards):
-        if (one["allfold"], one["layout"]) != (cards[0]["allfold"], cards[0]["layout"]):
+        if (one["allfold"], one["bytes"]) != (cards[0]["allfold"], cards[0]["bytes"]):
             raise MismatchError(
-                f"init: rank 0 on {cards[0]['host']} runs allfold {cards[0]['allfold']} (layout {cards[0]['layout']:x}), rank "
-                f"{rank} on {one['host']} {one['allfold']} (layout {one['layout']:x}); all ranks must run the same build"
+                f"init: {_build(cards, 0)}, {_build(cards, rank)}; all ranks must run the same version, in the same byte order"
             )
     candidates: dict[str, list[int]] = {}
     for rank, one in enumerate(cards):
         candidates.setdefault(json.dumps(one["place"], sort_keys=True), []).append(rank)
+    # The layout of shared memory differs between processors, and matters only to those who share it.
+    for first, *others in candidates.values():
+        if (
+            odd := next((rank for rank in others if cards[rank]["layout"] != cards[first]["layout"]), None)
+        ) is not None:
+            raise MismatchError(
+                f"init: {_build(cards, first)}, {_build(cards, odd)}; all ranks of a host must run the same build"
+            )
     mine = next(ranks for ranks in candidates.values() if board.rank in ranks)
     # The lowest rank of each island names a key that nobody can guess.
     keys = board.gather_all("key", secrets.token_hex(16), timeout)
@@ -93,6 +101,14 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned, identity
     )
     return _of_world(world, engine, timeout)
+
+
+def _build(cards: Sequence[dict[str, Any]], rank: int) -> str:
+    """Words for what a rank runs."""
+    one = cards[rank]
+    return (
+        f"rank {rank} on {one['host']} runs allfold {one['allfold']} (layout {one['layout']:x}, {one['bytes']}-endian)"
+    )
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
