@@ -16,6 +16,7 @@ from saying import said_by
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
+from allfold.engines.islands import world
 from allfold.engines.shared_memory.flight import read as read_flights
 
 
@@ -84,6 +85,38 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     kinds = [kind for kind, _, _ in said]
     assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
     assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
+
+
+def next_to_a_stopped_rank(comm: Communicator) -> tuple[str, float]:
+    """The last rank of a host is stopped until nobody can send it more heartbeats. The others go on hearing each other."""
+    world._BEAT_SECONDS = world._LOOK_SECONDS  # type: ignore[attr-defined]
+    processes = np.zeros(comm.size, np.int64)
+    comm.all_gather(np.array([os.getpid()]), processes)
+    run, word, said = comm._engine.world, np.ones(1), ""  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 20
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif comm.rank == 0:
+        while run.post.pending() < world._MOST_WAITING and time.monotonic() < deadline:
+            time.sleep(0.01)
+        comm.send(word, 1)
+        comm.recv(word, 1)
+        os.kill(int(processes[-1]), signal.SIGCONT)
+    elif comm.rank == 1:
+        comm.recv(word, 0)
+        later = time.monotonic() + 0.5
+        while run._heard[0] < later and time.monotonic() < deadline:
+            time.sleep(0.01)
+        said = "heard" if run._heard[0] >= later else "heard nothing"
+        comm.send(word, 0)
+    array = np.ones(3)
+    comm.all_reduce(array, timeout=30)
+    return said, float(array[0])
+
+
+def test_a_stopped_rank_does_not_keep_other_hosts_from_hearing_each_other() -> None:
+    said = af.spawn(next_to_a_stopped_rank, 4, hosts=[1, 3], timeout=60)
+    assert said == [("", 4.0), ("heard", 4.0), ("", 4.0), ("", 4.0)]
 
 
 def keeps_records(comm: Communicator) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
-_MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
+_MOST_WAITING = 64  # frames that a rank has not taken in: until it does, it gets no more heartbeats
 
 
 def host_seconds() -> float:
@@ -81,7 +81,7 @@ class World:
         self._seconds = host_seconds()
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
-        self.post = Post(fabric, self._take_in)
+        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in)
         self._ended = threading.Event()
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
@@ -220,7 +220,7 @@ class World:
         return fresh
 
     def _watch(self) -> None:
-        beaten = 0.0
+        beaten, looked = 0.0, time.monotonic()
         while not self._ended.is_set():
             rung = select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0]
             signals = os.read(self._bell[0], 4096) if rung else b""
@@ -245,9 +245,15 @@ class World:
                     self.post.send_all(self.others(away), Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text)))
                 self._lose([rank], text)
             now = time.monotonic()
-            if is_first and now >= beaten + _BEAT_SECONDS and self.post.pending() < _MOST_WAITING:
+            # A rank that was stopped, or whose interpreter was blocked, could not hear the others meanwhile.
+            if (missed := now - looked) > _BEAT_SECONDS:
+                for first in self._heard:
+                    self._heard[first] += missed
+            looked = now
+            if is_first and now >= beaten + _BEAT_SECONDS:
                 beaten = now
-                self.post.send_all(self.others(away), Frame(News.BEAT))
+                taking = [rank for rank in self.others(away) if self.post.pending(rank) < _MOST_WAITING]
+                self.post.send_all(taking, Frame(News.BEAT))
             for island in self.islands:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
