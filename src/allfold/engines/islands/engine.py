@@ -132,6 +132,7 @@ class Islands(Engine):
         _worlds.add(world)
         _processes.add(os.getpid())
         world.add(self)
+        world.patience = timeout
         # Nobody makes calls, or leaves, while another rank still connects: it would find the connection closed.
         try:
             fabric.barrier(_HERE_TAG, timeout)

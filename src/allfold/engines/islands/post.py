@@ -139,6 +139,12 @@ class Post:
             return sum(map(len, list(self._kept.values())))
         return len(self._kept.get((self.fabric, peer), ()))
 
+    def await_letters(self, peers: Callable[[], Iterable[int]], seconds: float) -> None:
+        """Wait until these ranks have taken in the long letters that this one has sent them."""
+        deadline = time.monotonic() + seconds
+        while any(self._kept.get((self._data, peer)) for peer in peers()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def threads(self) -> list[threading.Thread]:
         return [self._reader, *(one.thread for one in list(self._kept.values()))]
 

@@ -79,6 +79,7 @@ class World:
         self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
         self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
         self._seconds = host_seconds()
+        self.patience = 1.0  # seconds for which a rank that leaves waits until its letters have arrived
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
         self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in)
@@ -141,6 +142,8 @@ class World:
     def end(self) -> None:
         """This rank leaves the run."""
         if not self._ended.is_set() and self.process == os.getpid():
+            # A letter that was sent arrives, as long as all is well; meanwhile this rank is there for the others.
+            self.post.await_letters(lambda: () if self._lost else set(range(self.size)) - self._left, self.patience)
             self._ended.set()
             with contextlib.suppress(BlockingIOError):  # it is full: the thread wakes up anyway
                 os.write(self._bell[1], b"\0")
