@@ -290,6 +290,30 @@ def test_a_call_in_the_background_has_a_timeout_too() -> None:
         assert kind in ("CollectiveTimeout", "RankLost") and "rank 1 on host0 did not come" in text and seconds < 2
 
 
+def rewrites(comm: Communicator) -> tuple[str, float]:
+    """The group fails while the thread of a background call folds. Its caller then changes the array."""
+    folds, goes_on, array = threading.Event(), threading.Event(), np.ones(3)
+
+    def slow(left: Any, right: Any) -> Any:
+        folds.set()
+        goes_on.wait(20)
+        return left + right
+
+    handle = comm.all_reduce(array, af.op(slow, commutative=True), async_op=True)
+    assert handle is not None and folds.wait(20)
+    comm.abort()
+    threading.Timer(0.3, goes_on.set).start()
+    kind, _, _ = said_by(handle.wait)
+    array[:] = 99
+    goes_on.wait(20)
+    assert comm._engine._turn.acquire(timeout=20)  # type: ignore[attr-defined]
+    return kind, float(array[0])
+
+
+def test_after_an_error_nobody_writes_into_the_array_of_a_call() -> None:
+    assert af.spawn(rewrites, 2, hosts=2, timeout=60) == [("RankLost", 99.0)] * 2
+
+
 @pytest.mark.parametrize(
     ("ranks", "hosts", "says"),
     [

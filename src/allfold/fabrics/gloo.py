@@ -200,14 +200,14 @@ class Gloo(Fabric):
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         work = self._begin(self._group.send, data, tag, peer)
-        return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
+        return _Long(work, data, peer, self) if data.size > _LONG else _Sending(work, data, peer)
 
     def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
         work = self._begin(self._group.recv, data, tag, peer)
-        return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
+        return _Long(work, data, peer, self) if data.size > _LONG else _Sending(work, data, peer)
 
     def receive_any(self, data: Bytes, tag: int) -> _Sending:
-        return _Sending(self._begin(self._group.recv_anysource, data, tag), None)
+        return _Sending(self._begin(self._group.recv_anysource, data, tag), data, None)
 
     def _begin(self, begin: Callable[..., Any], data: Bytes, tag: int, *peer: int) -> Any:
         """Begin a transfer.
@@ -251,8 +251,9 @@ class Gloo(Fabric):
 class _Sending:
     """One of gloo's transfers, in either direction."""
 
-    def __init__(self, work: Any, peer: int | None) -> None:
+    def __init__(self, work: Any, data: Bytes, peer: int | None) -> None:
         self._work, self._peer = work, peer
+        self._data = data  # a tensor of read-only memory does not keep it alive
 
     def wait(self, within: float = FOREVER) -> int:
         try:
@@ -265,8 +266,8 @@ class _Sending:
 class _Long(_Sending):
     """A long transfer. If it is cut off in the middle, gloo's wait never ends: so another thread waits, and is left."""
 
-    def __init__(self, work: Any, peer: int, fabric: Gloo) -> None:
-        super().__init__(work, peer)
+    def __init__(self, work: Any, data: Bytes, peer: int, fabric: Gloo) -> None:
+        super().__init__(work, data, peer)
         self._fabric, self._over = fabric, threading.Event()
         self._error: Disconnected | None = None
 

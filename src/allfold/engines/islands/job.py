@@ -42,7 +42,7 @@ class Job:
     error: BaseException | None = None
     bell: threading.Event | None = None  # of a call in the background
     is_late = False
-    _over = False
+    is_over = False
     _tags = 0
     _came: Came | None = None
 
@@ -79,13 +79,17 @@ class Job:
         return self.schedule()[0] if self.named is None else self.named.algorithm
 
     def done(self) -> bool:
-        return self._over
+        """Whether its caller may go on, and use its arrays again."""
+        return self.is_over and (self.bell is None or self.bell.is_set())
 
     def end(self, error: BaseException | None) -> None:
-        if not self._over:
-            self.error, self._over = error, True
-            if self.bell is not None:
-                self.bell.set()
+        """Say how it ends; the first to say so is right. Whoever waits for it goes on after `release`."""
+        if not self.is_over:
+            self.error, self.is_over = error, True
+
+    def release(self) -> None:
+        if self.bell is not None:
+            self.bell.set()
 
     def left(self) -> float:
         """How many seconds transfers may still take: more than the call, whose end the others are told of in words."""
