@@ -187,3 +187,9 @@ def test_survivors_that_are_hasty_are_caught(changed: dict[str, bool], what: str
 def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
     """A rank that writes a smaller view looks for decisions again before it can decide on it."""
     assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_survivors_agree_although_some_try_again(keeps: bool) -> None:
+    """Even if they had forgotten whom they saw gone: they would see it again, and decisions first."""
+    assert try_agreement(3, 1, protocol_shrink.Rules(keeps_its_view=keeps), tries=2) > 1000

@@ -198,6 +198,31 @@ def test_shrink_goes_on_with_the_survivors_of_all_hosts() -> None:
     assert "rank 2 of 3" in said[3][1]
 
 
+def shrinks_again(comm: Communicator) -> tuple[str, int, float]:
+    """Rank 3 comes when the others have waited in vain once; then rank 1 dies."""
+    said, file = "", Path(os.environ["ALLFOLD_HOSTS_TEST"])
+    if comm.rank == 3:
+        while not file.exists():
+            time.sleep(0.01)
+    else:
+        said = said_by(lambda: comm.shrink(timeout=0.5))[0]
+        file.touch()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left, array = comm.shrink(timeout=20), np.ones(3)
+    left.all_reduce(array)
+    with pytest.raises(af.UsageError, match="was shrunk already"):
+        comm.shrink()
+    return said, left.size, float(array[0])
+
+
+def test_shrink_can_be_tried_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_HOSTS_TEST", str(tmp_path / "come"))
+    said = af.spawn(shrinks_again, 4, hosts=2, survive=True, timeout=60)
+    late = ("CollectiveTimeout", 3, 3.0)
+    assert said == [late, None, late, ("", 3, 3.0)]
+
+
 def raises(comm: Communicator) -> tuple[str, str, float]:
     def broken(left: Any, right: Any) -> Any:
         raise KeyError("not mine")

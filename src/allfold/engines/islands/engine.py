@@ -120,6 +120,7 @@ class Islands(Engine):
         self._cut_off = threading.Event()  # after a failure: no array of a caller is used any more
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._calls, self._groups = 0, 0
+        self.attempt, self._was_shrunk = 0, False  # how often this rank has tried to shrink it, and whether it has
         self._performs = 0  # the thread that makes a call
         self._performed: Job | None = None  # that call
         self._open: list[Job] = []
@@ -552,8 +553,12 @@ class Islands(Engine):
         self._check_process("shrink")
         if self._closed:
             raise UsageError("shrink: this communicator is closed")
+        if self._was_shrunk:
+            raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
         self._give_up(self._error or RankLost(f"rank {self.rank} shrinks {self.label}"))
-        return meet_again(self, self.timeout if timeout is None else timeout)
+        made = meet_again(self, self.timeout if timeout is None else timeout)
+        self._was_shrunk = True
+        return made
 
     def close(self, compares: bool) -> None:
         if self._closed or self._is_forked():

@@ -146,31 +146,51 @@ def _of_world(world: World, island: SharedMemory, timeout: float) -> Islands:
 
 
 def meet_again(engine: Islands, timeout: float) -> Engine:
-    """After an error: the engine of the ranks that are left. Every one of them calls it."""
-    world = engine.world
-    world.shrunk += 1
-    ranks = engine.ranks
-    name = f"shrink {engine.number} {world.shrunk}"
-    board = world.board.some(name, ranks) if len(ranks) < world.size else world.board.some(name, range(world.size))
-    board.put("here", b"1")
-    deadline = time.monotonic() + timeout
-    while True:
-        come = board.present("here")
-        lost = [ranks.index(rank) for rank in world.lost() if rank in ranks]
-        missing = [rank for rank in range(len(ranks)) if rank not in come and rank not in lost]
-        if not missing or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    if missing:
-        raise CollectiveTimeout(f"shrink: {name_ranks(missing)} did not come within {timeout:g} s ({engine.label})")
-    left = json.loads(board.decide("left", json.dumps(come).encode()))
+    """After an error: the engine of the ranks that are left. Every one of them calls it, again after a timeout.
+
+    The ranks make attempts, which have numbers. How an attempt ends is decided once, by the first who can tell: with the
+    ranks that are left, or, by one whose time is up, not at all. After that everybody goes on to the next one, so what
+    ranks put up in an attempt never meets what they put up in another.
+    """
+    world, ranks = engine.world, engine.ranks
+    board = world.board.some(f"shrink {engine.number}", ranks)
+    deadline, left = time.monotonic() + timeout, None
+    while left is None:
+        engine.attempt += 1
+        left = _who_is_left(engine, board, deadline, timeout)
     if engine.rank not in left:
         raise RankLost(f"shrink: the others went on without rank {engine.rank} ({engine.label})")
-    smaller = board.some("left " + " ".join(map(str, left)), left)
+    smaller = board.some(f"left {engine.attempt}", left)
     made = world.again(smaller, max(1.0, deadline - time.monotonic()))
     made.label = f"what is left of {engine.label}: {name_ranks(left)}"
     made.timeout = engine.timeout
     return made
+
+
+def _who_is_left(engine: Islands, board: Board, deadline: float, timeout: float) -> list[int] | None:
+    """How this attempt ends: with the ranks that are left, or None if others have given it up."""
+    here, after = (f"here {number}" for number in (engine.attempt, engine.attempt + 1))
+    board.put(here, b"1")
+    while True:
+        lost = [engine.ranks.index(rank) for rank in engine.world.lost() if rank in engine.ranks]
+        come = [rank for rank in board.present(here) if rank not in lost]
+        missing = [rank for rank in range(engine.size) if rank not in come and rank not in lost]
+        if not missing:
+            return _decided(board, engine.attempt, come)
+        if board.present(after):
+            return None
+        if time.monotonic() > deadline:
+            left = _decided(board, engine.attempt, None)
+            if left is None:
+                what = f"{name_ranks(missing)} did not come within {timeout:g} s"
+                raise CollectiveTimeout(f"shrink: {what} ({engine.label})")
+            return left
+        time.sleep(0.02)
+
+
+def _decided(board: Board, attempt: int, proposal: list[int] | None) -> list[int] | None:
+    left: list[int] | None = json.loads(board.decide(f"left {attempt}", json.dumps(proposal).encode()))
+    return left
 
 
 def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:

@@ -70,7 +70,6 @@ class World:
         self.islands, self.hosts = [list(island) for island in islands], list(hosts)
         self.mine = next(island for island in self.islands if self.rank in island)
         self.tuned, self.identity = list(tuned), identity
-        self.shrunk = 0
         self._is_alive, self.again = is_alive, again
         self._lock = threading.RLock()
         self._lost: dict[int, str] = {}
