@@ -39,10 +39,9 @@ class StoreBoard(Board):
     def __init__(
         self, store: dist.Store, rank: int, size: int, secret: Secret | None = None, below: Any = None
     ) -> None:
-        """`secret`: that the store is sealed with. `below`: what must live as long as the store."""
+        """`secret`: that ranks who connect must know, where the store is sealed. `below`: what must live as long as it."""
         self.store, self.rank, self.size = store, rank, size
-        self.secret, self.has_secret = secret, secret is not None
-        self._below = below
+        self.secret, self._below = secret, below
 
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
         self.put(what, own)
@@ -58,8 +57,11 @@ class StoreBoard(Board):
         return found
 
     def some(self, name: str, ranks: Sequence[int]) -> StoreBoard:
-        store = dist.PrefixStore(name, self.store)
-        return StoreBoard(store, list(ranks).index(self.rank), len(ranks), self.secret, self)
+        store, secret = dist.PrefixStore(name, self.store), self.secret and self.secret.within(name)
+        return StoreBoard(store, list(ranks).index(self.rank), len(ranks), secret, self)
+
+    def with_secret(self, secret: Secret) -> StoreBoard:
+        return StoreBoard(_Sealed(self.store, secret), self.rank, self.size, secret, self)
 
     def connect(self, host: str, timeout: float) -> Gloo:
         is_one_host = len(set(self.gather_all("host", host, timeout))) == 1

@@ -30,8 +30,7 @@ class MpiBoard(Board):
         self, store: Store, name: str = "", ranks: Sequence[int] | None = None, secret: Secret | None = None
     ) -> None:
         """`ranks`: those of this board, by their ranks in the store. `secret`: that ranks who connect must know."""
-        self.store, self.name = store, name
-        self.secret, self.has_secret = secret, secret is not None
+        self.store, self.name, self.secret = store, name, secret
         self.ranks = list(range(store.size) if ranks is None else ranks)
         self.rank, self.size = self.ranks.index(store.rank), len(self.ranks)
 
@@ -40,7 +39,11 @@ class MpiBoard(Board):
         return self.store.find(self._places(what), timeout)
 
     def some(self, name: str, ranks: Sequence[int]) -> MpiBoard:
-        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks], self.secret)
+        secret = self.secret and self.secret.within(name)
+        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks], secret)
+
+    def with_secret(self, secret: Secret) -> MpiBoard:
+        return MpiBoard(self.store, self.name, self.ranks, secret)
 
     def connect(self, host: str, timeout: float) -> Mpi:
         return Mpi(self)

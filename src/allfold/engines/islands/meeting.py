@@ -48,6 +48,7 @@ def here() -> dict[str, Any]:
 
 def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
+    board = board.of_this_run(timeout)
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
     card |= {"bytes": sys.byteorder, "secret": board.has_secret}
     if board.rank == 0:  # all ranks choose alike, whatever files they would find
