@@ -152,6 +152,30 @@ def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
     assert run_threads(work, 2)[0] == "shrink: rank 1 did not come within 0.2 s, and is not gone"
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_shrinking_can_be_tried_again_after_a_timeout(comes: bool) -> None:
+    """The late rank comes by then, or leaves."""
+
+    def work(comm: Communicator) -> tuple[str, int, float]:
+        said = ""
+        if comm.rank == 2:
+            meeting.wait(PATIENCE)
+            if not comes:
+                comm.close()
+                return said, 0, 0.0
+        else:
+            said = fails(CollectiveTimeout, comm.shrink, timeout=0.1)
+            meeting.wait(PATIENCE)
+        left, array = comm.shrink(timeout=PATIENCE), np.ones(2)
+        left.all_reduce(array)
+        assert "was shrunk already" in fails(UsageError, comm.shrink)
+        return said, left.size, float(array[0])
+
+    meeting = threading.Barrier(3)
+    late, left = "shrink: rank 2 did not come within 0.1 s, and is not gone", 3 if comes else 2
+    assert run_threads(work, 3) == [(late, left, left), (late, left, left), ("", left * comes, left * comes)]
+
+
 def test_a_run_that_survives_ends_well_and_names_the_lost(tmp_path: Any) -> None:
     script = tmp_path / "one.py"
     script.write_text("import os, sys\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n")

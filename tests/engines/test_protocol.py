@@ -190,6 +190,12 @@ def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
     assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_survivors_agree_although_some_try_again(keeps: bool) -> None:
+    """Even if they had forgotten whom they saw gone: they would see it again, and decisions first."""
+    assert try_agreement(3, 1, protocol_shrink.Rules(keeps_its_view=keeps), tries=2) > 1000
+
+
 # Arrays of a rank that gives up: native/collectives/communicator_wait.cpp --------------------------------------------
 
 

@@ -290,8 +290,8 @@ class SharedMemory(Engine):
         if self.flight()["standing"] == "left":
             raise UsageError("shrink: this communicator is closed")
         self.native.abort()
-        parts = allocate_parts(self.members[self.rank].arena, self.size)
-        left = agree_on_survivors(self.members, self.rank, parts, self.timeout if timeout is None else timeout)
+        arena, limit = self.members[self.rank].arena, self.timeout if timeout is None else timeout
+        left = agree_on_survivors(self.members, self.rank, lambda: allocate_parts(arena, self.size), limit)
         members = [Member(self.members[rank].arena, *offsets_of(self.members, rank)) for rank in left]
         label, ranks = self._whole
         remaining = [ranks[rank] for rank in left]
