@@ -61,6 +61,8 @@ _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
 @atexit.register
 def _end_all() -> None:
     """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
+    if _native.MISSING is None and _native.end_dropped():
+        _log.warning("this process ends while calls of a dropped communicator are under way; they were given up")
     for engine in list(_all):
         engine.messages.close()
         if engine.native.end():
@@ -71,6 +73,7 @@ def _end_all() -> None:
             )
     if _native.MISSING is None:
         _native.await_threads(_SECONDS_TO_COME_OUT)
+        _native.park_other_threads()  # those that are still in a call, or come back to one
 
 
 def meet(
