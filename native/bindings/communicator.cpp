@@ -122,6 +122,13 @@ class PyCommunicator {
             }
     }
 
+    // Forget the programs of an algorithm. Calls that were made keep theirs.
+    void forget(int collective, const std::string& algorithm) {
+        std::erase_if(plans_, [&](const auto& known) {
+            return known.second->collective == collective && known.second->algorithm == algorithm;
+        });
+    }
+
     // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
     // array. It keeps Python's overhead below a microsecond. Everything else, including all errors, takes the long
     // path. `vouched`: see Array.
@@ -588,6 +595,7 @@ void bind_communicator(nb::module_& module) {
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
                       nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("choose", &PyCommunicator::choose)
+        .def("forget", &PyCommunicator::forget)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))

@@ -90,6 +90,7 @@ class Communicator:
         ways: Sequence[tuple[int, bool, int]],
         /,
     ) -> None: ...
+    def forget(self, collective: int, algorithm: str, /) -> None: ...
     def run(
         self,
         collective: int,
