@@ -293,6 +293,31 @@ def test_a_dropped_communicator_finishes_its_background_calls() -> None:
     assert af.spawn(drops_the_communicator, 2, timeout=30) == [2.0, 2.0]
 
 
+def drops_and_keeps_handles(comm: Communicator) -> str:
+    group, other = comm.group([0, 1]), comm.group([0, 1])
+    assert group is not None and other is not None
+    array = np.ones(3)
+    handle = group.all_reduce(array, async_op=True)
+    del group
+    assert handle is not None
+    handle.wait()  # it keeps the communicator
+    assert (array == 2).all()
+    if comm.rank == 0:
+        other.isend(np.ones(1 << 20), 1)  # longer than a ring, so that it is still under way
+        del other
+        comm.barrier()
+        return ""
+    comm.barrier()
+    with pytest.raises(af.CollectiveTimeout) as caught:
+        other.recv(np.ones(1 << 20), 0, timeout=0.1)
+    return str(caught.value)
+
+
+def test_handles_keep_a_dropped_communicator_and_messages_without_one_are_given_up() -> None:
+    _, said = af.spawn(drops_and_keeps_handles, 2, timeout=30)
+    assert said.startswith("recv: only ") and "came from rank 0" in said
+
+
 def job_has_the_last_reference(comm: Communicator) -> bool:
     group = comm.group([0, 1])
     assert group is not None

@@ -9,8 +9,8 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
-from typing import Any
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import pytest
