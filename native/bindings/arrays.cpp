@@ -1,5 +1,7 @@
 #include "bindings/arrays.hpp"
 
+#include "bindings/gil.hpp"
+
 #include <cstring>
 #include <string>
 #include <utility>
@@ -129,7 +131,8 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
     if (PyObject_CheckBuffer(object.ptr())) {
         // Request strides, not contiguity: an array that is not contiguous must be distinguished from one that cannot
         // be used at all, and NumPy raises ValueError for both.
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
+        if (in_python([&] { return PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES); }) != 0)
+            throw nb::python_error();
         held_ = true;
         if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
         if (!PyBuffer_IsContiguous(&view_, 'C')) {
@@ -224,7 +227,7 @@ bool overlap(const Array& one, const Array& other) {
 
 DType dtype_named(nb::handle given) {
     if (!PyUnicode_Check(given.ptr()))
-        throw nb::type_error((std::string("dtype is the name of a type, not ") + nb::repr(given).c_str()).c_str());
+        throw nb::type_error((std::string("dtype is the name of a type, not ") + shown(given)).c_str());
     const char* name = nb::cast<const char*>(given);
     for (size_t i = 0; i < dtype_count; ++i)
         if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);

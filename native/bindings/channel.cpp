@@ -28,14 +28,14 @@ int64_t number(nb::handle value, const char* name, const char* what) {
     int overflow = 0;
     long long result = -1;
     if (PyIndex_Check(value.ptr())) {
-        nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+        nb::object index = nb::steal(in_python([&] { return PyNumber_Index(value.ptr()); }));
         if (index.is_valid()) result = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
         if (!PyErr_Occurred() && overflow == 0) [[likely]]
             return result;
     }
     PyErr_Clear();
     throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
-                                        (overflow ? " of 31 bits" : "") + ", not " + nb::repr(value).c_str());
+                                        (overflow ? " of 31 bits" : "") + ", not " + shown(value));
 }
 
 class PyChannel {
@@ -116,11 +116,6 @@ class PyChannel {
     }
 
   private:
-    static void check_signals() {
-        nb::gil_scoped_acquire acquire;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-
     static nb::tuple message(const Message& message) {
         return nb::make_tuple(message.source, message.tag, message.elements);
     }
@@ -128,8 +123,8 @@ class PyChannel {
     Clock::duration duration(nb::handle timeout) const {
         double seconds = timeout_;
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
-            throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") +
-                                                nb::repr(timeout).c_str());
+            throw EngineError(Fault::usage,
+                              std::string("the timeout is a number of seconds from 0 up, not ") + shown(timeout));
         // A year is practically forever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -81,8 +81,8 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
                 captured = true;
             }
         }
-        if (captured) captured_();
-        if (error) refused_(static_cast<size_t>(error->function), error->status);
+        if (captured) call_python(captured_);
+        if (error) call_python(refused_, static_cast<size_t>(error->function), error->status);
         if (captured || error) throw nb::value_error("the GPU's driver refused a call");  // if they raised nothing
     }
 

@@ -385,7 +385,8 @@ class Communicator(PointToPoint):
         """
         call = self._engine.entry(self._run, vouched=True)
 
-        def sums(array: Array, timeout: float | None) -> None:
+        # It keeps the communicator: the entry alone cannot make every call.
+        def sums(array: Array, timeout: float | None, _keeps: Communicator = self) -> None:
             call(_ALL_REDUCE, None, array, "sum", 0, None, False, timeout, None)
 
         return sums

@@ -12,7 +12,7 @@ import os
 import secrets
 import struct
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +54,7 @@ _NAMES = tuple(COLLECTIVES)  # in the order of the extension's numbers
 _CODES = {name: code for code, name in enumerate(_NAMES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _SECONDS_TO_COME_OUT = 5.0  # for threads that are in calls when the interpreter ends
+_MOST_FUNCTIONS = 64  # of a user's own that a communicator remembers, with their programs
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
@@ -70,6 +71,8 @@ def _say_why() -> None:
 def _end_all() -> None:
     """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
     _say_why()
+    if _native.MISSING is None and _native.end_dropped():
+        _log.warning("this process ends while calls of a dropped communicator are under way; they were given up")
     for engine in list(_all):
         engine.messages.close()
         if engine.native.end():
@@ -80,6 +83,7 @@ def _end_all() -> None:
             )
     if _native.MISSING is None:
         _native.await_threads(_SECONDS_TO_COME_OUT)
+        _native.park_other_threads()  # those that are still in a call, or come back to one
 
 
 def meet(
@@ -137,8 +141,9 @@ class SharedMemory(Engine):
         self._number = number  # see number_of
         self._tuning = tuning
         self._functions: dict[tuple[str, str], Algorithm] = {}  # users' own algorithms, by collective and name
-        self._names: dict[tuple[str, int], str] = {}  # their names, by collective and identity
+        self._names: OrderedDict[tuple[str, int], str] = OrderedDict()  # by collective and identity, the last used last
         self._namesakes: Counter[str] = Counter()
+        self._traced: dict[tuple[str, str], Algorithm] | None = None  # while a trace is on: those forgotten since
         self._groups = 0
         self._loans = Loans()  # of this rank's arena: one for all engines that came of the same one
         self._flight_is_kept = False
@@ -221,11 +226,11 @@ class SharedMemory(Engine):
         """A call as the extension takes it."""
         collective, input, output, op, root, algorithm, timeout, dtype = call
         number: Any = None
+        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
         if op is not None:
             number = _OPS[op.name] if op.is_builtin else (_folding(op), op.name, op.digest)
             if not op.commutative:
-                algorithm = self._in_rank_order(call, op)
-        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
+                name = self._in_rank_order(call, name, op)
         return _CODES[collective], input, output, number, root, name, timeout, dtype
 
     def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
@@ -323,10 +328,15 @@ class SharedMemory(Engine):
         return {"rank": self.rank, "size": self.size, "label": self.label, **record}
 
     def start_trace(self) -> None:
+        self._traced = {}
         self.native.start_trace()
 
     def stop_trace(self) -> list[Event]:
-        return [readable(event, self.rank, self.size, self._algorithm_named) for event in self.native.stop_trace()]
+        events = self.native.stop_trace()
+        try:
+            return [readable(event, self.rank, self.size, self._algorithm_named) for event in events]
+        finally:
+            self._traced = None
 
     # Algorithms ------------------------------------------------------------------------------------------------------
 
@@ -341,27 +351,45 @@ class SharedMemory(Engine):
 
     def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
         """What the extension's name for an algorithm means: the name of a registered one, or a user's function."""
-        return self._functions.get((collective, name), name)
+        key = collective, name
+        return self._functions.get(key) or (self._traced or {}).get(key) or name
 
     def _named(self, collective: str, algorithm: AnyAlgorithm) -> str:
         """A name for a user's generator function. That it means the same on all ranks is checked by the schedules."""
         key = (collective, id(algorithm))  # the id stays unique: the function is kept below
-        if key not in self._names:
+        name = self._names.get(key)
+        if name is None:
             chosen = algorithm_of(collective, algorithm)
             # Functions of the same name are counted, in the order of their first use.
             self._namesakes[chosen.name] += 1
             count = self._namesakes[chosen.name]
-            self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
-            self._functions[collective, self._names[key]] = chosen
-        return self._names[key]
+            name = self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
+            self._functions[collective, name] = chosen
+            if len(self._names) > _MOST_FUNCTIONS:
+                self._forget_function()
+        self._names.move_to_end(key)
+        return name
 
-    def _in_rank_order(self, call: Call, op: Op) -> AnyAlgorithm | None:
-        """The algorithm of a call, if it keeps rank order. The rule's choice does; a tuned choice may not."""
+    def _forget_function(self) -> None:
+        """Forget the user's function that was not used for the longest time, and its programs.
+
+        All ranks make the same calls, so they forget the same one at the same call, and the names that they give stay
+        the same. They would not if a function were forgotten when nobody holds it any more: garbage collectors run at
+        different times.
+        """
+        (collective, _), name = self._names.popitem(last=False)
+        chosen = self._functions.pop((collective, name))
+        if self._traced is not None:
+            self._traced[collective, name] = chosen
+        self.native.forget(_CODES[collective], name)
+
+    def _in_rank_order(self, call: Call, name: str | None, op: Op) -> str | None:
+        """The name of a call's algorithm, if it keeps rank order. The rule's choice does; a tuned choice may not."""
         by_rule = choices(call.collective, self.size)[-1][1]
         root = call.root if call.collective == "reduce" else None
-        check_rank_order(call.collective, call.algorithm or by_rule, self.size, root, op)
+        check_rank_order(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
-        return by_rule if call.algorithm is None and is_tuned else call.algorithm
+        return by_rule if name is None and is_tuned else name
 
 
 _InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]
