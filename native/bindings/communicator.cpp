@@ -187,21 +187,24 @@ class PyCommunicator {
             if (in_background) return nb::cast(ticket);
             auto since = Clock::now();
             double moment = std::chrono::duration<double>(job->call.timeout).count();
-            try {
-                for (; !wait(*ticket, moment); moment = 0.05) {
-                    // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
-                    if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
-                        throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+            auto is_done = [&] {
+                try {
+                    return wait(*ticket, moment);
+                } catch (...) {
+                    // The call failed, or a signal handler raised. The caller's arrays are its own again, so the call
+                    // must not go on: if it has not begun it never will, otherwise it is aborted.
+                    if (!ticket->done() && !worker_->withdraw(*ticket)) {
+                        native_->retire(Standing::aborted);
+                        WithoutGil without;
+                        ticket->wait_for(aborts_within);
+                    }
+                    throw;
                 }
-            } catch (...) {
-                // A signal handler raised. The caller's arrays are its own again, so the call must not go on: if it has
-                // not begun it never will, otherwise it is aborted.
-                if (!ticket->done() && !worker_->withdraw(*ticket)) {
-                    native_->retire(Standing::aborted);
-                    WithoutGil without;
-                    ticket->wait_for(aborts_within);
-                }
-                throw;
+            };
+            for (; !is_done(); moment = 0.05) {
+                // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
+                if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
+                    throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
             }
         } else {
             Job job;
