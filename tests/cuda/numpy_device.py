@@ -304,6 +304,6 @@ def _fold(one: Fold) -> None:
         size = one.elements * kind.itemsize
         return np.frombuffer((ctypes.c_char * size).from_address(pointer), kind.carrier)
 
-    result = OPS["sum" if one.op == "avg" else one.op].fold([at(pointer) for pointer in one.sources], kind)
+    result = OPS[one.op].fold([at(pointer) for pointer in one.sources], kind, one.divisor)
     for pointer in one.destinations:
-        at(pointer)[...] = result / one.divisor if one.divisor > 1 else result
+        at(pointer)[...] = result

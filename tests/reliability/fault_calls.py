@@ -237,20 +237,19 @@ class Made:
     def check(self) -> None:
         """Compare the result, right after the call has returned; from now on nothing may change it."""
         changed = [one.complaint() for one in self.inputs if not one.is_intact()]
-        if changed:
-            raise WrongResult(f"the call wrote into its input: {changed[0]}")
-        if self._result is not None and self._wanted is not None:
-            wanted = self._wanted()
-            if self._result.tobytes() != wanted.tobytes():
-                wrong = np.flatnonzero(self._result != wanted)[:1]
-                first = int(wrong[0]) if len(wrong) else 0
-                some = slice(first, first + 6)
-                raise WrongResult(
-                    f"rank {self.me} of {self.size}: {self.call} gave {self._result[some]} from element {first} on, "
-                    f"expected {wanted[some]}"
-                )
+        wanted = None if self._result is None or self._wanted is None else self._wanted()
         for one in self.watched:
             one.look()
+        if changed:
+            raise WrongResult(f"the call wrote into its input: {changed[0]}")
+        if wanted is None or self._result is None or self._result.tobytes() == wanted.tobytes():
+            return
+        first = int(np.argmax(self._result != wanted))
+        some = slice(first, first + 6)
+        raise WrongResult(
+            f"rank {self.me} of {self.size}: {self.call} gave {self._result[some]} from element {first} on, "
+            f"expected {wanted[some]}"
+        )
 
     def react(self, how: str) -> list[Watched]:
         """After an error the arrays are the caller's again, who does with them as it likes; what is to be watched then."""

@@ -206,6 +206,8 @@ def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line],
             continue
         if end["error"] == "RankLost" and (_follows(plan, told, end) or _is_of_a_message(end)):
             continue  # second-hand: about a rank that has given up elsewhere
+        if plan.fault == "group" and end["error"] == "RankLost":
+            continue  # that breaks no communicator, so what another rank does next may be heard of first
         if end["error"] != "MismatchError":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
             continue

@@ -188,7 +188,9 @@ def plan(seed: int, engine: str) -> Plan:
     if family == "late":
         short = dice.choice((0.3, 0.5, 0.8))
         impatient = {dice.choice([rank for rank in range(ranks) if rank != victim])}
-        impatient |= {rank for rank in range(ranks) if dice.random() < 0.5}
+        impatient |= {
+            rank for rank in range(ranks) if dice.random() < 0.5 or groups
+        }  # groups do not hear of each other
         timeouts = [short if rank in impatient else PATIENT for rank in range(ranks)]
     elif moment in ("before", "during") and family in ("death", "memory"):
         timeouts = [MEETING] * ranks

@@ -26,7 +26,6 @@ from allfold.communicator.communicator import Communicator, connect, connect_acr
 SHRINKING = 15.0
 LATEST = 20.0  # seconds until a late rank comes, whatever the others do
 HELD_UP = 0.3
-BREAKING = (CollectiveTimeout, MismatchError, RankLost)  # the errors after which a communicator is broken
 STATUS = 3  # exit status of a rank that exits where it should not
 ARENA_BYTES = 64 * 2**20  # where the address space is short, so that "short" means the same on every machine
 SMALLEST_ARENA = 2**23
@@ -83,7 +82,10 @@ class Rank:
         except (AllfoldError, Trouble, KeyboardInterrupt) as error:
             if isinstance(error, Trouble) and self.plan.family == "death":
                 return 1
-            status = self._failed(error)
+            try:
+                status = self._failed(error)
+            except Exception:
+                self.say(event="wrong", text=traceback.format_exc())
         except Exception as error:  # any other error is wrong, and the judge should see it
             text = str(error) if isinstance(error, WrongResult) else traceback.format_exc()
             self.say(event="end", error=type(error).__name__, text=text)
@@ -183,12 +185,8 @@ class Rank:
             text = str(lie) if isinstance(lie, WrongResult) else traceback.format_exc()
             wrong.append(f"after the error: {type(lie).__name__}: {text}")
         self.say(event="end", error=type(error).__name__, text=str(error), time=moment)
-        if (
-            plan.afterwards != "exit"
-            and isinstance(error, BREAKING)
-            and failed is not None
-            and failed.call.kind not in MESSAGES
-        ):
+        is_broken = _breaks(error) and failed is not None and failed.call.kind not in MESSAGES
+        if plan.afterwards != "exit" and is_broken:
             wrong += self._again(failed)
         goes_on = plan.afterwards != "exit" and self.communicators and not isinstance(error, SharedMemoryError)
         if goes_on and plan.afterwards == "shrink":
@@ -214,7 +212,7 @@ class Rank:
             # have a group of their own.
             broken = self.communicators[0] if failed is None else failed.comm if self.plan.engine != "gpu" else None
             others |= {comm for comm in self.communicators if comm is not None and comm is not broken}
-        if not isinstance(error, BREAKING) and failed is not None:
+        if not _breaks(error) and failed is not None:
             others.add(failed.comm)
         for comm in others:
             with contextlib.suppress(AllfoldError):  # it may be closed
@@ -238,7 +236,7 @@ class Rank:
         self.current = None
         self.watched += made.react(how)
 
-    def _again(self, failed: Made) -> list[str]:
+    def _again(self, failed: Any) -> list[str]:
         """A broken communicator says so in every later call."""
         arrays = ("device",) if failed.call.memory(0) in ("device", "reached") else ()
         began = time.monotonic()
@@ -285,6 +283,8 @@ class Rank:
 
     def _check_arrays(self) -> None:
         self._say_what_changed(self.watched)
+        if self.plan.fault == "descriptors":  # as many as are needed to look around
+            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
         self.say(event="checked", arrays=len(self.watched), files=_files_in_shared_memory(), memory=_shared_memory())
 
     def _say_what_changed(self, watched: list[Watched]) -> None:
@@ -310,7 +310,7 @@ class Rank:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
         elif plan.fault == "descriptors":
             few = len(os.listdir("/proc/self/fd")) - 1 + plan.seed % 4
-            resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
     def _blow(self, comm: Communicator | None) -> None:
         """Here and now."""
@@ -398,6 +398,11 @@ class Rank:
         if (timer := getattr(self, "_timer", None)) is not None:
             ctypes.CDLL(None).timer_delete(timer)
             del self._timer
+
+
+def _breaks(error: BaseException) -> bool:
+    """Whether a communicator is broken after an error; not if the call only waited for its turn in vain."""
+    return isinstance(error, (CollectiveTimeout, MismatchError, RankLost)) and "take turns" not in str(error)
 
 
 def _device(plan: Plan) -> Any:

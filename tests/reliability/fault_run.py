@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: its threads would not survive the fork
@@ -27,7 +28,9 @@ from fault_judge import Told, Verdict, judge
 from fault_plans import SLOW, Plan
 from fault_ranks import take_part
 
+from allfold.engines.shared_memory.choice import choices
 from allfold.engines.shared_memory.rendezvous import socket_name
+from allfold.proved import programs_of
 
 LIMIT = 75.0  # seconds for one trial, on a machine that may be busy; longer counts as a hang
 PAUSE_OF_THE_SLOW = 0.2
@@ -51,8 +54,18 @@ def get_ready(engine: str) -> None:
         "islands": ("torch.distributed", "allfold.engines.islands.meeting", "allfold.fabrics.gloo"),
         "gpu": ("test_staging", "allfold.communicator.gpu"),
     }
-    for module in ("allfold.engines.shared_memory.engine", *modules[engine]):
+    for module in ("numpy.ma", "numpy.random", "allfold.engines.shared_memory.engine", *modules[engine]):
         importlib.import_module(module)
+    _prove_the_usual()
+
+
+@lru_cache(maxsize=1)
+def _prove_the_usual() -> None:
+    """What nearly every rank would prove for itself: groups are made by an all_gather, and every trial ends with a barrier."""
+    for size in range(2, 7):
+        for collective in ("all_gather", "barrier"):
+            for _, algorithm, _ in choices(collective, size):
+                programs_of(collective, algorithm, size, None, "private")
 
 
 def run_trial(plan: Plan) -> Trial:
