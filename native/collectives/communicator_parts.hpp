@@ -74,13 +74,7 @@ class Communicator::Writing {
   public:
     Writing(std::atomic<uint32_t>& mark, std::atomic<uint32_t>& sleepers, bool fenced_by_others) : mark_(mark) {
         mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-#if defined(__SANITIZE_THREAD__)
-        fenced_by_others = false;  // ThreadSanitizer does not see what the kernel does
-#endif
-        if (fenced_by_others)
-            std::atomic_signal_fence(std::memory_order_seq_cst);
-        else
-            order_all(sleepers);
+        order_before_look(sleepers, fenced_by_others);
     }
     // Release: whoever sees that the mark is gone also sees what was written.
     ~Writing() { mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }

@@ -80,6 +80,18 @@ inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
 bool sleepers_fence_for_all();
 void fence_for_all();
 
+// A fence between a store and a look at what others store: order_all(), or nothing but the compiler's order where those
+// others let the kernel run a fence here (`fenced_by_others`).
+inline void order_before_look(std::atomic<uint32_t>& sleepers, bool fenced_by_others) {
+#if defined(__SANITIZE_THREAD__)
+    fenced_by_others = false;  // ThreadSanitizer does not see what the kernel does
+#endif
+    if (fenced_by_others)
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    else
+        order_all(sleepers);
+}
+
 // Publish `value` to the ranks that wait for it.
 //
 // Release: everything written before is visible to a reader of the new value. The fence after it orders the store
@@ -93,13 +105,7 @@ void fence_for_all();
 inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number,
                     bool fenced_by_sleepers = false) {
     value.store(number, std::memory_order_release);
-#if defined(__SANITIZE_THREAD__)
-    fenced_by_sleepers = false;  // ThreadSanitizer does not see what the kernel does
-#endif
-    if (fenced_by_sleepers)
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-    else
-        order_all(sleepers);
+    order_before_look(sleepers, fenced_by_sleepers);
     if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
 }
 

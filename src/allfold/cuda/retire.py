@@ -1,4 +1,4 @@
-"""What streams, or other ranks, may still use after its owner has let it go: kept until nobody does, then given back."""
+"""Memory that streams or other ranks may still use after its owner has dropped it: kept until nobody does, then freed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class InStream(Protocol):
 
 
 class Kept(NamedTuple):
-    """Calls of one stream, in order: each is kept until it is over, whoever drops it."""
+    """Calls of one stream, in order: each is kept until it has ended, whoever drops it."""
 
     calls: deque[InStream]
 
@@ -68,7 +68,7 @@ def forget_past(calls: deque[Any]) -> bool:
 
 
 class Needed(NamedTuple):
-    """What a call in a stream needs."""
+    """The arrays and memory that a call in a stream needs."""
 
     over: _native.Mark
     what: Any
