@@ -30,6 +30,7 @@ extern const uint64_t layout_hash = [] {
         sizeof(Post),
         offsetof(Post, chain),
         offsetof(Post, inline_work),
+        offsetof(Post, core),
         offsetof(Post, sleepers),
         offsetof(Post, standing),
         offsetof(Post, last_call),

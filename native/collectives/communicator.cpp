@@ -482,6 +482,7 @@ char* Communicator::locate(const Running& running, const Program& program, const
 // Waiting. What can go wrong meanwhile is in communicator_wait.cpp.
 
 void Communicator::publish_progress(uint64_t value) {
+    posts_[rank_]->core.store(current_core(), std::memory_order_relaxed);
     publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
 }
 
@@ -491,7 +492,7 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
     Post& post = *posts_[peer];
     bool took_long = false;
     seen_[peer] = await(
-        post.progress, post.sleepers, target, patience_,
+        post.progress, post.sleepers, post.core, target, patience_, crowd_,
         [&] {
             if (running.before_blocking) running.before_blocking();
         },

@@ -218,6 +218,7 @@ class Communicator {
     std::vector<char*> outputs_;
     std::vector<uint8_t> far_;  // the peer's arrays are in its own memory: to be fetched
     Patience patience_;
+    Crowd crowd_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     enum class Fetching { untried, works, fails } fetching_;
     struct Fetchable {

@@ -112,6 +112,8 @@ struct Post {
     // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss
     // together.
     char inline_work[2][inline_bytes];
+    // The core that the rank ran on when it last published something, or -1: in the same line, which it writes anyway.
+    std::atomic<int32_t> core;
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
     // Hardly ever written: peers look at the standing in every call that accesses arrays, and must find it in their
     // caches.
@@ -132,6 +134,6 @@ struct Post {
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
 };
-static_assert(offsetof(Post, inline_work) + sizeof Post::inline_work <= 64, "progress, chains and data share a line");
+static_assert(offsetof(Post, core) + sizeof(Post::core) <= 64, "progress, chains, data and core share a line");
 
 }  // namespace allfold
