@@ -239,18 +239,20 @@ class Rank:
     def _again(self, failed: Any) -> list[str]:
         """A broken communicator says so in every later call."""
         arrays = ("device",) if failed.call.memory(0) in ("device", "reached") else ()
+        again = self._made(failed.comm, Call("all_reduce", elements=1, arrays=arrays), "the call after the error")
         began = time.monotonic()
         try:
-            again = self._made(failed.comm, Call("all_reduce", elements=1, arrays=arrays), "the call after the error")
             again.begin(PATIENT)
         except AllfoldError:
             took = time.monotonic() - began
+            again.react("keep")
             return [f"the call after the error took {took:.1f} s"] if took > PATIENT / 2 else []
         return ["the call after the error returned"]
 
     def _shrinks(self) -> None:
         world = self.communicators[0]
         assert world is not None
+        made: Made | None = None
         began = time.monotonic()
         try:
             left = world.shrink(SHRINKING)
@@ -267,6 +269,8 @@ class Rank:
             self.say(event="went on", size=left.size, rank=left.rank, took=time.monotonic() - began)
         except (AllfoldError, WrongResult) as error:
             self.say(event="went on", size=None, text=f"{type(error).__name__}: {error}")
+            if made is not None:
+                made.react("keep")
 
     def _waits_for_the_others(self) -> int:
         """Until all ranks have done what they do, the late ones too: no array may have changed."""
