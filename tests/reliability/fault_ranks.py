@@ -185,8 +185,7 @@ class Rank:
             text = str(lie) if isinstance(lie, WrongResult) else traceback.format_exc()
             wrong.append(f"after the error: {type(lie).__name__}: {text}")
         self.say(event="end", error=type(error).__name__, text=str(error), time=moment)
-        is_broken = _breaks(error) and failed is not None and failed.call.kind not in MESSAGES
-        if plan.afterwards != "exit" and is_broken:
+        if plan.afterwards != "exit" and failed is not None and _breaks(error, failed.call):
             wrong += self._again(failed)
         goes_on = plan.afterwards != "exit" and self.communicators and not isinstance(error, SharedMemoryError)
         if goes_on and plan.afterwards == "shrink":
@@ -212,7 +211,7 @@ class Rank:
             # have a group of their own.
             broken = self.communicators[0] if failed is None else failed.comm if self.plan.engine != "gpu" else None
             others |= {comm for comm in self.communicators if comm is not None and comm is not broken}
-        if not _breaks(error) and failed is not None:
+        if failed is not None and not _breaks(error, failed.call):
             others.add(failed.comm)
         for comm in others:
             with contextlib.suppress(AllfoldError):  # it may be closed
@@ -236,21 +235,23 @@ class Rank:
         self.current = None
         self.watched += made.react(how)
 
-    def _again(self, failed: Any) -> list[str]:
+    def _again(self, failed: Made) -> list[str]:
         """A broken communicator says so in every later call."""
         arrays = ("device",) if failed.call.memory(0) in ("device", "reached") else ()
+        again = self._made(failed.comm, Call("all_reduce", elements=1, arrays=arrays), "the call after the error")
         began = time.monotonic()
         try:
-            again = self._made(failed.comm, Call("all_reduce", elements=1, arrays=arrays), "the call after the error")
             again.begin(PATIENT)
         except AllfoldError:
             took = time.monotonic() - began
+            again.react("keep")
             return [f"the call after the error took {took:.1f} s"] if took > PATIENT / 2 else []
         return ["the call after the error returned"]
 
     def _shrinks(self) -> None:
         world = self.communicators[0]
         assert world is not None
+        made: Made | None = None
         began = time.monotonic()
         try:
             left = world.shrink(SHRINKING)
@@ -267,6 +268,8 @@ class Rank:
             self.say(event="went on", size=left.size, rank=left.rank, took=time.monotonic() - began)
         except (AllfoldError, WrongResult) as error:
             self.say(event="went on", size=None, text=f"{type(error).__name__}: {error}")
+            if made is not None:
+                made.react("keep")
 
     def _waits_for_the_others(self) -> int:
         """Until all ranks have done what they do, the late ones too: no array may have changed."""
@@ -400,9 +403,10 @@ class Rank:
             del self._timer
 
 
-def _breaks(error: BaseException) -> bool:
-    """Whether a communicator is broken after an error; not if the call only waited for its turn in vain."""
-    return isinstance(error, (CollectiveTimeout, MismatchError, RankLost)) and "take turns" not in str(error)
+def _breaks(error: BaseException, call: Call) -> bool:
+    """Whether a communicator is broken after an error; not by a message, nor by a call that waited for its turn in vain."""
+    is_of_all = call.kind not in MESSAGES and "take turns" not in str(error)
+    return is_of_all and isinstance(error, (CollectiveTimeout, MismatchError, RankLost))
 
 
 def _device(plan: Plan) -> Any:

@@ -32,6 +32,10 @@ FAULTS = {
     ),
 }
 
+# Trials that found what has been cured since: late ranks that returned what had been rewritten, or wrote into arrays
+# that were the caller's again; causes that were not named; different algorithms that nobody compared.
+WERE_WRONG = {"shared_memory": (5027, 20039, 40033), "islands": (20010, 40057), "gpu": (1034, 20028, 20035, 40006)}
+
 
 def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(HERE / script), *map(str, words)]
@@ -51,7 +55,7 @@ def a_seed(engine: str, **wanted: Any) -> int:
 def test_some_trials_pass(engine: str) -> None:
     if engine == "islands":
         pytest.importorskip("torch")
-    seeds = [a_seed(engine, fault=fault) for fault in FAULTS[engine]]
+    seeds = [*WERE_WRONG[engine], *(a_seed(engine, fault=fault) for fault in FAULTS[engine])]
     ended = run("faults.py", "--engine", engine, "--jobs", 3, "--seeds", *seeds)
     assert ended.returncode == 0, ended.stderr
     assert f"{len(seeds)} of {len(seeds)} trials of {engine} went as they should" in ended.stdout
