@@ -122,6 +122,44 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     return found;
 }
 
+// A masked array's buffer is its data, without the mask. The last type that is no such array is cached.
+bool is_masked(nb::handle object) {
+    static PyTypeObject* plain = nullptr;
+    PyTypeObject* type = Py_TYPE(object.ptr());
+    if (type == plain) return false;
+    if (PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "harden_mask")) return true;
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    Py_XDECREF(reinterpret_cast<PyObject*>(plain));
+    plain = type;
+    return false;
+}
+
+std::string text_of(nb::handle object, const char* attribute) {
+    nb::object value = nb::getattr(object, attribute, nb::none());
+    return value.is_none() ? "" : nb::str(value).c_str();
+}
+
+// Says why an object is no array that can be used, and what to pass in its place.
+std::string refusal(nb::handle object) {
+    if (text_of(object, "is_meta") == "True") return "the tensor is on the meta device, and has no data";
+    std::string layout = text_of(object, "layout");
+    if (layout.starts_with("torch.") && layout != "torch.strided")
+        return "the tensor is sparse (" + layout + "); pass tensor.to_dense()";
+    std::string device = text_of(object, "device"), type = nb::inst_name(object).c_str();
+    if (!layout.empty() && device.starts_with("cpu"))
+        return "unsupported element type (" + text_of(object, "dtype") + "); known: " + known_dtypes();
+    std::string said = "expected an array that speaks the buffer protocol or DLPack, got " + type;
+    bool is_sequence = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
+    return is_sequence ? said + ", which is not changed in place; pass x = numpy.array(…)" : said;
+}
+
+// What was read from a tensor before this call is outdated: torch's backward then refuses it, as after any operation in
+// place. Objects that are not torch's have no such flag.
+void mark_as_changed(nb::handle object) {
+    nb::object flag = nb::getattr(object, "requires_grad", nb::none());
+    if (flag.ptr() == Py_True) nb::module_::import_("torch.autograd.graph").attr("increment_version")(object);
+}
+
 }  // namespace
 
 // Delegates, so that the destructor releases the buffer if something below throws.
@@ -131,7 +169,12 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         // be used at all, and NumPy raises ValueError for both.
         if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
         held_ = true;
-        if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
+        if (is_masked(object))
+            throw nb::type_error(
+                "a masked array's mask would be ignored; pass x.filled(…), or x.data for all elements");
+        if (writable && view_.readonly)
+            throw nb::type_error(view_.ndim ? "the array for the result is read-only"
+                                            : "a NumPy scalar is not changed in place; pass x = numpy.array(…)");
         if (!PyBuffer_IsContiguous(&view_, 'C')) {
             PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
             throw nb::python_error();
@@ -140,16 +183,15 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
         auto found = from_format(view_.format, size);
-        if (!found)
-            throw nb::type_error(
-                ("unsupported element type (format " + std::string(view_.format) + "); known: " + known_dtypes())
-                    .c_str());
+        if (!found) {
+            std::string type = text_of(object, "dtype");
+            type = type.empty() ? "format " + std::string(view_.format) : type;
+            throw nb::type_error(("unsupported element type (" + type + "); known: " + known_dtypes()).c_str());
+        }
         set_dtype(*found, as);
     } else {
-        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
-            throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
-                                  nb::inst_name(object).c_str())
-                                     .c_str());
+        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid()) throw nb::type_error(refusal(object).c_str());
+        if (writable && !PyCapsule_CheckExact(object.ptr())) mark_as_changed(object);
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
         take({tensor_.data(),

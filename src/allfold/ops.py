@@ -23,9 +23,9 @@ from types import CodeType
 
 import numpy as np
 
-from .collectives import suggest
 from .dtypes import Array, Dtype, Kind, describe, narrow, widen
 from .errors import UsageError
+from .wording import suggest
 
 Function = Callable[[Array, Array], Array]
 

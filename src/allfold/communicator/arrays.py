@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from operator import index
 from typing import Any, SupportsIndex
@@ -55,8 +56,17 @@ def whole_numbers(values: Iterable[Any]) -> list[int] | None:
     return [index(value) for value in given]
 
 
+def mark_as_changed(array: Any) -> None:
+    """Have torch's backward refuse what was saved of a tensor before, as after every other operation in place."""
+    if getattr(array, "requires_grad", False):
+        sys.modules["torch"].autograd.graph.increment_version(array)
+
+
 def put_back(target: Any, result: Any) -> None:
-    if hasattr(target, "detach"):
+    """Copy a result to where it was asked for, unless it is there already: both may share their memory."""
+    if hasattr(target, "detach") and target.data_ptr() == result.data_ptr():
+        mark_as_changed(target)
+    elif hasattr(target, "detach"):
         target.detach().copy_(result)
     else:
         target[...] = result.reshape(np.shape(target))

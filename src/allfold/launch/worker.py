@@ -27,14 +27,14 @@ _MOST_DESCRIPTORS = 3
 
 def main(arguments: list[str]) -> NoReturn:
     task, launcher, *rest = arguments
-    _die_with(int(launcher))
+    die_with(int(launcher))
     if task == "exec":
         _become(rest)
     connection, work, ranks = map(int, rest[:3])
     _fork_ranks(connection, work, ranks, rest[3:])
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask the kernel for a SIGKILL when the parent ends, however it ends. This outlives exec."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the kernel refused prctl(PR_SET_PDEATHSIG)")
@@ -98,7 +98,7 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
         if process == 0:
             os.close(waiting)
             launcher.close()
-            _die_with(template)
+            die_with(template)
             os.setsid()  # as the launcher's own processes; see `Supervisor.start_command`
             os.close(set_up)
             _become_rank(json.loads(message), descriptors[1:])
