@@ -28,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
             prefix_output=arguments.prefix,
             timeout=arguments.timeout,
             survive=arguments.survive,
+            pdb=arguments.pdb,
             hosts=None if arguments.hosts is None else parse_hosts(arguments.hosts),
         )
     except UsageError as error:
@@ -47,6 +48,10 @@ def _command(module: list[str] | None, command: list[str], ranks: int | None) ->
             count = "".join(given[after + 1 : after + 2]) or "RANKS"
             raise UsageError(f"{given[after]} goes before the script: allfold run -n {count} {' '.join(given[:after])}")
         raise UsageError("expected -n RANKS: how many processes to start (see allfold run --help)")
+    if ranks < 1:
+        from ..launch.spawn import check_ranks
+
+        check_ranks(ranks)
     if module is not None:
         if not module:
             raise UsageError("-m: expected the name of a module after it")

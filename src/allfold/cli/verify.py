@@ -141,7 +141,9 @@ def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Cas
     try:
         proving = {prover: prover.ask(waiting.pop()) for prover in provers}
         while proving:
-            signs = {sign: prover for prover in proving for sign in (prover.connection, prover.process.sentinel)}
+            signs: dict[Any, _Prover] = {
+                sign: prover for prover in proving for sign in (prover.connection, prover.process.sentinel)
+            }
             for prover in {signs[sign] for sign in wait([*signs])}:
                 task = proving.pop(prover)
                 yield task, prover.answer(task)

@@ -31,13 +31,13 @@ example:
 exit status: 0 if every rank succeeded (with --survive, if at least one did); otherwise the status of the rank that failed
   first, or 128 + N if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
 
-OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "-m")
+OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "--pdb", "-m")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = (
-        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] "
+        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] [--pdb RANK] "
         "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
     )
     parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="how many processes to start")
@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--survive",
         action="store_true",
         help="a rank that fails does not end the others, which may go on without it (comm.shrink())",
+    )
+    parser.add_argument(
+        "--pdb",
+        type=int,
+        metavar="RANK",
+        help="breakpoint() works in this rank, which has the terminal; the other ranks skip theirs and wait",
     )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
