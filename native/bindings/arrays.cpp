@@ -139,6 +139,12 @@ std::string text_of(nb::handle object, const char* attribute) {
     return value.is_none() ? "" : nb::str(value).c_str();
 }
 
+[[noreturn]] void refuse_dtype(nb::handle object, const char* format) {
+    std::string type = text_of(object, "dtype");
+    if (type.empty() && format) type = std::string("format ") + format;
+    throw nb::type_error(("unsupported element type (" + type + "); known: " + known_dtypes()).c_str());
+}
+
 // Says why an object is no array that can be used, and what to pass in its place.
 std::string refusal(nb::handle object) {
     if (text_of(object, "is_meta") == "True") return "the tensor is on the meta device, and has no data";
@@ -146,8 +152,7 @@ std::string refusal(nb::handle object) {
     if (layout.starts_with("torch.") && layout != "torch.strided")
         return "the tensor is sparse (" + layout + "); pass tensor.to_dense()";
     std::string device = text_of(object, "device"), type = nb::inst_name(object).c_str();
-    if (!layout.empty() && device.starts_with("cpu"))
-        return "unsupported element type (" + text_of(object, "dtype") + "); known: " + known_dtypes();
+    if (!layout.empty() && device.starts_with("cpu")) refuse_dtype(object, nullptr);
     std::string said = "expected an array that speaks the buffer protocol or DLPack, got " + type;
     bool is_sequence = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
     return is_sequence ? said + ", which is not changed in place; pass x = numpy.array(…)" : said;
@@ -167,7 +172,11 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
     if (PyObject_CheckBuffer(object.ptr())) {
         // Request strides, not contiguity: an array that is not contiguous must be distinguished from one that cannot
         // be used at all, and NumPy raises ValueError for both.
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) {
+            nb::python_error error;  // NumPy has no format for dates, and says so in its own words
+            if (!error.matches(PyExc_ValueError) || text_of(object, "dtype").empty()) throw error;
+            refuse_dtype(object, nullptr);
+        }
         held_ = true;
         if (is_masked(object))
             throw nb::type_error(
@@ -183,15 +192,11 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
         auto found = from_format(view_.format, size);
-        if (!found) {
-            std::string type = text_of(object, "dtype");
-            type = type.empty() ? "format " + std::string(view_.format) : type;
-            throw nb::type_error(("unsupported element type (" + type + "); known: " + known_dtypes()).c_str());
-        }
+        if (!found) refuse_dtype(object, view_.format);
         set_dtype(*found, as);
     } else {
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid()) throw nb::type_error(refusal(object).c_str());
-        if (writable && !PyCapsule_CheckExact(object.ptr())) mark_as_changed(object);
+        if (!from_dlpack(tensor_.dtype())) refuse_dtype(object, "of DLPack");
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
         take({tensor_.data(),
@@ -202,6 +207,7 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
               strides,
               0},
              as);
+        if (writable && !PyCapsule_CheckExact(object.ptr())) mark_as_changed(object);
     }
 }
 

@@ -228,7 +228,17 @@ WHY_NOT = {
 
 OPS = {name: Op(name, commutative=True) for name in _COMBINE}
 
-_ALIASES = {"mean": "avg", "average": "avg", "prod": "product", "mul": "product"}
+_ALIASES = {
+    "add": "sum",
+    "plus": "sum",
+    "mean": "avg",
+    "average": "avg",
+    "prod": "product",
+    "mul": "product",
+    "multiply": "product",
+    "minimum": "min",
+    "maximum": "max",
+}
 
 _KNOWN_FUNCTIONS: tuple[tuple[object, str], ...] = (
     (sum, "sum"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from operator import index
 from typing import Any, SupportsIndex
@@ -10,6 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from .. import _native
+from ..engines.arrays import mark_as_changed
 from ..errors import UsageError
 
 
@@ -54,12 +54,6 @@ def whole_numbers(values: Iterable[Any]) -> list[int] | None:
     if any(isinstance(value, bool) or not isinstance(value, SupportsIndex) for value in given):
         return None
     return [index(value) for value in given]
-
-
-def mark_as_changed(array: Any) -> None:
-    """Have torch's backward refuse what was saved of a tensor before, as after every other operation in place."""
-    if getattr(array, "requires_grad", False):
-        sys.modules["torch"].autograd.graph.increment_version(array)
 
 
 def put_back(target: Any, result: Any) -> None:

@@ -18,9 +18,10 @@ from ..cuda.runner import Again
 from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
+from ..engines.arrays import mark_as_changed
 from ..engines.engine import Call, Engine
 from ..errors import CollectiveTimeout, UsageError
-from .arrays import is_on_gpu, mark_as_changed
+from .arrays import is_on_gpu
 from .handle import Handle
 
 _LOOK_AGAIN_SECONDS = 20e-6
