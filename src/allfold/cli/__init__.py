@@ -164,6 +164,7 @@ def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
 
 # They take FILE.py:function.
 _RUN_FILES = {"show": "shown", "verify": "proved", "export": "written", "simulate": "simulated"}
+_TAKE_NAMES = (*_RUN_FILES, "list", "compare", "plan", "find")
 _LONG_OUTPUT = ("list", "show", "compare", "topo")
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not name
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -234,6 +235,10 @@ def _dispatch(words: Sequence[str]) -> int:
         raise UsageError(f"{_unknown(unknown, options)} (see {where} --help)")
     if chosen not in COMMANDS:
         return 0
+    if chosen in _TAKE_NAMES:
+        from .choose import check
+
+        check(arguments)  # before all that the command itself loads
     return int(importlib.import_module(f".{chosen}", __name__).run(arguments))
 
 

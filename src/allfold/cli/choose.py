@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import inspect
 import json
@@ -51,6 +52,18 @@ class Choice:
             return found
         algorithm = function_of(self.name) if is_file(self.name) else self.name
         return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse names and numbers of ranks that nothing can be made of; a command does it again as it uses them."""
+    if arguments.collective is not None:
+        find_collective(arguments.collective)
+    if arguments.ranks is not None:
+        rank_counts(arguments.ranks)
+    if hasattr(arguments, "parameters"):
+        for name in getattr(arguments, "names", None) or [getattr(arguments, "name", None)]:
+            if name is not None:
+                choose(name, arguments.collective, arguments.parameters)
 
 
 def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..view import WIDTH
+from . import PLAIN
 
 _ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
 _LEAST_LAST = 24  # the least width of a table's last column on a terminal, if it needs it
@@ -157,7 +158,7 @@ def through_pager() -> Iterator[None]:
     environment = {"LESS": "FRX", **os.environ}
     pager = subprocess.Popen([found, *command[1:]], stdin=subprocess.PIPE, env=environment)
     assert pager.stdin is not None
-    direct, sys.stdout = sys.stdout, _ToPager(pager.stdin, encoding="utf-8", errors="replace")
+    direct, sys.stdout = sys.stdout, _ToPager(pager.stdin, encoding=sys.stdout.encoding, errors=PLAIN)
     try:
         with contextlib.suppress(BrokenPipeError):  # its user has seen enough
             yield
