@@ -500,7 +500,7 @@ class Communicator(PointToPoint, Objects):
                 part = describe_part(array, self.size)
             except UsageError as error:
                 wrong = str(error)
-        wrong, part = self.broadcast_object((wrong, part), root, timeout)
+        wrong, part = self._broadcast_json("scatter", (wrong, part), root, timeout)
         if wrong is not None:
             raise UsageError(wrong)
         output = part_for(*part)

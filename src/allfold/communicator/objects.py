@@ -7,6 +7,7 @@ only. Arrays travel faster by the collectives for arrays.
 
 from __future__ import annotations
 
+import json
 import operator
 import pickle
 from collections.abc import Callable, Iterable, Sequence
@@ -41,17 +42,7 @@ class Objects:
         >>> comm.all_gather_object({"rank": comm.rank, "name": "r" * comm.rank})
         [{'rank': 0, 'name': ''}, {'rank': 1, 'name': 'r'}]
         """
-        own, lengths = self._own("all_gather_object", value, timeout)
-        longest, total = int(lengths.max()), int(lengths.sum())
-        if self.size * longest <= 2 * total + _MOST_PADDING:
-            everyone = np.empty((self.size, longest), np.uint8)
-            self.all_gather(_padded(own, longest), everyone, timeout=timeout)
-            return _loaded("all_gather_object", (everyone[rank, :end] for rank, end in enumerate(lengths)))
-        # One object is far longer than the others: padded to its length, they would take much memory.
-        parts = [own if rank == self.rank else np.empty(end, np.uint8) for rank, end in enumerate(lengths)]
-        for rank, part in enumerate(parts):
-            self.broadcast(part, root=rank, timeout=timeout)
-        return _loaded("all_gather_object", parts)
+        return _loaded("all_gather_object", self._all_gather_bytes("all_gather_object", *_packed(value), timeout))
 
     def gather_object(self, value: Any, root: int = 0, timeout: float | None = None) -> list[Any] | None:
         """The objects of all ranks, by rank, on the root; None elsewhere.
@@ -59,7 +50,7 @@ class Objects:
         >>> comm.gather_object(f"from rank {comm.rank}")
         ['from rank 0', 'from rank 1']
         """
-        own, lengths = self._own("gather_object", value, timeout)
+        own, lengths = self._lengths("gather_object", *_packed(value), timeout)
         longest = int(lengths.max())
         everyone = np.empty((self.size, longest), np.uint8) if self.rank == root else None
         self.gather(_padded(own, longest), everyone, root=root, timeout=timeout)
@@ -73,15 +64,9 @@ class Objects:
         >>> comm.broadcast_object(["any", {"object": 1}] if comm.rank == 0 else None)
         ['any', {'object': 1}]
         """
-        is_root = self.rank == root
-        packed, error = _packed(value) if is_root else (None, None)
-        length = np.array([_length(packed)], np.int64)
-        self.broadcast(length, root=root, timeout=timeout)
-        if length[0] == _UNPICKLABLE:
-            raise _refusal("broadcast_object", [root], error)
-        content = np.empty(length[0], np.uint8) if packed is None else packed
-        self.broadcast(content, root=root, timeout=timeout)
-        return value if is_root else _loaded("broadcast_object", [content])[0]
+        packed, error = _packed(value) if self.rank == root else (None, None)
+        content = self._broadcast_bytes("broadcast_object", packed, error, root, timeout)
+        return value if self.rank == root else _loaded("broadcast_object", [content])[0]
 
     def scatter_object(self, values: Sequence[Any] | None = None, root: int = 0, timeout: float | None = None) -> Any:
         """The root's object for this rank: the root gives one for every rank, by rank; others give none.
@@ -140,15 +125,54 @@ class Objects:
         fold = _fold("all_reduce_object", op)
         return reduce(fold, self.all_gather_object(value, timeout))
 
-    def _own(self, call: str, value: Any, timeout: float | None) -> tuple[Bytes, np.ndarray[Any, Any]]:
-        """This rank's object as bytes, and the lengths of all ranks' objects."""
-        packed, error = _packed(value)
+    # On bytes, for what needs no pickle --------------------------------------------------------------------------------
+
+    def _all_gather_bytes(
+        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
+    ) -> list[Bytes]:
+        """The bytes of all ranks, by rank, of any length; None, with the error, if this rank has none."""
+        own, lengths = self._lengths(call, own, error, timeout)
+        longest, total = int(lengths.max()), int(lengths.sum())
+        if self.size * longest <= 2 * total + _MOST_PADDING:
+            everyone = np.empty((self.size, longest), np.uint8)
+            self.all_gather(_padded(own, longest), everyone, timeout=timeout)
+            return [everyone[rank, :end] for rank, end in enumerate(lengths)]
+        # One is far longer than the others: padded to its length, they would take much memory.
+        parts = [own if rank == self.rank else np.empty(end, np.uint8) for rank, end in enumerate(lengths)]
+        for rank, part in enumerate(parts):
+            self.broadcast(part, root=rank, timeout=timeout)
+        return parts
+
+    def _broadcast_bytes(
+        self, call: str, own: Bytes | None, error: Exception | None, root: int, timeout: float | None
+    ) -> Bytes:
+        """The root's bytes."""
+        length = np.array([_length(own)], np.int64)
+        self.broadcast(length, root=root, timeout=timeout)
+        if length[0] == _UNPICKLABLE:
+            raise _refusal(call, [root], error)
+        content = np.empty(length[0], np.uint8) if own is None else own
+        self.broadcast(content, root=root, timeout=timeout)
+        return content
+
+    def _lengths(
+        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
+    ) -> tuple[Bytes, np.ndarray[Any, Any]]:
+        """This rank's bytes, and the lengths of all ranks' bytes."""
         lengths = np.empty(self.size, np.int64)
-        self.all_gather(np.array([_length(packed)], np.int64), lengths, timeout=timeout)
+        self.all_gather(np.array([_length(own)], np.int64), lengths, timeout=timeout)
         wrong = [rank for rank, length in enumerate(lengths) if length == _UNPICKLABLE]
-        if wrong or packed is None:
+        if wrong or own is None:
             raise _refusal(call, wrong, error)
-        return packed, lengths
+        return own, lengths
+
+    def _all_gather_json(self, call: str, value: Any) -> list[Any]:
+        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8)
+        return [json.loads(part.tobytes()) for part in self._all_gather_bytes(call, own, None, None)]
+
+    def _broadcast_json(self, call: str, value: Any, root: int, timeout: float | None) -> Any:
+        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8) if self.rank == root else None
+        return json.loads(self._broadcast_bytes(call, own, None, root, timeout).tobytes())
 
 
 def _packed(value: Any) -> tuple[Bytes | None, Exception | None]:

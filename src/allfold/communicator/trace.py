@@ -29,7 +29,7 @@ class Trace:
     def collect(self, events: list[Event]) -> None:
         """Share this rank's events with all ranks."""
         own = [asdict(event) for event in events]
-        for found in self._communicator.all_gather_object(own):
+        for found in self._communicator._all_gather_json("trace", own):
             self.events += [Event(**event) for event in found]
         self.events.sort(key=lambda event: (event.start, event.rank))
 

@@ -68,13 +68,13 @@ def describe_part(array: Any, ranks: int) -> tuple[bool, str, tuple[int, ...]]:
     return hasattr(array, "new_empty"), str(kind).removeprefix("torch."), shape
 
 
-def part_for(is_torch: bool, kind: str, shape: tuple[int, ...]) -> Any:
+def part_for(is_torch: bool, kind: str, shape: Sequence[int]) -> Any:
     """A new array for one rank's part."""
     if not is_torch:
-        return np.empty(shape, kind)
+        return np.empty(tuple(shape), kind)
     import torch
 
-    return torch.empty(shape, dtype=getattr(torch, kind))
+    return torch.empty(tuple(shape), dtype=getattr(torch, kind))
 
 
 def _empty(call: str, array: Any, shape: tuple[int, ...]) -> Any:
