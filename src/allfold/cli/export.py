@@ -92,7 +92,7 @@ def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> str:
         raise UsageError("--to chakra writes one file per rank: add -o PREFIX")
     prefix = Path(arguments.output)
     if prefix.name in ("", ".."):
-        raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in traces/ring")
+        raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in -o ring")
     size = parse_size(arguments.size or "64M")
     files = chakra.write(schedule, size)
     for rank, content in enumerate(files):

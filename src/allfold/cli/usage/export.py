@@ -24,7 +24,7 @@ example:
 
   $ allfold export ring --ranks 8 --to msccl-xml -o ring.xml
   $ allfold export halving_doubling --ranks 8 --to mscclpp-json -o plan.json
-  $ allfold export ring --ranks 64 --to chakra --size 64M -o traces/ring
+  $ allfold export ring --ranks 64 --to chakra --size 64M -o ring
   $ allfold export ring --ranks 8 --to perfetto --topology dgx_h100 --size 256M -o ring.trace.json
 
 exit status: 0 written and proved, 1 the schedule is wrong, 2 wrong usage or more than the format can express."""
