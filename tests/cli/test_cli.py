@@ -464,7 +464,7 @@ def is_ended_by_a_thread(ranks):
         ("exits", "4", "raised SystemExit at step 1: 0 (ends.py:6)"),
         ("leaves", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
         ("loaded", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
-        ("is_killed", "4", "the process was killed by SIGKILL while it ran the file: nothing was proved"),
+        ("is_killed", "4", "the process was killed by signal 9 (Killed) while it ran the file: nothing was proved"),
         ("is_ended_by_a_thread", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
         ("is_killed", "230-231", "the process that proved is_killed for 23"),
         ("leaves", "230-231", "the process that proved leaves for 23"),

@@ -147,7 +147,7 @@ def _main_apart(words: Sequence[str]) -> int:
     if said:
         return said[0]
     code = os.waitstatus_to_exitcode(ended)
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
     _complain(words, f"the process {how} while it ran the file: nothing was {_RUN_FILES[words[0]]}")
     return 1
 

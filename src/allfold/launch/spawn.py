@@ -359,7 +359,7 @@ def _name(function: object) -> str:
 def _script() -> tuple[list[str], str | None]:
     """The arguments of this script, and its file: ranks have the same, as in multiprocessing."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    return [*map(str, sys.argv)], None if file is None else os.path.abspath(file)
+    return [*map(str, getattr(sys, "argv", []))], None if file is None else os.path.abspath(file)
 
 
 def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:

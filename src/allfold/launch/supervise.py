@@ -356,7 +356,7 @@ class Supervisor:
 
 def _is_elsewhere(stream: TextIO | None, descriptor: int) -> bool:
     """Whether what is written to a stream of this process goes somewhere else than to the file descriptor."""
-    if stream is None:
+    if stream is None or getattr(stream, "closed", False):
         return False
     try:
         return not os.path.sameopenfile(stream.fileno(), descriptor)
