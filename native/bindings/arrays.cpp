@@ -161,7 +161,9 @@ std::string refusal(nb::handle object) {
 // What was read from a tensor before this call is outdated: torch's backward then refuses it, as after any operation in
 // place. Objects that are not torch's have no such flag.
 void mark_as_changed(nb::handle object) {
-    nb::object flag = nb::getattr(object, "requires_grad", nb::none());
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");  // made once: every call comes here
+    nb::object flag = nb::steal(PyObject_GetAttr(object.ptr(), name));
+    if (!flag.is_valid()) PyErr_Clear();
     if (flag.ptr() == Py_True) nb::module_::import_("torch.autograd.graph").attr("increment_version")(object);
 }
 
