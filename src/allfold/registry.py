@@ -11,10 +11,11 @@ from importlib import import_module
 from types import MethodType
 from typing import Any, TypeVar
 
-from .collectives import COLLECTIVES, find_collective, suggest
+from .collectives import COLLECTIVES, find_collective
 from .errors import ScheduleError, UsageError
 from .patterns import Patterns
 from .schedule import MOST_RANKS, Move, Schedule, build
+from .wording import suggest
 
 Steps = Iterable[Iterable[Move]]
 Generator = TypeVar("Generator", bound=Callable[..., Steps])
@@ -238,7 +239,7 @@ def schedule(
         steps = chosen.function(*arguments, **parameters)
     except (UsageError, ScheduleError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         title = f"{chosen.name}(ranks={ranks})"
         raise ScheduleError(f"{title}: raised {type(error).__name__} before its first step: {error}") from error
     return build(collective, chosen.name, ranks, root, steps, chunks)
@@ -256,7 +257,7 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
         return None if chosen.chunks is None else _whole(f"{chosen.name}: chunks", chosen.chunks, 1, None)
     try:
         chunks = chosen.chunks(ranks, **parameters)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{chosen.name}: chunks(ranks={ranks}) raised {type(error).__name__}: {error}") from None
     return _whole(f"{chosen.name}: chunks", chunks, 1, None)
 

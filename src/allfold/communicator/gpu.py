@@ -22,6 +22,7 @@ from ..cuda.runner import Again
 from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
+from ..engines.arrays import mark_as_changed
 from ..engines.engine import Call, Engine
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .arrays import is_on_gpu
@@ -46,6 +47,7 @@ class GpuCalls:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
         arrays = [array for array in (call.input, call.output) if array is not None]
         located = [_located(call, array) for array in arrays]
+        mark_as_changed(call.output)
         context = self._device.context_of(max(array.pointer for array, _ in located))
         if context not in self._ways:
             self._ways[context] = Ways(self._engine, self._device, context)

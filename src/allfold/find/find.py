@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 
-from ..collectives import Collective, find_collective, suggest
+from ..collectives import Collective, find_collective
 from ..errors import UsageError
 from ..price.cost.cost import Cost, cost
 from ..price.cost.load import check_request
@@ -21,6 +21,7 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
+from ..wording import suggest
 from .built_in import MOST_RANKS, built_in
 from .forest.throughput import SENSES, throughput
 from .found import Found, Progress, Task

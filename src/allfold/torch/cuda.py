@@ -87,6 +87,8 @@ class OnGpu(Group):
 
         With `holds`, the current stream waits for it.
         """
+        if tensors[-1].requires_grad:  # the long way marks it as changed
+            return None
         index, where = tensors[0].get_device(), []
         for tensor in tensors:
             if not (tensor.is_cuda and is_plain(tensor)) or tensor.get_device() != index:

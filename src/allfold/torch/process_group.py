@@ -216,7 +216,7 @@ class Member(dist.ProcessGroup):
 
         It must not overtake calls in line. If the engine refuses the arguments, the long way says why.
         """
-        if self._line.open or not (is_in_memory(tensors[0]) and is_in_memory(tensors[-1])):
+        if self._line.open or not (is_in_memory(tensors[0]) and is_in_memory(tensors[-1])) or tensors[-1].requires_grad:
             return None
         asynchronous = opts.asyncOp
         if asynchronous and opts.timeout > _NO_TIME:
