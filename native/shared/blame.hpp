@@ -100,9 +100,13 @@ class Blame {
         }
         if (life_of(*arenas_[rank], &how) == Life::dead)
             return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);
-        if (stands == Standing::mismatch) return name + " gave up: the ranks came with different calls";
-        if (stands == Standing::late) return name + " gave up: it had waited for too long";
-        return name + " gave up" + (words.empty() ? "" : ": it is ending after " + words);
+        if (stands == Standing::mismatch) return name + " gave up: the ranks made different calls";
+        // Whom a rank waits for when it gives up stays in its post.
+        uint32_t waits = posts_[rank]->waiting_for.load(std::memory_order_relaxed);
+        std::string whom = waits ? " for rank " + std::to_string(waits - 1) : "";
+        if (stands == Standing::late) return name + " gave up: it had waited for too long" + whom;
+        if (!words.empty()) return name + " gave up: it is ending after " + words;
+        return name + " gave up" + (waits ? " while it waited" + whom : "");
     }
 
   private:
