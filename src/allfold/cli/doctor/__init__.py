@@ -199,7 +199,7 @@ def _on_gpus(members: list[dict[str, Any]]) -> Iterator[str]:
 def _doing(member: dict[str, Any]) -> tuple[str, str]:
     last = member["calls"][-1] if member["calls"] else None
     if member["standing"] != "open":
-        how = {"mismatch": "broken: ranks came with different calls", "aborted": "broken: aborted", "left": "closed"}
+        how = {"mismatch": "broken: ranks made different calls", "aborted": "broken: aborted", "left": "closed"}
         how["late"] = "broken: somebody did not come"
         return how[member["standing"]], ""
     if last is None:
