@@ -458,7 +458,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
     int error = fetch(*members_[peer].arena, reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
     check_peers(running, peer, true);  // if it gave up, that says more
-    if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer});
+    if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer}, {});
     blame_.lost(peer);
     throw EngineError(Fault::rank_lost, std::string(name_of(running)) + ": " + blame_.named(peer) +
                                             " does not let its array be read (" + std::strerror(error) +

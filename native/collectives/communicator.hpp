@@ -181,8 +181,13 @@ class Communicator {
     void let_go(const Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
-    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers,
-                                const std::vector<uint32_t>& absent = {});
+    // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
+    struct Late {
+        bool came;
+        std::vector<uint32_t> ranks;
+        std::string sentence() const;
+    };
+    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers, const Late& late);
     void publish_progress(uint64_t value);
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
@@ -193,13 +198,8 @@ class Communicator {
     }
     bool is_here(uint32_t peer) const;
     std::vector<uint32_t> absent() const;
-    // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
-    struct Late {
-        bool came;
-        std::vector<uint32_t> ranks;
-        std::string sentence() const;
-    };
     Late late_for(uint64_t call, uint32_t awaited) const;
+    bool waits(uint32_t peer) const;
     uint32_t held_up_by(uint32_t peer) const;
     static const char* name_of(const Running& running);
     std::string describe(const CallRecord& record, bool with_collective) const;

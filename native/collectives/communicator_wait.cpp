@@ -77,9 +77,14 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
             out.push_back(peer);
     }
     // A rank that is really lost is named before those that gave up because of it.
-    if (!out.empty()) fail_lost(running, out);
-    // One that gave up may have done so because others did not come.
-    if (!gave_up.empty()) fail_lost(running, gave_up, absent());
+    if (!out.empty()) fail_lost(running, out, {});
+    // One that gave up may have done so because others did not come, or came and are stuck.
+    if (!gave_up.empty()) {
+        Late late{.came = false, .ranks = absent()};
+        if (uint32_t stuck = held_up_by(awaited); late.ranks.empty() && is_open(stuck) && !waits(stuck))
+            late = {.came = true, .ranks = {stuck}};
+        fail_lost(running, gave_up, late);
+    }
 }
 
 void Communicator::compare_last_call(const std::function<void()>& interrupted) {
@@ -162,11 +167,10 @@ std::vector<uint32_t> Communicator::absent() const {
     return ranks;
 }
 
-void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers,
-                             const std::vector<uint32_t>& absent) {
+void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers, const Late& late) {
     blame_.lost(peers.front());
     std::string text = std::string(name_of(running)) + ": " + blame_.sentence(peers);
-    if (!absent.empty()) text += "; " + Late{.came = false, .ranks = absent}.sentence();
+    if (!late.ranks.empty()) text += "; " + late.sentence();
     throw EngineError(Fault::rank_lost, text + " " + where(call_));
 }
 
@@ -303,10 +307,15 @@ std::string Communicator::Late::sentence() const {
     return list_of(ranks) + (came ? " came but did not do its part" : " did not come");
 }
 
+// Whether a rank waits for another one, and is able to notice when that comes.
+bool Communicator::waits(uint32_t peer) const {
+    return posts_[peer]->waiting_for.load(std::memory_order_relaxed) != 0 && !is_stopped(*members_[peer].arena);
+}
+
 // Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that
 // one waited for may have arrived since.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
-    for (uint32_t hops = 0; hops < size() && !is_stopped(*members_[peer].arena); ++hops) {
+    for (uint32_t hops = 0; hops < size() && waits(peer); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
         if (next == 0 || next > size() || next - 1 == rank_) break;
         peer = next - 1;

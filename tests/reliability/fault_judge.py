@@ -150,10 +150,9 @@ def _late(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ver
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
             continue
         waited = end["time"] - entered
-        if waited - _queued(told[rank], end) > plan.timeout + MARGIN:
-            verdict.complaints.append(
-                f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s: {end['text']}"
-            )
+        limit = plan.timeouts[rank] if _is_behind(plan, rank, ends) else plan.timeout
+        if waited - _queued(told[rank], end) > limit + MARGIN:
+            verdict.complaints.append(f"rank {rank} waited {waited:.1f} s, with a timeout of {limit} s: {end['text']}")
         verdict.heard.append(max(0.0, waited))
         if not racing and not _is_of_a_message(end):  # it names the awaited rank, which may wait for others
             _must_name(plan, told, rank, end, verdict)
@@ -163,6 +162,18 @@ def _late(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ver
         verdict.complaints.append("the late rank raised nothing, and came to a good end")
     if own is not None and own["error"] not in (None, "CollectiveTimeout", "RankLost"):
         verdict.complaints.append(f"the late rank: {own['error']}: {own['text']}")
+
+
+def _is_behind(plan: Plan, rank: int, ends: dict[int, Line]) -> bool:
+    """True if those that gave up first had done their part of this rank's call: only the victim is missing there, and the
+    rank waits for it as long as it was told to."""
+
+    def call_of(end: Line) -> int:
+        found = re.search(r"\(call (\d+) of the world\)", end["text"] or "")
+        return int(found[1]) if found else 0
+
+    impatient = [end for other, end in ends.items() if plan.timeouts[other] == plan.timeout and other != rank]
+    return all(call_of(end) > call_of(ends[rank]) > 0 for end in impatient)
 
 
 def _must_describe(plan: Plan, victim: Told, rank: int, end: Line, verdict: Verdict) -> None:
