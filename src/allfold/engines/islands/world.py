@@ -23,12 +23,13 @@ from ...wording import name_ranks
 from ..engine import Engine
 from ..last_words import ending, last_words
 from .crossing import Tuned
-from .post import MOST_TEXT, Frame, News, Post
+from .post import MOST_TEXT, Frame, News, Post, Progress
 
 if TYPE_CHECKING:
     from .engine import Islands
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
+GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
 _MOST_WAITING = 64  # frames that a rank has not taken in: until it does, it gets no more heartbeats
 
@@ -83,7 +84,8 @@ class World:
         self.patience = 1.0  # seconds for which a rank that leaves waits until its letters have arrived
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
-        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in)
+        self._broken: dict[int, float] = {}  # ranks to which nothing can be sent any more, and since when
+        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in, self._has_broken)
         self._ended = threading.Event()
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
@@ -217,9 +219,11 @@ class World:
         elif frame.news == News.LETTER:
             engine.letters.arrived(engine.ranks.index(source), frame)
         elif frame.news == News.ASKED:
-            self.post.send(source, Frame(News.ANSWER, frame.group, 0, (engine.calls(), 0, 0)))
+            number = frame.numbers[0]
+            self.post.send(source, Frame(News.ANSWER, frame.group, engine.progress(number), (number, 0, 0)))
         elif frame.news == News.ANSWER:
-            engine.answers[engine.ranks.index(source)] = frame.numbers[0]
+            answers = engine.answers.get(frame.numbers[0], {})
+            answers[engine.ranks.index(source)] = Progress(frame.detail)
 
     def _lose(self, ranks: Sequence[int], text: str) -> list[int]:
         """Note that ranks are gone; those that were not known to be."""
@@ -230,6 +234,22 @@ class World:
         for engine in engines:
             engine.fail(RankLost(text))
         return fresh
+
+    def _has_broken(self, peer: int) -> None:
+        self._broken.setdefault(peer, time.monotonic())
+
+    def _lose_broken(self, there: Sequence[int], now: float) -> None:
+        """Lose those ranks of an island whose connections have ended, unless news has explained it meanwhile.
+
+        The process of a rank that was alone on its host has ended, and nobody is left there to say so. Only the first rank
+        of an island sends heartbeats, and so learns of it; it tells the others.
+        """
+        broken = [rank for rank in there if rank in self._broken]
+        if broken and now > min(self._broken[rank] for rank in broken) + GRACE_SECONDS:
+            text = f"{self.where(broken)} cannot be reached any more: the connection has ended"
+            for rank in broken:
+                self.post.send_all(self.others(self.mine), Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text)))
+            self._lose(broken, text)
 
     def _watch(self) -> None:
         beaten, looked = 0.0, time.monotonic()
@@ -268,6 +288,7 @@ class World:
                 self.post.send_all(taking, Frame(News.BEAT))
             for island in self.islands:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
+                self._lose_broken(there, now)
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
                     continue
                 self._lose(there, f"{self.where(there)}: the host was not heard for {self._seconds:g} s")
