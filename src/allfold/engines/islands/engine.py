@@ -495,7 +495,8 @@ class Islands(Engine):
 
     def better(self, error: AllfoldError) -> AllfoldError:
         """The news that explains an error, if it comes soon; else the error."""
-        if isinstance(error, (UsageError, MismatchError)):
+        # After a failure even the channels of the island are closed, and say so.
+        if isinstance(error, MismatchError) or (isinstance(error, UsageError) and self._error is None):
             return error
         if self._failed.wait(GRACE_SECONDS) and self._error is not None:
             return self._error
@@ -525,9 +526,9 @@ class Islands(Engine):
         return sorted(gone)
 
     def _give_up(self, told: AllfoldError, own: AllfoldError | None = None) -> None:
-        """Fail here, and on all other ranks."""
-        self.fail(own or told)
+        """Fail on all other ranks, and then here: the caller may end this process as soon as it has the error."""
         self.world.tell(self.ranks, self.number, told)
+        self.fail(own or told)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
@@ -552,14 +553,14 @@ class Islands(Engine):
         inside = self.rank in chosen
         # The islands are divided by all of their ranks at once. Who is outside makes a group of its own, and drops it.
         here = [self.local[rank] for rank in chosen if rank in self.local] if inside else [self.local[self.rank]]
-        pieces = [self._outer.group(here, timeout), self.island.group(here, timeout)]
+        label = name_group(self._groups, chosen, self.label)
+        is_inside = len(here) == len(chosen)  # of one island: then its errors are the ones that the caller sees
+        pieces = [self._outer.group(here, timeout, label if is_inside else None), self.island.group(here, timeout)]
         if not inside:
             return None
         island, inner = pieces
         assert island is not None and inner is not None
-        label = name_group(self._groups, chosen, self.label)
-        if len(here) == len(chosen):
-            island.label = label
+        if is_inside:
             return island
         number = number_of(self.number, self._groups, chosen)
         name = f"group {number}"

@@ -156,6 +156,17 @@ class Post:
             return sum(map(len, list(self._kept.values())))
         return len(self._kept.get((self.fabric, peer), ()))
 
+    def send_all_now(self, peers: Iterable[int], frame: Frame, seconds: float) -> None:
+        """Send a frame, and wait until all have taken it in, except those that take in nothing."""
+        taking = []
+        for peer in peers:
+            if not self.pending(peer):
+                taking.append(peer)
+            self.send(peer, frame)
+        deadline = time.monotonic() + seconds
+        while any(self.pending(peer) for peer in taking) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def await_letters(self, peers: Callable[[], Iterable[int]], seconds: float) -> None:
         """Wait until these ranks have taken in the long letters that this one has sent them."""
         deadline = time.monotonic() + seconds

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
 GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
+_TELLING_SECONDS = 0.5  # how long a rank that gives up waits until the others know
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
 _MOST_WAITING = 64  # frames that a rank has not taken in: until it does, it gets no more heartbeats
 
@@ -135,9 +136,11 @@ class World:
         return sorted({*self._lost, *self._left}) if self._lost or self._left else []
 
     def tell(self, ranks: Iterable[int], group: int, error: AllfoldError) -> None:
-        """Let the calls of a group fail on other ranks."""
+        """Let the calls of a group fail on other ranks. This process may end right after it."""
         kind = next(number for number, kind in enumerate(_ERRORS) if isinstance(error, kind))
-        self.post.send_all(self.others(ranks), Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error))))
+        frame = Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error)))
+        others = [rank for rank in self.others(ranks) if rank not in self._left]
+        self.post.send_all_now(others, frame, _TELLING_SECONDS)
 
     def leave(self, engine: Islands) -> None:
         """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
