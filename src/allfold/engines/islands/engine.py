@@ -27,7 +27,7 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...fabrics.fabric import FOREVER, Disconnected, Fabric, Transfer
+from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...ops import OPS, Op
 from ...wording import name_ranks
 from ..arrays import Flat
@@ -53,7 +53,6 @@ _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _CUTTING_SECONDS = 5.0  # how long an error waits until all connections are cut; a moment, unless the machine is busy
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
-_STRAY_TAG = FREE_TAGS + 2  # of a message that nobody receives, after an error
 _HERE_TAG = FREE_TAGS + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
@@ -132,7 +131,6 @@ class Islands(Engine):
         self._performs = 0  # the thread that makes a call
         self._performed: Job | None = None  # that call
         self._open: list[Job] = []
-        self._stray: list[Transfer] = []  # kept: a transfer that is dropped may take its connection with it
         self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
@@ -214,7 +212,8 @@ class Islands(Engine):
             try:
                 job.bell.wait()
             except BaseException as error:  # the caller has its arrays back, so nobody may use them any more
-                self._give_up(RankLost(f"rank {self.rank} gave up {call.collective}: {type(error).__name__}"))
+                why = f"{type(error).__name__} ({self.label})"
+                self._give_up(RankLost(f"rank {self.rank} gave up {call.collective}: {why}"))
                 raise
         self._raise(job.error)
         return None
@@ -286,7 +285,8 @@ class Islands(Engine):
     def interrupt(self) -> None:
         """A signal wants to end the call that the main thread makes."""
         if self._open:
-            self._give_up(RankLost(f"rank {self.rank} was interrupted in {self._open[0].call.collective}"))
+            name = self._open[0].call.collective
+            self._give_up(RankLost(f"rank {self.rank} was interrupted in {name} ({self.label})"))
 
     def _time_out(self, job: Job) -> None:
         name, limit = job.call.collective, job.limit
@@ -350,9 +350,9 @@ class Islands(Engine):
                 self._give_up(better)
             job.end(better)
         except BaseException as error:  # the user's operation raised
-            text = f"rank {self.rank} failed in {job.call.collective}: {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error} (call {job.number} of {self.label})"
             job.end(error)
-            self._give_up(RankLost(text))
+            self._give_up(RankLost(f"rank {self.rank} failed in {job.call.collective}: {what}"))
         finally:
             self._performs, self._performed = 0, None
             with self._lock:
@@ -507,23 +507,17 @@ class Islands(Engine):
         return RankLost(f"of {self.world.where(others, self.ranks)}, not all are there any more ({self.label})")
 
     def _explained(self, error: Disconnected) -> AllfoldError:
-        if self._failed.wait(GRACE_SECONDS) and self._error is not None:
+        """The news that explains why a connection has ended, if it comes soon; else, that it has."""
+        if error.peer is not None:
+            self.world.probe(next(island for island in self.world.islands if self.ranks[error.peer] in island))
+        if not self._failed.wait(GRACE_SECONDS):
+            self.world.lose_broken(0.0)  # if its process is gone, all groups hear of it
+        if self._error is not None:
             return type(self._error)(*self._error.args)
-        who = "a rank" if error.peer is None else self.world.where(self._cut_off_with(error.peer), self.ranks)
-        lost = RankLost(f"{who} cannot be reached any more: {error}")
+        who = "a rank" if error.peer is None else self.world.where([error.peer], self.ranks)
+        lost = RankLost(f"{who} cannot be reached any more: {error} ({self.label})")
         self._give_up(lost)
         return lost
-
-    def _cut_off_with(self, peer: int) -> list[int]:
-        """The ranks on a peer's host that cannot be reached either: a launcher ends all ranks of a host with the first."""
-        gone, byte = [peer], np.zeros(1, np.uint8)
-        for rank in next(island for island in self.islands if peer in island):
-            try:
-                if rank != peer:
-                    self._stray.append(self.fabric.send(rank, byte, _STRAY_TAG))
-            except Disconnected:
-                gone.append(rank)
-        return sorted(gone)
 
     def _give_up(self, told: AllfoldError, own: AllfoldError | None = None) -> None:
         """Fail on all other ranks, and then here: the caller may end this process as soon as it has the error."""

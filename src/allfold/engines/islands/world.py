@@ -101,6 +101,9 @@ class World:
     def others(self, ranks: Iterable[int]) -> list[int]:
         return [rank for rank in ranks if rank != self.rank and rank not in self._lost]
 
+    def _staying(self, ranks: Iterable[int]) -> list[int]:
+        return [rank for rank in self.others(ranks) if rank not in self._left]
+
     def where(self, ranks: Iterable[int], group: Sequence[int] | None = None) -> str:
         """`rank 3 on host1`, `ranks 0 and 1 on host0, rank 3 on host1`; the ranks by their numbers in a group, if given."""
         there: dict[str, list[int]] = {}
@@ -139,8 +142,7 @@ class World:
         """Let the calls of a group fail on other ranks. This process may end right after it."""
         kind = next(number for number, kind in enumerate(_ERRORS) if isinstance(error, kind))
         frame = Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error)))
-        others = [rank for rank in self.others(ranks) if rank not in self._left]
-        self.post.send_all_now(others, frame, _TELLING_SECONDS)
+        self.post.send_all_now(self._staying(ranks), frame, _TELLING_SECONDS)
 
     def leave(self, engine: Islands) -> None:
         """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
@@ -241,18 +243,25 @@ class World:
     def _has_broken(self, peer: int) -> None:
         self._broken.setdefault(peer, time.monotonic())
 
-    def _lose_broken(self, there: Sequence[int], now: float) -> None:
-        """Lose those ranks of an island whose connections have ended, unless news has explained it meanwhile.
+    def probe(self, ranks: Iterable[int]) -> None:
+        """Find out whether these ranks can still be reached."""
+        self.post.send_all(self.others(ranks), Frame(News.BEAT))
 
-        The process of a rank that was alone on its host has ended, and nobody is left there to say so. Only the first rank
-        of an island sends heartbeats, and so learns of it; it tells the others.
+    def lose_broken(self, after: float) -> None:
+        """Lose ranks whose connections ended this many seconds ago, unless news has explained it meanwhile.
+
+        The process of a rank that was alone on its host has ended, and nobody is left there to say so. A rank that sends
+        no heartbeats may not learn of it, so the other ranks of this island are told.
         """
-        broken = [rank for rank in there if rank in self._broken]
-        if broken and now > min(self._broken[rank] for rank in broken) + GRACE_SECONDS:
-            text = f"{self.where(broken)} cannot be reached any more: the connection has ended"
-            for rank in broken:
-                self.post.send_all(self.others(self.mine), Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text)))
-            self._lose(broken, text)
+        gone = {*self._lost, *self._left}
+        for island in self.islands:
+            broken = [rank for rank in island if rank in self._broken and rank not in gone]
+            if broken and time.monotonic() >= min(self._broken[rank] for rank in broken) + after:
+                text = f"{self.where(broken)} cannot be reached any more: the connection has ended"
+                for rank in broken:
+                    frame = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text))
+                    self.post.send_all_now(self._staying(self.mine), frame, _TELLING_SECONDS)
+                self._lose(broken, text)
 
     def _watch(self) -> None:
         beaten, looked = 0.0, time.monotonic()
@@ -289,9 +298,9 @@ class World:
                 beaten = now
                 taking = [rank for rank in self.others(away) if self.post.pending(rank) < _MOST_WAITING]
                 self.post.send_all(taking, Frame(News.BEAT))
+            self.lose_broken(GRACE_SECONDS)
             for island in self.islands:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
-                self._lose_broken(there, now)
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
                     continue
                 self._lose(there, f"{self.where(there)}: the host was not heard for {self._seconds:g} s")
