@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -49,6 +50,25 @@ def test_the_others_know_before_a_rank_that_gives_up_raises() -> None:
 
     run_threads(work, 2, engine="islands")
     assert heard == [True]
+
+
+def test_a_rank_that_finds_another_one_gone_tells_the_rest() -> None:
+    """Rank 2 leaves, rank 0 needs it; rank 1 makes no call meanwhile."""
+
+    def work(comm: Communicator) -> str:
+        engine: Any = comm._engine
+        comm.barrier()
+        if comm.rank == 0:
+            deadline = time.monotonic() + 20
+            while not engine.world.lost() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            with pytest.raises(af.RankLost, match="rank 2 on host1 has left"):
+                comm.barrier()
+        elif comm.rank == 1:
+            assert engine._failed.wait(20)
+        return str(engine._error)
+
+    assert "rank 2 on host1 has left" in run_threads(work, 3, engine="islands")[1]
 
 
 def test_after_a_failure_a_closed_channel_is_no_misuse() -> None:

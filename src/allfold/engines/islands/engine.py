@@ -190,7 +190,12 @@ class Islands(Engine):
         job = Job(self, call, self.timeout if call.timeout is None else call.timeout, prepared)
         if prepared is None:
             job.take()
-        self.check_open(call.collective, range(self.size))
+        try:
+            self.check_open(call.collective, range(self.size))
+        except RankLost as error:
+            if self._error is None:  # a rank has left; others that wait in this call shall hear that, not of our own end
+                self._give_up(error)
+            raise
         with self._lock:
             self._calls += 1
             job.number = self._calls
