@@ -193,7 +193,8 @@ class Islands(Engine):
         try:
             self.check_open(call.collective, range(self.size))
         except RankLost as error:
-            if self._error is None:  # a rank has left; others that wait in this call shall hear that, not of our own end
+            # A rank has left. Others may wait in this call, and must not take our own end for the cause.
+            if self._error is None:
                 self._give_up(error)
             raise
         with self._lock:
