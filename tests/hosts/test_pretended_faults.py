@@ -37,6 +37,22 @@ def test_a_rank_that_dies_is_named_on_all_hosts(victim: int) -> None:
             assert kind == "RankLost" and f"rank {victim} on host{victim // 2} is lost" in text and seconds < 2, said
 
 
+def wait_for_messages(comm: Communicator) -> tuple[str, str, float]:
+    """The last rank, alone on its host, dies while nobody makes a call of all ranks."""
+    world._BEAT_SECONDS = world._LOOK_SECONDS  # type: ignore[attr-defined]
+    comm.barrier()
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said_by(lambda: comm.recv(np.ones(1), (comm.rank + 1) % comm.size, timeout=20))
+
+
+def test_the_end_of_a_host_is_noticed_though_nobody_makes_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_HOST_SECONDS", "60")
+    said = af.spawn(wait_for_messages, 3, hosts=[2, 1], survive=True, timeout=60)
+    for kind, text, _ in said[:2]:
+        assert kind == "RankLost" and "rank 2 on host1 cannot be reached any more" in text, said
+
+
 USUAL, DIFFERENT = (
     "all_reduce float32[4] sum",
     {
@@ -85,6 +101,23 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     kinds = [kind for kind, _, _ in said]
     assert kinds.count("CollectiveTimeout") >= 1 and set(kinds) <= {"CollectiveTimeout", "RankLost"}, said
     assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
+
+
+def stuck(comm: Communicator) -> tuple[str, str, float]:
+    """The operation of rank 2 does not return before the group has failed."""
+
+    def slow(left: Any, right: Any) -> Any:
+        if comm.rank == 2:
+            comm._engine._failed.wait(20)  # type: ignore[attr-defined]
+        return left + right
+
+    comm.barrier()
+    return said_by(lambda: comm.all_reduce(np.ones(3), af.op(slow, commutative=True), timeout=0.5))
+
+
+def test_a_rank_whose_operation_does_not_return_is_named() -> None:
+    said = af.spawn(stuck, 4, hosts=2, timeout=60)
+    assert all("rank 2 on host1 did not return from the operation" in text for _, text, _ in said), said
 
 
 def next_to_a_stopped_rank(comm: Communicator) -> tuple[str, float]:
@@ -196,6 +229,27 @@ def test_shrink_goes_on_with_the_survivors_of_all_hosts() -> None:
     said = af.spawn(survives, 4, hosts=2, survive=True, timeout=60)
     assert [one and one[0] for one in said] == [8.0, None, 8.0, 8.0]
     assert "rank 2 of 3" in said[3][1]
+
+
+def goes_on_without_a_rank_that_left(comm: Communicator) -> tuple[str, int]:
+    """Rank 1 finds out that rank 0 has left, and shrinks; rank 2 waits for rank 1 meanwhile."""
+    comm.barrier()
+    if comm.rank == 0:
+        comm.close()
+        return "", 0
+    text = ""
+    if comm.rank == 2:
+        _, text, _ = said_by(lambda: comm.recv(np.ones(1), 1, timeout=20))
+    else:
+        deadline = time.monotonic() + 20
+        while not comm._engine.world.lost() and time.monotonic() < deadline:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+    return text, comm.shrink(timeout=20).size
+
+
+def test_shrink_tells_the_others_why() -> None:
+    said = af.spawn(goes_on_without_a_rank_that_left, 3, hosts=3, timeout=60)
+    assert [size for _, size in said] == [0, 2, 2] and "rank 0 on host0 has left" in said[2][0], said
 
 
 def shrinks_again(comm: Communicator) -> tuple[str, int, float]:

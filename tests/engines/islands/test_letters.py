@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from allfold.dtypes import DTYPES
 from allfold.engines.islands.job import FREE_TAGS, Job
 from allfold.engines.islands.letters import Letters
 from allfold.engines.islands.post import Frame, News
+from allfold.errors import AllfoldError, RankLost
 
 UINT8, LONG = list(DTYPES).index("uint8"), 128
 
@@ -64,6 +66,44 @@ def test_a_message_that_comes_when_the_queue_has_just_run_empty_is_taken_in_once
         if thread.name == "allfold letter":
             thread.join(10)
     assert [message.tag for message in box._come] == [100, 101] and not queue
+
+
+def waiting(box: Letters) -> Any:
+    return box.start(False, np.zeros(4, np.uint8), 1, 7, None)
+
+
+def with_end() -> tuple[Letters, list[AllfoldError]]:
+    """The end of one rank, and what has happened to the other: an error says that it has left."""
+    gone: list[AllfoldError] = []
+    engine: Any = SimpleNamespace(ranks=[0, 1], size=2, rank=0, local={0: 0}, world=SimpleNamespace(post=Data()))
+    engine.ended = lambda source: gone[0] if gone else None
+    engine.check_open = lambda name, needed: None
+    return Letters(engine, None), gone  # type: ignore[arg-type]
+
+
+def test_a_receive_that_begins_while_its_source_leaves_ends() -> None:
+    box, gone = with_end()
+
+    def leaves(name: str, needed: Any) -> None:
+        gone.append(RankLost("rank 1 has left"))
+        box.fail_what_cannot_come()
+
+    box._engine.check_open = leaves  # type: ignore[method-assign]
+    with pytest.raises(RankLost, match="rank 1 has left"):
+        box.wait(waiting(box), 0.0)
+
+
+def test_a_receive_ends_when_the_last_message_of_a_rank_that_has_left_is_another() -> None:
+    box, gone = with_end()
+    box._long[1] = deque([Frame(News.LETTER, 0, UINT8, (6, 4, 0), b"data")])  # is being taken in
+    wanted = waiting(box)
+    gone.append(RankLost("rank 1 has left"))
+    box.fail_what_cannot_come()
+    assert not wanted.done()
+    box._take_in(1)
+    with pytest.raises(RankLost, match="rank 1 has left"):
+        box.wait(wanted, 0.0)
+    assert [message.tag for message in box._come] == [6]
 
 
 # Tags of collectives --------------------------------------------------------------------------------------------------

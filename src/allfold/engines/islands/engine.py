@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -26,8 +27,8 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
-from ...fabrics.fabric import FOREVER, Disconnected, Fabric, Transfer
-from ...ops import OPS
+from ...fabrics.fabric import FOREVER, Disconnected, Fabric
+from ...ops import OPS, Op
 from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
@@ -42,22 +43,26 @@ from .flight import Flight
 from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
 from .job import FREE_TAGS, NUMBER_BYTES, Job
 from .letters import Letters
-from .post import Frame, News
+from .post import Frame, News, Progress
 from .probe import probe
 from .recorder import Recorder, clock_shift
 from .wire import Links, Memory
-from .world import World
+from .world import GRACE_SECONDS, World
 
-_GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _CUTTING_SECONDS = 5.0  # how long an error waits until all connections are cut; a moment, unless the machine is busy
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
-_STRAY_TAG = FREE_TAGS + 2  # of a message that nobody receives, after an error
 _HERE_TAG = FREE_TAGS + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
+
+_HOLDS_UP = {  # by progress of a rank: what it has not done, if others wait for it
+    Progress.NOT_MADE: "did not come",
+    None: "did not answer",
+    Progress.IN_OPERATION: "did not return from the operation",
+}
 
 _worlds: set[World] = set()  # those that this process has not left
 _processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
@@ -114,7 +119,7 @@ class Islands(Engine):
         self.in_rank_order = [rank for group in self.islands for rank in group] == list(range(self.size))
         self.letters = Letters(self, island.messages)
         self.messages = self.letters
-        self.answers: dict[int, int] = {}
+        self.answers: dict[int, dict[int, Progress]] = {}  # by call that is asked about, and rank
         self.left_after: dict[int, int] = {}  # by rank of the world: how many calls it had made when it left
         self._error: AllfoldError | None = None
         self._closed = False
@@ -126,7 +131,6 @@ class Islands(Engine):
         self._performs = 0  # the thread that makes a call
         self._performed: Job | None = None  # that call
         self._open: list[Job] = []
-        self._stray: list[Transfer] = []  # kept: a transfer that is dropped may take its connection with it
         self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
@@ -186,7 +190,13 @@ class Islands(Engine):
         job = Job(self, call, self.timeout if call.timeout is None else call.timeout, prepared)
         if prepared is None:
             job.take()
-        self.check_open(call.collective, range(self.size))
+        try:
+            self.check_open(call.collective, range(self.size))
+        except RankLost as error:
+            # A rank has left. Others may wait in this call, and must not take our own end for the cause.
+            if self._error is None:
+                self._give_up(error)
+            raise
         with self._lock:
             self._calls += 1
             job.number = self._calls
@@ -208,7 +218,8 @@ class Islands(Engine):
             try:
                 job.bell.wait()
             except BaseException as error:  # the caller has its arrays back, so nobody may use them any more
-                self._give_up(RankLost(f"rank {self.rank} gave up {call.collective}: {type(error).__name__}"))
+                why = f"{type(error).__name__} ({self.label})"
+                self._give_up(RankLost(f"rank {self.rank} gave up {call.collective}: {why}"))
                 raise
         self._raise(job.error)
         return None
@@ -280,33 +291,44 @@ class Islands(Engine):
     def interrupt(self) -> None:
         """A signal wants to end the call that the main thread makes."""
         if self._open:
-            self._give_up(RankLost(f"rank {self.rank} was interrupted in {self._open[0].call.collective}"))
+            name = self._open[0].call.collective
+            self._give_up(RankLost(f"rank {self.rank} was interrupted in {name} ({self.label})"))
 
     def _time_out(self, job: Job) -> None:
         name, limit = job.call.collective, job.limit
         call = f"call {job.number} of {self.label}"
-        missing, silent = self._ask(job.number)
+        far = self._ask(job.number)
         if job.is_over or self._error is not None:  # meanwhile, and then not everybody was asked to the end
             return
-        what = f"{self.world.where(missing, self.ranks)} did not come" if missing else ""
-        if silent:
-            what = " and ".join(filter(None, [what, f"{self.world.where(silent, self.ranks)} did not answer"]))
-        what = what or "every rank has come, but not all were done"
+        by = {one: self.world.where([rank for rank in far if far[rank] is one], self.ranks) for one in far.values()}
+        facts = [f"{by[one]} {words}" for one, words in _HOLDS_UP.items() if one in by]
+        what = " and ".join(facts) or f"every rank has come, but these were not done: {by[Progress.MADE]}"
         self._give_up(
             RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {what} ({call})"),
             CollectiveTimeout(f"{name}: {what} within {limit:g} s ({call})"),
         )
 
-    def _ask(self, number: int) -> tuple[list[int], list[int]]:
-        """Which ranks have not made a call yet, and which do not say."""
-        self.answers.clear()
+    def _ask(self, number: int) -> dict[int, Progress | None]:
+        """How far every rank is with a call; None for ranks that do not answer."""
+        answers = self.answers[number] = {self.rank: self.progress(number)}
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self.world.post.send_all((self.ranks[rank] for rank in others), Frame(News.ASKED, self.number))
+        self.world.post.send_all(
+            (self.ranks[rank] for rank in others), Frame(News.ASKED, self.number, 0, (number, 0, 0))
+        )
         deadline = time.monotonic() + _ANSWER_SECONDS
-        while len(self.answers) < len(others) and time.monotonic() < deadline and not self._failed.wait(0.01):
+        while len(answers) < self.size and time.monotonic() < deadline and not self._failed.wait(0.01):
             pass
-        missing = [rank for rank in others if self.answers.get(rank, number) < number]
-        return missing, [rank for rank in others if rank not in self.answers]
+        del self.answers[number]
+        return {rank: answers.get(rank) for rank in range(self.size)}
+
+    def progress(self, number: int) -> Progress:
+        """How far this rank is with a call."""
+        if number > self._calls:
+            return Progress.NOT_MADE
+        job = self._performed
+        if job is not None and job.number <= number and _is_in_operation(self._performs):
+            return Progress.IN_OPERATION
+        return Progress.MADE if any(job.number <= number for job in list(self._open)) else Progress.DONE
 
     # Comparing -------------------------------------------------------------------------------------------------------
 
@@ -334,9 +356,9 @@ class Islands(Engine):
                 self._give_up(better)
             job.end(better)
         except BaseException as error:  # the user's operation raised
-            text = f"rank {self.rank} failed in {job.call.collective}: {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error} (call {job.number} of {self.label})"
             job.end(error)
-            self._give_up(RankLost(text))
+            self._give_up(RankLost(f"rank {self.rank} failed in {job.call.collective}: {what}"))
         finally:
             self._performs, self._performed = 0, None
             with self._lock:
@@ -457,16 +479,19 @@ class Islands(Engine):
         which = f"{self.world.where(left, self.ranks)} {'has' if len(left) == 1 else 'have'} left"
         return RankLost(f"{which} {self.label}{self.world.why(ranks)}") if left else None
 
-    def gone_from(self, rank: int) -> AllfoldError | None:
-        """The error of a call that needs this rank of the group, if it is lost or has left."""
-        return self.gone([self.ranks[rank]])
+    def ended(self, source: int | None) -> AllfoldError | None:
+        """The error of a receive from this rank of the group, or from any, if nothing more can come."""
+        if self._error is not None or not (self.world.lost() or self.left_after):
+            return self._error
+        sources = [rank for rank in self.ranks if rank != self.world.rank] if source is None else [self.ranks[source]]
+        return self.gone(sources) if all(self.gone([rank]) for rank in sources) else None
 
     def somebody_left(self, who: int) -> None:
         """A rank has left the run, or this group: calls that it has not made cannot end."""
-        self.letters.fail_what_cannot_come(self.gone_from)
+        self.letters.fail_what_cannot_come()
         done = self.left_after.get(who, 0)
         if any(job.number > done for job in list(self._open)):
-            timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.gone([who])))
+            timer = threading.Timer(GRACE_SECONDS, self._fail_after, (done, self.gone([who])))
             timer.daemon = True
             timer.start()
 
@@ -476,9 +501,10 @@ class Islands(Engine):
 
     def better(self, error: AllfoldError) -> AllfoldError:
         """The news that explains an error, if it comes soon; else the error."""
-        if isinstance(error, (UsageError, MismatchError)):
+        # After a failure even the channels of the island are closed, and say so.
+        if isinstance(error, MismatchError) or (isinstance(error, UsageError) and self._error is None):
             return error
-        if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
+        if self._failed.wait(GRACE_SECONDS) and self._error is not None:
             return self._error
         if (known := self.gone(self.ranks)) is not None or not isinstance(error, RankLost):
             return known or error
@@ -487,28 +513,22 @@ class Islands(Engine):
         return RankLost(f"of {self.world.where(others, self.ranks)}, not all are there any more ({self.label})")
 
     def _explained(self, error: Disconnected) -> AllfoldError:
-        if self._failed.wait(_GRACE_SECONDS) and self._error is not None:
+        """The news that explains why a connection has ended, if it comes soon; else, that it has."""
+        if error.peer is not None:
+            self.world.probe(next(island for island in self.world.islands if self.ranks[error.peer] in island))
+        if not self._failed.wait(GRACE_SECONDS):
+            self.world.lose_broken(0.0)  # if its process is gone, all groups hear of it
+        if self._error is not None:
             return type(self._error)(*self._error.args)
-        who = "a rank" if error.peer is None else self.world.where(self._cut_off_with(error.peer), self.ranks)
-        lost = RankLost(f"{who} cannot be reached any more: {error}")
+        who = "a rank" if error.peer is None else self.world.where([error.peer], self.ranks)
+        lost = RankLost(f"{who} cannot be reached any more: {error} ({self.label})")
         self._give_up(lost)
         return lost
 
-    def _cut_off_with(self, peer: int) -> list[int]:
-        """The ranks on a peer's host that cannot be reached either: a launcher ends all ranks of a host with the first."""
-        gone, byte = [peer], np.zeros(1, np.uint8)
-        for rank in next(island for island in self.islands if peer in island):
-            try:
-                if rank != peer:
-                    self._stray.append(self.fabric.send(rank, byte, _STRAY_TAG))
-            except Disconnected:
-                gone.append(rank)
-        return sorted(gone)
-
     def _give_up(self, told: AllfoldError, own: AllfoldError | None = None) -> None:
-        """Fail here, and on all other ranks."""
-        self.fail(own or told)
+        """Fail on all other ranks, and then here: the caller may end this process as soon as it has the error."""
         self.world.tell(self.ranks, self.number, told)
+        self.fail(own or told)
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
@@ -533,14 +553,14 @@ class Islands(Engine):
         inside = self.rank in chosen
         # The islands are divided by all of their ranks at once. Who is outside makes a group of its own, and drops it.
         here = [self.local[rank] for rank in chosen if rank in self.local] if inside else [self.local[self.rank]]
-        pieces = [self._outer.group(here, timeout), self.island.group(here, timeout)]
+        label = name_group(self._groups, chosen, self.label)
+        is_inside = len(here) == len(chosen)  # of one island: then its errors are the ones that the caller sees
+        pieces = [self._outer.group(here, timeout, label if is_inside else None), self.island.group(here, timeout)]
         if not inside:
             return None
         island, inner = pieces
         assert island is not None and inner is not None
-        label = name_group(self._groups, chosen, self.label)
-        if len(here) == len(chosen):
-            island.label = label
+        if is_inside:
             return island
         number = number_of(self.number, self._groups, chosen)
         name = f"group {number}"
@@ -557,7 +577,8 @@ class Islands(Engine):
             raise UsageError("shrink: this communicator is closed")
         if self._was_shrunk:
             raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
-        self._give_up(self._error or RankLost(f"rank {self.rank} shrinks {self.label}"))
+        cause = self._error or self.gone(self.ranks)
+        self._give_up(cause or RankLost(f"rank {self.rank} shrinks {self.label}"))
         made = meet_again(self, self.timeout if timeout is None else timeout)
         self._was_shrunk = True
         return made
@@ -594,6 +615,14 @@ def _is_within(array: Any, bytes: int) -> bool:
         return bool(array.nbytes <= bytes)
     except RuntimeError:  # a sparse tensor
         return False
+
+
+def _is_in_operation(thread: int) -> bool:
+    """Whether a thread is inside a function of the user's that folds."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not Op._call.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:

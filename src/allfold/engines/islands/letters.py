@@ -19,6 +19,7 @@ from ... import _native
 from ...dtypes import DTYPES
 from ...errors import AllfoldError, CollectiveTimeout
 from ...fabrics.fabric import Disconnected
+from ..engine import ANY_TAG
 from ..mailbox import Sent, Wanted, remove, taken, wait
 from .post import Frame, News
 
@@ -68,9 +69,7 @@ class Letters:
         engine = self._engine
         kind, data = taken(sends, array, peer, tag, dtype, engine.size)
         # Who has left may have sent before.
-        needed = (
-            () if peer is None or (not sends and self._has_come(Wanted(peer, tag, kind, data, Future()))) else (peer,)
-        )
+        needed = () if peer is None or (not sends and self._may_have_come(peer, tag)) else (peer,)
         engine.check_open("send" if sends else "recv", needed)
         if peer is not None and peer in engine.local:
             operation = self._guarded(lambda: self._channel.start(sends, data, engine.local[peer], tag, kind.name))
@@ -90,13 +89,17 @@ class Letters:
                 wanted.take(found)
             else:
                 self._wanted.append(wanted)
+        # The rank may have left, or the group failed, after they were asked above.
+        self.fail_what_cannot_come()
         if peer is None and not result.done():
             threading.Thread(target=self._look_inside, args=(wanted,), daemon=True).start()
         return result
 
-    def _has_come(self, wanted: Wanted) -> bool:
+    def _may_have_come(self, source: int, tag: int) -> bool:
+        """Whether such a message is there, or may be among those whose data are on their way."""
         with self._lock:
-            return any(wanted.takes(one) for one in self._come)
+            is_there = any(one.source == source and tag in (ANY_TAG, one.tag) for one in self._come)
+            return is_there or bool(self._long.get(source))
 
     def done(self, operation: Any, /) -> bool:
         return operation.done() if isinstance(operation, Future) else self._channel.done(operation[1])
@@ -136,14 +139,22 @@ class Letters:
         for one in wanted:
             _end(one.result, error)
 
-    def fail_what_cannot_come(self, gone: Callable[[int], AllfoldError | None]) -> None:
-        """End receives from ranks that have left, once all that they sent was taken in."""
+    def fail_what_cannot_come(self) -> None:
+        """End receives from ranks that have left, once all that they sent was taken in.
+
+        Those from any rank are ended by who looks for them in shared memory: a message may be there.
+        """
         with self._lock:
             for one in list(self._wanted):
-                error = gone(one.source) if one.source is not None and not self._long.get(one.source) else None
-                if error is not None:
-                    remove(self._wanted, one)
-                    _end(one.result, error)
+                if one.source is not None:
+                    self._fail_if_ended(one)
+
+    def _fail_if_ended(self, wanted: Wanted) -> None:
+        on_their_way = any(self._long.values()) if wanted.source is None else self._long.get(wanted.source)
+        error = None if on_their_way else self._engine.ended(wanted.source)
+        if error is not None:
+            remove(self._wanted, wanted)
+            _end(wanted.result, error)
 
     def _take_in(self, source: int) -> None:
         """Deliver the letters of a rank, oldest first, until there are no more.
@@ -164,7 +175,7 @@ class Letters:
                 except Disconnected:  # the rank is gone; the watch says so, or has said so
                     with self._lock:
                         queue.clear()
-                    self.fail_what_cannot_come(self._engine.gone_from)
+                        self.fail_what_cannot_come()
                     return
                 message = Sent(source, tag, dtype, data.view(dtype.carrier))
             else:
@@ -178,12 +189,14 @@ class Letters:
                     first.take(message)
                 queue.popleft()
                 if not queue:
+                    self.fail_what_cannot_come()  # the rank may have left, and this was its last letter
                     return
 
     def _look_inside(self, wanted: Wanted) -> None:
         """For a receive from anybody: look for messages in shared memory as well, until something has come."""
         pause, ranks = _SHORTEST_PAUSE, {number: rank for rank, number in self._engine.local.items()}
         while not wanted.result.done() and not self._closed:
+            has_ended = self._engine.ended(None) is not None  # before this look, which then is the last
             try:
                 with self._lock:
                     if any(one is wanted for one in self._wanted) and self._channel.probe(None, wanted.tag):
@@ -192,12 +205,14 @@ class Letters:
                         )
                         remove(self._wanted, wanted)
                         wanted.result.set_result((ranks[number], tag, elements))
+                    elif has_ended and any(one is wanted for one in self._wanted):
+                        self._fail_if_ended(wanted)
             except CollectiveTimeout:
                 continue  # another receive has taken it meanwhile
             except AllfoldError as error:
                 with self._lock:
                     remove(self._wanted, wanted)
-                _end(wanted.result, error)
+                _end(wanted.result, self._engine.better(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -29,6 +29,12 @@ class News(IntEnum):
     BEAT, FAILED, LETTER, ASKED, ANSWER, LEFT, HEARD = range(7)
 
 
+class Progress(IntEnum):
+    """How far a rank is with a call; or with one before it, which must be done first."""
+
+    NOT_MADE, MADE, IN_OPERATION, DONE = range(4)
+
+
 class Frame(NamedTuple):
     news: News
     group: int = 0
@@ -56,7 +62,9 @@ class _Kept:
     takes in nothing holds up nobody else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, broke: Callable[[], None]) -> None:
+        """`broke` is called when the connection has ended."""
+        self._broke = broke
         self._sent: deque[tuple[Transfer, Bytes]] = deque()
         self._something = threading.Condition()
         self._closed = False
@@ -84,8 +92,10 @@ class _Kept:
                         return
                     self._something.wait()
                 transfer = self._sent[0][0]
-            with contextlib.suppress(Disconnected):
+            try:
                 transfer.wait()
+            except Disconnected:
+                self._broke()
             del transfer
             with self._something:
                 self._sent.popleft()
@@ -93,15 +103,22 @@ class _Kept:
 
 class Post:
     """One rank's end: `send` never waits; `handle(source, frame)` is called for every frame that comes, until it returns
-    False: then nothing more is awaited.
+    False: then nothing more is awaited. `broke(peer)` is called when something cannot be sent to a rank, because the
+    connection has ended: nothing else says so, since a receive from anybody goes on waiting for the others.
 
     Frames have connections of their own, so that news and heartbeats never wait behind long letters.
     """
 
-    def __init__(self, fabric: Fabric, data: Fabric, handle: Callable[[int, Frame], bool]) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        data: Fabric,
+        handle: Callable[[int, Frame], bool],
+        broke: Callable[[int], None],
+    ) -> None:
         """`fabric`: for frames. `data`: for what does not fit into them."""
         self.fabric, self._data = fabric, data
-        self._handle = handle
+        self._handle, self._broke = handle, broke
         self._kept: dict[tuple[Fabric, int], _Kept] = {}  # by connection
         self._lock = threading.Lock()
         self._letters = [0] * fabric.size  # long letters, by destination
@@ -139,6 +156,17 @@ class Post:
             return sum(map(len, list(self._kept.values())))
         return len(self._kept.get((self.fabric, peer), ()))
 
+    def send_all_now(self, peers: Iterable[int], frame: Frame, seconds: float) -> None:
+        """Send a frame, and wait until all have taken it in, except those that take in nothing."""
+        taking = []
+        for peer in peers:
+            if not self.pending(peer):
+                taking.append(peer)
+            self.send(peer, frame)
+        deadline = time.monotonic() + seconds
+        while any(self.pending(peer) for peer in taking) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def await_letters(self, peers: Callable[[], Iterable[int]], seconds: float) -> None:
         """Wait until these ranks have taken in the long letters that this one has sent them."""
         deadline = time.monotonic() + seconds
@@ -168,13 +196,18 @@ class Post:
     def _begin(self, fabric: Fabric, peer: int, data: Bytes, tag: int) -> None:
         try:
             transfer = fabric.send(peer, data, tag)
-        except Disconnected:  # whoever watches this rank will say so
+        except Disconnected:
+            self._has_broken(peer)
             return
         with self._lock:
             kept = self._kept.get((fabric, peer))
             if kept is None:
-                kept = self._kept[fabric, peer] = _Kept()
+                kept = self._kept[fabric, peer] = _Kept(lambda: self._has_broken(peer))
         kept.add(transfer, data)
+
+    def _has_broken(self, peer: int) -> None:
+        if not self.closed:
+            self._broke(peer)
 
     def _read(self) -> None:
         while True:

@@ -134,6 +134,8 @@ class Run:
         # An array may hold one slice only: its own rank's.
         part = schedule.chunks // schedule.promise.slices(schedule.ranks)
         own = self._bounds[rank * part] if schedule.promise.sliced else 0
+        if not schedule.promise.carries_data:  # a barrier has chunks, but no arrays
+            input = output = np.empty(0, dtype.carrier)
         self._arrays = {INPUT: (input, 0), OUTPUT: (output, 0)}
         for space, array in ((INPUT, input), (OUTPUT, output)):
             if array is not None and array.size < elements:

@@ -23,12 +23,14 @@ from ...wording import name_ranks
 from ..engine import Engine
 from ..last_words import ending, last_words
 from .crossing import Tuned
-from .post import MOST_TEXT, Frame, News, Post
+from .post import MOST_TEXT, Frame, News, Post, Progress
 
 if TYPE_CHECKING:
     from .engine import Islands
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
+GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
+_TELLING_SECONDS = 0.5  # how long a rank that gives up waits until the others know
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
 _MOST_WAITING = 64  # frames that a rank has not taken in: until it does, it gets no more heartbeats
 
@@ -83,7 +85,8 @@ class World:
         self.patience = 1.0  # seconds for which a rank that leaves waits until its letters have arrived
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
-        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in)
+        self._broken: dict[int, float] = {}  # ranks to which nothing can be sent any more, and since when
+        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in, self._has_broken)
         self._ended = threading.Event()
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
@@ -97,6 +100,9 @@ class World:
 
     def others(self, ranks: Iterable[int]) -> list[int]:
         return [rank for rank in ranks if rank != self.rank and rank not in self._lost]
+
+    def _staying(self, ranks: Iterable[int]) -> list[int]:
+        return [rank for rank in self.others(ranks) if rank not in self._left]
 
     def where(self, ranks: Iterable[int], group: Sequence[int] | None = None) -> str:
         """`rank 3 on host1`, `ranks 0 and 1 on host0, rank 3 on host1`; the ranks by their numbers in a group, if given."""
@@ -133,9 +139,10 @@ class World:
         return sorted({*self._lost, *self._left}) if self._lost or self._left else []
 
     def tell(self, ranks: Iterable[int], group: int, error: AllfoldError) -> None:
-        """Let the calls of a group fail on other ranks."""
+        """Let the calls of a group fail on other ranks. This process may end right after it."""
         kind = next(number for number, kind in enumerate(_ERRORS) if isinstance(error, kind))
-        self.post.send_all(self.others(ranks), Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error))))
+        frame = Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error)))
+        self.post.send_all_now(self._staying(ranks), frame, _TELLING_SECONDS)
 
     def leave(self, engine: Islands) -> None:
         """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
@@ -217,9 +224,11 @@ class World:
         elif frame.news == News.LETTER:
             engine.letters.arrived(engine.ranks.index(source), frame)
         elif frame.news == News.ASKED:
-            self.post.send(source, Frame(News.ANSWER, frame.group, 0, (engine.calls(), 0, 0)))
+            number = frame.numbers[0]
+            self.post.send(source, Frame(News.ANSWER, frame.group, engine.progress(number), (number, 0, 0)))
         elif frame.news == News.ANSWER:
-            engine.answers[engine.ranks.index(source)] = frame.numbers[0]
+            answers = engine.answers.get(frame.numbers[0], {})
+            answers[engine.ranks.index(source)] = Progress(frame.detail)
 
     def _lose(self, ranks: Sequence[int], text: str) -> list[int]:
         """Note that ranks are gone; those that were not known to be."""
@@ -230,6 +239,29 @@ class World:
         for engine in engines:
             engine.fail(RankLost(text))
         return fresh
+
+    def _has_broken(self, peer: int) -> None:
+        self._broken.setdefault(peer, time.monotonic())
+
+    def probe(self, ranks: Iterable[int]) -> None:
+        """Find out whether these ranks can still be reached."""
+        self.post.send_all(self.others(ranks), Frame(News.BEAT))
+
+    def lose_broken(self, after: float) -> None:
+        """Lose ranks whose connections ended this many seconds ago, unless news has explained it meanwhile.
+
+        The process of a rank that was alone on its host has ended, and nobody is left there to say so. A rank that sends
+        no heartbeats may not learn of it, so the other ranks of this island are told.
+        """
+        gone = {*self._lost, *self._left}
+        for island in self.islands:
+            broken = [rank for rank in island if rank in self._broken and rank not in gone]
+            if broken and time.monotonic() >= min(self._broken[rank] for rank in broken) + after:
+                text = f"{self.where(broken)} cannot be reached any more: the connection has ended"
+                for rank in broken:
+                    frame = Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text))
+                    self.post.send_all_now(self._staying(self.mine), frame, _TELLING_SECONDS)
+                self._lose(broken, text)
 
     def _watch(self) -> None:
         beaten, looked = 0.0, time.monotonic()
@@ -266,6 +298,7 @@ class World:
                 beaten = now
                 taking = [rank for rank in self.others(away) if self.post.pending(rank) < _MOST_WAITING]
                 self.post.send_all(taking, Frame(News.BEAT))
+            self.lose_broken(GRACE_SECONDS)
             for island in self.islands:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:

@@ -265,7 +265,8 @@ class SharedMemory(Engine):
         memory: np.ndarray[Any, Any] = _native.empty(self.members[self.rank].arena, max(1, bytes))
         return memory[:bytes]
 
-    def group(self, ranks: Sequence[int], timeout: float | None) -> SharedMemory | None:
+    def group(self, ranks: Sequence[int], timeout: float | None, label: str | None = None) -> SharedMemory | None:
+        """`label`: how errors name the group, if not as one of this engine's."""
         chosen = list(ranks)
         arena = self.members[self.rank].arena
         inside = self.rank in chosen
@@ -287,7 +288,7 @@ class SharedMemory(Engine):
         if not inside:
             return None
         members = [Member(self.members[rank].arena, *table[rank, self.size :].tolist()) for rank in chosen]
-        return self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
+        return self._smaller(chosen, members, label or name_group(self._groups, chosen, self.label), self._groups)
 
     def shrink(self, timeout: float | None) -> SharedMemory:
         if was_shrunk(self.members, self.rank):

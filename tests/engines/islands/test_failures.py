@@ -1,0 +1,81 @@
+"""How an error on one rank reaches the others, and how it names groups and ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.errors import AllfoldError
+from allfold.launch.threads import run_threads
+
+
+def test_a_group_inside_an_island_has_the_name_that_its_users_know() -> None:
+    def work(comm: Communicator) -> str:
+        comm.group([0, 1])
+        group = comm.group([3, 2])
+        if comm.rank != 3:
+            return ""
+        assert group is not None
+        with pytest.raises(af.CollectiveTimeout) as late:
+            group.barrier(timeout=0.1)
+        return str(late.value)
+
+    assert "group 2 of the world: ranks 3 and 2" in run_threads(work, 4, engine="islands")[3]
+
+
+def test_the_others_know_before_a_rank_that_gives_up_raises() -> None:
+    engines: dict[int, Any] = {}
+    heard = []
+    ready = threading.Barrier(2)
+
+    def work(comm: Communicator) -> None:
+        engine: Any = comm._engine
+        engines[comm.rank] = engine
+        ready.wait(20)
+        if comm.rank == 0:
+            fail = engine.fail
+
+            def watched(error: AllfoldError) -> None:
+                heard.append(engines[1]._failed.wait(2))
+                fail(error)
+
+            engine.fail = watched
+            comm.abort()
+        assert engine._failed.wait(20)
+
+    run_threads(work, 2, engine="islands")
+    assert heard == [True]
+
+
+def test_a_rank_that_finds_another_one_gone_tells_the_rest() -> None:
+    """Rank 2 leaves, rank 0 needs it; rank 1 makes no call meanwhile."""
+
+    def work(comm: Communicator) -> str:
+        engine: Any = comm._engine
+        comm.barrier()
+        if comm.rank == 0:
+            deadline = time.monotonic() + 20
+            while not engine.world.lost() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            with pytest.raises(af.RankLost, match="rank 2 on host1 has left"):
+                comm.barrier()
+        elif comm.rank == 1:
+            assert engine._failed.wait(20)
+        return str(engine._error)
+
+    assert "rank 2 on host1 has left" in run_threads(work, 3, engine="islands")[1]
+
+
+def test_after_a_failure_a_closed_channel_is_no_misuse() -> None:
+    def work(comm: Communicator) -> str:
+        engine: Any = comm._engine
+        comm.abort()
+        assert engine._failed.wait(20)
+        return type(engine.better(af.UsageError("irecv: this communicator is closed"))).__name__
+
+    assert run_threads(work, 2, engine="islands") == ["RankLost"] * 2
