@@ -233,11 +233,12 @@ class Runner:
                     f"and it is not over in time: {why}"
                 ),
             )
-        if self._gone() is None:
+        gone = self._gone()
+        if gone is None:
             return False
         time.sleep(_MOST_UNSEEN_SECONDS)
         if not self._all_over():
-            raise self._gave_up()
+            raise gone
         return True
 
     def _because_of(self, ranks: Collection[int], error: AllfoldError) -> AllfoldError:
@@ -248,8 +249,7 @@ class Runner:
     def _gone(self) -> AllfoldError | None:
         """If ranks can no longer take part, the error that says so: they have died, or otherwise they gave up."""
         memory = self.memory
-        standing = {rank: memory.standing(rank) for rank in memory.others}
-        dead = [rank for rank, how in standing.items() if how != LEFT and not memory.is_alive(rank)]
+        standing, dead = {rank: memory.standing(rank) for rank in memory.others}, self._dead()
         mismatched, failed, late = (
             [rank for rank in memory.others if standing[rank] == how] for how in (MISMATCHED, FAILED, LATE)
         )
@@ -262,12 +262,19 @@ class Runner:
             )
         blamed = self._blamed_by(failed or late)
         why = f" because of {name_ranks(blamed)}" if blamed else ""
+        blamed = blamed or failed
         if failed:
             return self._because_of(blamed, RankLost(f"{name_ranks(failed)} {where} gave up a call on the GPU{why}"))
         if late:
             text = f"{name_ranks(late)} {where} gave up a call on the GPU that was not over in time{why and ','}{why}"
             return self._because_of(blamed, CollectiveTimeout(text))
         return None
+
+    def _dead(self) -> list[int]:
+        """The ranks that ended in the middle: those that gave up before did so because of another, and then ended."""
+        return [
+            rank for rank in self.memory.others if not self.memory.standing(rank) and not self.memory.is_alive(rank)
+        ]
 
     def _blamed_by(self, ranks: Collection[int]) -> list[int]:
         """The ranks because of which these ones gave up."""
@@ -398,7 +405,7 @@ class Runner:
     def _cause_of(self, error: DeviceError) -> AllfoldError:
         """Under MPS, the driver ends the work of all processes if one dies while the GPU runs a kernel of it."""
         deadline = time.monotonic() + _DEATH_SECONDS
-        while not (dead := [rank for rank in self.memory.others if not self.memory.is_alive(rank)]):
+        while not (dead := self._dead()):
             if time.monotonic() >= deadline:
                 return error
             time.sleep(_LOOK_AGAIN_SECONDS)
