@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <exception>
 #include <string>
-#include <thread>
 
 namespace allfold {
 
@@ -25,12 +24,14 @@ namespace nb = nanobind;
     while (true) pause();
 }
 
+inline thread_local bool ends_the_interpreter = false;
+
 // The interpreter is about to end, and this thread ends it. The handler also serves libraries that cannot be told to
 // stop their threads.
 inline void park_other_threads() {
-    static const std::thread::id last = std::this_thread::get_id();
+    ends_the_interpreter = true;
     static const std::terminate_handler before = std::set_terminate([] {
-        if (std::this_thread::get_id() != last) park();
+        if (!ends_the_interpreter) park();
         before ? before() : std::abort();
     });
 }
@@ -67,7 +68,8 @@ class WithoutGil {
 class WithGil {
   public:
     WithGil() noexcept {
-        if (!Py_IsInitialized()) park();
+        // The thread that ends the interpreter has the lock until the end, and destroys what is left.
+        if (!Py_IsInitialized() && !(ends_the_interpreter && PyGILState_GetThisThreadState())) park();
         state_ = PyGILState_Ensure();
     }
     ~WithGil() noexcept { PyGILState_Release(state_); }

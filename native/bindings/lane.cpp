@@ -62,6 +62,14 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
     void follow(uint64_t before) {
         guarded([&] { lane_.follow(before); });
     }
+    void check(uint64_t stream) {
+        guarded([&] { lane_.check(stream); });
+    }
+    bool stop_if_idle() {
+        bool stopped = false;
+        guarded([&] { stopped = lane_.stop_if_idle(); });
+        return stopped;
+    }
     std::unique_ptr<Mark> mark() {
         return marked([&] { return lane_.mark(); }, std::nullopt);
     }
@@ -186,12 +194,17 @@ void bind_lane(nb::module_& module) {
         }))
         .def("launch", &PyLane::launch, nb::arg("batch"), nb::arg("base"), nb::arg("before").none(), nb::arg("holds"))
         .def("follow", &PyLane::follow)
+        .def("check", &PyLane::check)
+        .def("stop_if_idle", &PyLane::stop_if_idle)
+        .def("go_on", [](PyLane& self) { self.lane().go_on(); })
         .def("set_turns", [](PyLane& self, bool turns) { self.lane().set_turns(turns); })
         .def_prop_ro("stream", [](PyLane& self) { return self.lane().stream(); })
         .def("mark", &PyLane::mark);
     nb::class_<PyLedger>(module, "Ledger")
         .def(nb::init<uint32_t, std::vector<Records>>())
         .def("announce", &PyLedger::announce)
+        .def("blame", [](PyLedger& self, uint64_t ranks) { (*self).blame(ranks); })
+        .def("blamed", [](PyLedger& self, uint32_t rank) { return (*self).blamed(rank); })
         .def("give_up", [](PyLedger& self, uint64_t covered) { (*self).give_up(covered); })
         .def("uncovered", [](PyLedger& self, uint64_t number) { return (*self).uncovered(number); })
         // None while a rank has not made the next call, True if all calls made here are the same everywhere.

@@ -78,6 +78,21 @@ void Lane::follow(uint64_t before) {
     order(before);
 }
 
+void Lane::check(uint64_t stream) const {
+    Within within(*this);
+    refuse_captured(reinterpret_cast<void*>(stream));
+}
+
+bool Lane::stop_if_idle() {
+    std::unique_lock lock(launching_, std::try_to_lock);
+    if (!lock) return false;
+    Within within(*this);
+    int status = raw(DriverFunction::query_stream, stream_);
+    if (status && status != not_ready) throw DriverError{DriverFunction::query_stream, status};
+    if (status == 0) lock.release();
+    return status == 0;
+}
+
 Lane::Event Lane::mark() {
     std::lock_guard lock(launching_);
     Within within(*this);
@@ -115,11 +130,15 @@ void* Lane::take() {
     return event;
 }
 
-void Lane::order(uint64_t before) {
-    auto* stream = reinterpret_cast<void*>(before);
+void Lane::refuse_captured(void* stream) const {
     int captured = 0;
     call(DriverFunction::is_capturing, stream, &captured);
     if (captured) throw CapturedStream{};
+}
+
+void Lane::order(uint64_t before) {
+    auto* stream = reinterpret_cast<void*>(before);
+    refuse_captured(stream);
     void* event = take();
     // A wait is for what was recorded when it was asked for: the event can be used again at once.
     try {

@@ -24,6 +24,7 @@ enum class DriverFunction : size_t {
     destroy_event,
     record_event,
     query_event,
+    query_stream,
     await_event,
     is_capturing,
     push_context,
@@ -69,6 +70,13 @@ class Lane {
     // which are numbers of 32 bits that wrap around.
     Event launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds);
     void follow(uint64_t before);
+    // Throws if this stream is being captured.
+    void check(uint64_t stream) const;
+    // True if the stream holds nothing, and from then on gets nothing until `go_on`, on the same thread. Some functions
+    // of the driver (to free memory, to load kernels) return when all streams have come to their ends, and meanwhile
+    // nobody can put anything into a stream. Behind a stream that waits for a peer, that is too long.
+    bool stop_if_idle();
+    void go_on() { launching_.unlock(); }
     Event mark();
     void hold(uint64_t later, Event event);
     bool is_over(Event event);
@@ -88,6 +96,7 @@ class Lane {
     void* take();
     void await(void* later, Event event) const;
     void order(uint64_t before);
+    void refuse_captured(void* stream) const;
     void put(const Batch& batch, uint32_t base);
     size_t put_values(const Batch& batch, size_t from, uint32_t base);
     void copy_in(uint64_t target, uint64_t source, size_t bytes) const;

@@ -25,7 +25,8 @@ class Ledger {
     };
     struct Sheet {                      // begins as zeros
         std::atomic<uint64_t> gave_up;  // 0: it has not; otherwise 1 + the last call that is over on all ranks
-        uint64_t unused[15];
+        std::atomic<uint64_t> blamed;   // because of these ranks: bit i is rank i
+        uint64_t unused[14];
         Row rows[kept];
     };
     static_assert(sizeof(Row) == 128 && sizeof(Sheet) == 128 * (1 + kept));
@@ -67,6 +68,20 @@ class Ledger {
             if (waits) return State::waiting;
         }
         return State::agreed;
+    }
+
+    // This rank will give up because of these ranks.
+    void blame(uint64_t ranks) {
+        sheets_[rank_]->blamed.store(ranks, std::memory_order_relaxed);
+        // Before whatever says that it gave up (see `blamed`).
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+
+    // Because of whom a rank that is known to have given up did so.
+    uint64_t blamed(uint32_t rank) const {
+        // What was read before, that it gave up, stays before what is read here: the fence pairs with that in `blame`.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        return sheets_[rank]->blamed.load(std::memory_order_relaxed);
     }
 
     // This rank will let its stream go: what it publishes from then on is true only for calls up to `covered`.

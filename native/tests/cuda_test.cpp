@@ -138,6 +138,7 @@ int create_event(void** event, unsigned) {
 int destroy_event(void*) { return 0; }
 int record_event(void*, void*) { return status_of(DriverFunction::record_event); }
 int query_event(void*) { return refusing == static_cast<int>(DriverFunction::query_event) ? 7 : is_over ? 0 : 600; }
+int query_stream(void*) { return query_event(nullptr); }
 int await_event(void*, void*, unsigned) { return ++awaited, status_of(DriverFunction::await_event); }
 int is_capturing(void*, int* answer) {
     *answer = captured;
@@ -166,13 +167,11 @@ uint64_t address(Function* function) {
 }
 
 Lane::Functions driver() {
-    return {address(wait_and_write), address(copy),
-            address(copy_rows),      address(launch_kernel),
-            address(call_host),      address(create_event),
-            address(destroy_event),  address(record_event),
-            address(query_event),    address(await_event),
-            address(is_capturing),   address(push_context),
-            address(pop_context),    address(exchange_capture_mode)};
+    return {address(wait_and_write), address(copy),         address(copy_rows),
+            address(launch_kernel),  address(call_host),    address(create_event),
+            address(destroy_event),  address(record_event), address(query_event),
+            address(query_stream),   address(await_event),  address(is_capturing),
+            address(push_context),   address(pop_context),  address(exchange_capture_mode)};
 }
 
 Batch every_kind() {
@@ -196,6 +195,24 @@ void a_batch_goes_into_the_stream() {
     lane.give_back(event);
     for (int times = 0; times < 100; ++times) lane.give_back(lane.launch(every_kind(), 0, 5, true));
     EXPECT(events <= 2);  // they are used again
+}
+
+void a_stream_that_holds_nothing_gets_nothing_until_it_may() {
+    Lane lane(driver(), 1, 2, 3);
+    is_over = false;
+    EXPECT(!lane.stop_if_idle());
+    is_over = true;
+    EXPECT(lane.stop_if_idle() && contexts == 0);
+    std::atomic<bool> launched = false;
+    std::thread other([&] {
+        lane.give_back(lane.launch(every_kind(), 0, 5, true));
+        launched = true;
+    });
+    EXPECT(!launched);
+    lane.go_on();
+    other.join();
+    EXPECT(launched && lane.stop_if_idle());
+    lane.go_on();
 }
 
 // Where processes take turns, streams wait for what waits for peers by the word: one more write here, one more wait
@@ -227,7 +244,7 @@ void what_the_driver_refuses_is_said_and_nothing_is_lost() {
         auto function = static_cast<DriverFunction>(refusing);
         bool never = function == DriverFunction::pop_context || function == DriverFunction::exchange_capture_mode ||
                      function == DriverFunction::destroy_event || function == DriverFunction::query_event ||
-                     function == DriverFunction::create_event;
+                     function == DriverFunction::create_event || function == DriverFunction::query_stream;
         bool refused = false;
         try {
             lane.give_back(lane.launch(every_kind(), 0, 5, true));

@@ -56,6 +56,7 @@ class NumpyDevice:
             _c_function(self._destroy_event, number),
             _c_function(self._record_event, number, number),
             _c_function(self._query_event, number),
+            _c_function(self._query_stream, number),
             _c_function(self._await_event, number, number, whole),
             _c_function(self._is_capturing, number, place),
             _c_function(self._push, number),
@@ -162,6 +163,11 @@ class NumpyDevice:
             self.invalidated = True
             return _CAPTURE_UNSUPPORTED
         return 0 if self._events[event].is_set() else _NOT_READY
+
+    def _query_stream(self, stream: int) -> int:
+        over = threading.Event()
+        self._streams[stream].put(over.set)
+        return 0 if over.wait(0.02) else _NOT_READY
 
     def _await_event(self, stream: int, event: int, _: int) -> None:
         self._streams[stream].put(lambda event=self._events[event]: event.wait() and None)  # type: ignore[misc]

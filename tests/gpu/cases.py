@@ -8,6 +8,8 @@ Every case prints a line that begins with PASS or FAIL. Exit status 1 if one fai
 from __future__ import annotations
 
 import argparse
+import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from mps import mps
 
 import allfold as af
 
+_LIMIT_SECONDS = 60.0
 LENGTH = 2 << 20  # of float32: more than is staged where processes take turns
 _SECOND = 2_000_000_000  # cycles of the GPU's clock, about
 
@@ -46,6 +49,22 @@ def busy(seconds: float) -> None:
     import torch
 
     torch.cuda._sleep(int(seconds * _SECOND))
+
+
+class Gate:
+    """The current stream goes on when it is opened; until then the GPU runs nothing for it."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._word = torch.zeros(1, dtype=torch.int32).pin_memory()
+        word, stream = ctypes.c_uint64(self._word.data_ptr()), torch.cuda.current_stream().cuda_stream
+        wait = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2
+        status = wait(ctypes.c_void_p(stream), word, ctypes.c_uint32(1), ctypes.c_uint(0))
+        assert status == 0, status
+
+    def open(self) -> None:
+        self._word.fill_(1)
 
 
 def joined(comm: Any, folder: str, seconds: float = 100.0) -> Any:
@@ -94,11 +113,13 @@ def late(comm: Any, folder: str) -> str:
                 x.fill_(100.0)
                 comm.barrier()
             else:
-                handle = None
+                handle, gate = None, None
                 if has_called:
-                    busy(3.0)
+                    gate = Gate()
                     handle = group.all_reduce(x, algorithm=algorithm, async_op=True)
                 comm.barrier()
+                if gate:
+                    gate.open()
                 said = said_by(
                     handle.wait if handle else lambda g=group, a=algorithm: g.all_reduce(x, algorithm=a)  # type: ignore[misc]
                 )
@@ -147,13 +168,22 @@ def late_in_torch(comm: Any, folder: str) -> str:
 
 def killed(comm: Any, folder: str) -> str:
     """The host of the last rank has made the call, its stream has not come to it, and it is killed."""
+    return _killed(comm, folder, Gate)
+
+
+def killed_in_kernel(comm: Any, folder: str) -> str:
+    """The same while the GPU runs a kernel of the rank. Under MPS the driver then ends the work of all processes."""
+    return _killed(comm, folder, lambda: busy(3.0))
+
+
+def _killed(comm: Any, folder: str, hold_up: Callable[[], object]) -> str:
     x, wrong, last = tensor(comm), "", comm.size - 1
     group = comm.group(range(comm.size))
     group.all_reduce(x, algorithm="tree")
     x.fill_(comm.rank + 1.0)
     comm.barrier()
     if comm.rank == last:
-        busy(3.0)
+        held = hold_up()  # noqa: F841 - its memory is needed
         group.all_reduce(x, algorithm="tree", async_op=True)
         Path(folder, "called").touch()
         time.sleep(0.3)
@@ -230,9 +260,12 @@ def capture(comm: Any, folder: str) -> str:
     torch.cuda.synchronize()
     comm.barrier()
     wrong = ""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # the driver may not make streams while one waits
+    with torch.cuda.stream(stream):
+        y.mul_(2)  # its kernel is loaded here
+    torch.cuda.synchronize()
     if comm.rank == 0:
         handle = comm.all_reduce(x, async_op=True)  # the other rank comes later
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
 
         def captured() -> None:
             with torch.cuda.stream(stream):
@@ -277,6 +310,7 @@ CASES: dict[str, tuple[Callable[..., str], int]] = {
     "late": (late, 2),
     "late_in_torch": (late_in_torch, 2),
     "killed": (killed, 3),
+    "killed_in_kernel": (killed_in_kernel, 3),
     "kept": (kept, 2),
     "hang": (hang, 2),
     "capture": (capture, 2),
@@ -284,16 +318,22 @@ CASES: dict[str, tuple[Callable[..., str], int]] = {
 }
 
 
-def verdict(name: str) -> bool:
+def carried_out(comm: Any, name: str, folder: str, variables: dict[str, str]) -> str:
+    os.environ.update(variables)
+    faulthandler.dump_traceback_later(_LIMIT_SECONDS / 2)  # a rank that hangs says where
+    return CASES[name][0](comm, folder)
+
+
+def verdict(name: str, variables: dict[str, str]) -> bool:
     """Run one case; print its verdict, and return it."""
-    work, ranks = CASES[name]
+    _, ranks = CASES[name]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            said = af.spawn(work, ranks, args=(folder,), survive=True, timeout=120.0)
+            said = af.spawn(carried_out, ranks, args=(name, folder, variables), survive=True, timeout=_LIMIT_SECONDS)
         except Exception as error:
             said = [f"{type(error).__name__}: {error}"]
-    expected = [None if name == "killed" and rank == ranks - 1 else "" for rank in range(ranks)]
+    expected = [None if name.startswith("killed") and rank == ranks - 1 else "" for rank in range(ranks)]
     is_well = said == expected
     details = "" if is_well else f": {' | '.join(f'rank {rank}: {one!r}' for rank, one in enumerate(said))}"
     print(f"{'PASS' if is_well else 'FAIL'} {name} ({time.monotonic() - began:.0f} s){details}", flush=True)
@@ -308,13 +348,15 @@ def main() -> int:
     unknown = [name for name in arguments.cases if name not in CASES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}")
-    with mps(arguments.mps):
-        import torch
+    import torch
 
-        if not torch.cuda.is_available():
-            sys.stderr.write("cases.py needs a GPU, and there is none\n")
-            return 2
-        well = [verdict(name) for name in arguments.cases or CASES]
+    if not torch.cuda.is_available():
+        sys.stderr.write("cases.py needs a GPU, and there is none\n")
+        return 2
+    well = []
+    for name in arguments.cases or CASES:
+        with mps(arguments.mps) as variables:  # a server that has seen a fault takes no new processes for a while
+            well.append(verdict(name, variables))
     print(
         f"{'PASS' if all(well) else 'FAIL'}: {sum(well)} of {len(well)} cases, {'with' if arguments.mps else 'without'} MPS"
     )

@@ -5,7 +5,8 @@
 In a trial, two to four ranks train on one GPU: calls of random sizes, staged and on the GPU, on one or two streams, some
 async, in the whole group or in a pair of ranks. One rank kills itself before a call, in the middle of queued calls, or
 while the others wait for it in their streams. The others must raise `RankLost` with its number within a second. After
-all trials the GPU's memory must be back, and an ordinary run must work. Exit status 1 if anything failed.
+all trials the GPU's memory must be back, and an ordinary run must work. With --mps, each trial has an MPS of its own.
+Exit status 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,9 @@ _LENGTHS = (1, 1000, 50_000, 400_000, 3_000_000)  # of float32: the first three 
 _GIVE_UP_SECONDS = 20.0
 
 
-def work(comm: Any, seed: int, folder: str, dies: bool) -> tuple[float, str] | None:
+def work(comm: Any, seed: int, folder: str, dies: bool, variables: dict[str, str]) -> tuple[float, str] | None:
     """One rank of a trial: when it heard of the death, and in which words; None without an error."""
+    os.environ.update(variables)
     import torch
     import torch.distributed as dist
 
@@ -70,6 +73,12 @@ def work(comm: Any, seed: int, folder: str, dies: bool) -> tuple[float, str] | N
             if time.monotonic() > deadline:
                 return time.monotonic(), "nothing was raised"
         torch.cuda.synchronize()
+    except torch.AcceleratorError as error:  # under MPS: of torch's own calls, and then of this one
+        try:
+            dist.all_reduce(tensors[0])
+        except Exception as raised:
+            return time.monotonic(), f"{type(raised).__name__}: {raised}"
+        return time.monotonic(), f"only torch: {error}"
     except Exception as error:
         return time.monotonic(), f"{type(error).__name__}: {error}"
     finally:
@@ -78,14 +87,19 @@ def work(comm: Any, seed: int, folder: str, dies: bool) -> tuple[float, str] | N
     return None
 
 
-def trial(seed: int) -> str:
-    """What was wrong, or nothing."""
+def trial(seed: int, with_mps: bool) -> str:
+    """What was wrong, or nothing. With an MPS of its own: under it, the driver may end the work of all if a rank dies."""
+    with mps(with_mps) as variables:
+        return _trial(seed, variables)
+
+
+def _trial(seed: int, variables: dict[str, str]) -> str:
     plan = random.Random(seed)
     ranks = random.Random(seed + 10**6).choice([2, 3, 4])
     victim = plan.randrange(ranks)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            heard = af.spawn(work, ranks, args=(seed, folder, True), survive=True, timeout=60.0)
+            heard = af.spawn(work, ranks, args=(seed, folder, True, variables), survive=True, timeout=60.0)
         except Exception as error:
             return f"{ranks} ranks: {type(error).__name__}: {error}"
         died = float(Path(folder, "died").read_text())
@@ -108,11 +122,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4, help="trials at the same time (default: 4)")
     parser.add_argument("--mps", action="store_true", help="run NVIDIA's Multi-Process Service meanwhile")
     arguments = parser.parse_args()
-    with mps(arguments.mps):
-        return run(arguments)
-
-
-def run(arguments: argparse.Namespace) -> int:
     import torch
 
     if not torch.cuda.is_available():
@@ -121,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     free, wrong, began = torch.cuda.mem_get_info()[0], 0, time.monotonic()
     seeds = range(arguments.seed, arguments.seed + arguments.trials)
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for seed, said in zip(seeds, pool.map(trial, seeds), strict=True):
+        for seed, said in zip(seeds, pool.map(partial(trial, with_mps=arguments.mps), seeds), strict=True):
             if said:
                 wrong += 1
                 print(f"seed {seed}: {said}", flush=True)
@@ -131,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         wrong += 1
         print(f"{held >> 20} MiB of the GPU's memory are not back", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        if af.spawn(work, 4, args=(arguments.seed, folder, False), timeout=60.0) != [None] * 4:
+        if af.spawn(work, 4, args=(arguments.seed, folder, False, {}), timeout=60.0) != [None] * 4:
             wrong += 1
             print("the next run does not work", flush=True)
     seconds, how = time.monotonic() - began, "with" if arguments.mps else "without"

@@ -1,4 +1,4 @@
-"""NVIDIA's Multi-Process Service for the time of a test run, in a folder of its own."""
+"""NVIDIA's Multi-Process Service for the time of a test, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def mps(wanted: bool) -> Iterator[None]:
-    """Run MPS meanwhile, if it is wanted. Before this process first uses the GPU."""
+def mps(wanted: bool) -> Iterator[dict[str, str]]:
+    """Run MPS meanwhile, if it is wanted. Yields the variables that processes need to use it."""
     if not wanted:
-        yield
+        yield {}
         return
-    with tempfile.TemporaryDirectory() as folder:
-        names = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        os.environ.update(names)
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = os.environ | variables
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, env=environment)
         try:
-            yield
+            yield variables
         finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", timeout=60, check=False)
-            for name in names:
-                del os.environ[name]
+            control = ["nvidia-cuda-mps-control"]
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for processes that are ending
+                subprocess.run(control, input=b"quit -t 5\n", timeout=30, check=False, env=environment)

@@ -513,7 +513,7 @@ class Communicator(PointToPoint, Objects):
         from .gpu import GpuCalls
 
         if self._gpu is None:
-            engine = self._engine.group(range(self.size), None)
+            engine = self._engine.group(range(self.size), call.timeout)
             assert engine is not None
             self._gpu = GpuCalls(engine)
         handle = self._gpu.enqueue(call)

@@ -24,7 +24,7 @@ from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.arrays import mark_as_changed
 from ..engines.engine import Call, Engine
-from ..errors import AllfoldError, CollectiveTimeout, UsageError
+from ..errors import AllfoldError, CollectiveTimeout, DeviceError, UsageError
 from .arrays import is_on_gpu
 from .handle import Handle
 
@@ -50,22 +50,25 @@ class GpuCalls:
         mark_as_changed(call.output)
         context = self._device.context_of(max(array.pointer for array, _ in located))
         if context not in self._ways:
-            self._ways[context] = Ways(self._engine, self._device, context)
+            self._ways[context] = Ways(self._engine, self._device, context, call.timeout)
         ways = self._ways[context]
         source = None if call.input is None else located[0][0]
         target = None if call.output is None else located[-1][0]
         # Calls are remembered, arrays are not.
         again = self._again(ways, call._replace(input=None, output=None), source, target)
         streams = {stream for _, stream in located}
-        if len(streams) == 1:
-            mark = ways.launch(again, streams.pop(), True)
-        else:
-            for stream in streams:
-                ways.lane.follow(stream)
-            mark = ways.launch(again, None, False)
-            for stream in streams:
-                mark.hold(stream)
-        forget_past(self._kept)
+        try:
+            if len(streams) == 1:
+                mark = ways.launch(again, streams.pop(), True)
+            else:
+                for stream in streams:
+                    ways.lane.follow(stream)
+                mark = ways.launch(again, None, False)
+                for stream in streams:
+                    mark.hold(stream)
+            forget_past(self._kept)
+        except DeviceError as error:
+            raise ways.lost(error) from error
         self._kept.append(Needed(mark, arrays))
         return GpuCall(ways, mark)
 
@@ -96,8 +99,12 @@ class GpuCall(Handle):
     def done(self) -> bool:
         """True if the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
-            if not self._over.is_over() or not (self._over.is_right or self._ways.is_compared()):
-                return False
+            try:
+                if not self._over.is_over() or not (self._over.is_right or self._ways.is_compared()):
+                    return False
+            except DeviceError as error:  # the GPU is lost
+                self._error, self._over = self._ways.lost(error), None
+                return True
             self._error = None if self._over.is_right else self._ways.error()
             self._over = None
         return True

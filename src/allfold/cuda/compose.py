@@ -1,7 +1,8 @@
 """A call as a stream takes it: the instructions of its program as copies and kernels, its waits as waits for words.
 
 "Wait until a peer has come far enough" is a wait of the stream for a word in this rank's page, which the peer's stream
-writes. Each rank has one word in the page of every other one.
+writes. Each rank has one word in the page of every other one, and one in its own, in which its stream says that it has
+come to the call.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ def compose(
         pointer = given.pointer if places.reached is None else places.reached.pointers[space != INPUT][owner]
         return int(pointer + (bounds[index] - bounds[program.origins[owner][space != INPUT]] + start) * item)
 
+    batch.write(places.words[rank] + rank * WORD_BYTES, 1)  # for the hosts: whose stream has come to the call
     for peer in range(size):
         wait(peer, state.settled)
     if places.reached is not None:  # peers reach into this rank's arrays: not before it has come to the call

@@ -40,6 +40,7 @@ FUNCTIONS = (
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
+    "cuStreamQuery",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
     "cuCtxPushCurrent_v2",

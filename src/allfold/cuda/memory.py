@@ -1,6 +1,6 @@
 """The memory through which the ranks of a group reach each other in calls on the GPU, from the first meeting to the end.
 
-Every rank has an arena in its GPU's memory, with two work areas, and in main memory a page with one word per peer, its
+Every rank has an arena in its GPU's memory, with two work areas, and in main memory a page with one word per rank, its
 sheet of the ledger, and one byte per peer. All ranks open all of them. A rank may let its group go before its peers do,
 so its memory stays until each living peer has set its byte there: the peer no longer uses any of it.
 """
@@ -22,6 +22,7 @@ from ..wording import name_ranks
 from .blocks import Blocks
 from .compose import AREA_BYTES, WORD_BYTES
 from .driver import Device
+from .retire import standstill
 
 _PAGE = 4096
 _MOST_RANKS = _PAGE // WORD_BYTES
@@ -34,7 +35,7 @@ _LET_GO = 1 << 30  # more than any wait is ahead
 class GroupMemory:
     """One rank's memory of a group on a GPU, and its view of that of the others."""
 
-    def __init__(self, engine: SharedMemory, device: Device, context: int) -> None:
+    def __init__(self, engine: SharedMemory, device: Device, context: int, timeout: float | None) -> None:
         self.rank, self.size = engine.rank, engine.size
         self.others = [rank for rank in range(engine.size) if rank != engine.rank]
         self.arenas: list[int] = []
@@ -49,7 +50,7 @@ class GroupMemory:
         self.is_drained: Callable[[], bool] = lambda: True
         """Tells whether this rank's stream is past all calls of the group."""
         with device.within(context):
-            self.ledger = self._meet(_exchange(engine))
+            self.ledger = self._meet(_exchange(engine, timeout))
 
     def _meet(self, exchanged: Callable[[bytes], list[bytes]]) -> _native.Ledger:
         """Exchange arenas and pages with all ranks. If one cannot, all raise."""
@@ -114,6 +115,11 @@ class GroupMemory:
         own = self._flags[self.rank]
         return all((int(own[rank * WORD_BYTES // 4]) - progress) & 0x80000000 == 0 for rank in self.others)
 
+    def held_up_before(self, progress: int) -> list[int]:
+        """The ranks whose streams have not come to the call that begins with this progress."""
+        words = [int(flags[rank * WORD_BYTES // 4]) for rank, flags in enumerate(self._flags)]
+        return [rank for rank, word in enumerate(words) if (word - progress) & 0x80000000]
+
     def let_go(self, progress: int) -> None:
         """Release this rank's stream, which has this progress: all its waits are satisfied. Its results are undefined."""
         if self._flags:
@@ -123,8 +129,9 @@ class GroupMemory:
 
     def give_back(self) -> bool:
         """See `Retired`. First what belongs to others, when this rank's stream is past all calls; then its own."""
-        with self._lock:
-            if not self.is_drained():
+        lane = self._device.lane(self._context)
+        with self._lock, standstill(lane) as is_idle:
+            if not is_idle or not self.is_drained():
                 return False
             with self._device.within(self._context):
                 if not self._has_left:
@@ -158,13 +165,13 @@ class GroupMemory:
             self._page, self._done_with = 0, []
 
 
-def _exchange(engine: SharedMemory) -> Callable[[bytes], list[bytes]]:
+def _exchange(engine: SharedMemory, timeout: float | None = None) -> Callable[[bytes], list[bytes]]:
     """A function by which all ranks get the bytes of all."""
 
     def exchanged(own: bytes) -> list[bytes]:
         given = np.frombuffer(own, np.uint8)
         table = np.empty((engine.size, len(own)), np.uint8)
-        engine.run(Call("all_gather", given, table, None, 0, None, None, None), False)
+        engine.run(Call("all_gather", given, table, None, 0, None, timeout, None), False)
         return [row.tobytes() for row in table]
 
     return exchanged

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from .. import _native
@@ -21,6 +22,17 @@ class Retired(Protocol):
 
 _retired: list[Retired] = []
 _sweeping = threading.Lock()
+
+
+@contextlib.contextmanager
+def standstill(lane: _native.Lane) -> Iterator[bool]:
+    """Yields True if the lane is idle, and keeps it so. The driver gives memory back only when no stream waits."""
+    is_idle = lane.stop_if_idle()
+    try:
+        yield is_idle
+    finally:
+        if is_idle:
+            lane.go_on()
 
 
 def retire(one: Retired) -> None:

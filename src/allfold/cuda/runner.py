@@ -22,7 +22,9 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from typing import NamedTuple, Protocol
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
 
 from .. import _native
 from ..engines.engine import FAILURES, Call
@@ -45,30 +47,40 @@ _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
 _STAGED_LATER_SECONDS = 1.0  # the engine of a staged call has the better error, and raises it first
 _RELEASE_SECONDS = 5.0
+_ALL_NAMED_SECONDS = 1.0  # for the calls of all ranks, when two differ
+_DEATH_SECONDS = 0.2  # until a process that is ending is known to have ended
 _MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
 _MOST_PROGRAMS = 256
 _MOST_UNSETTLED = 64
 
 
-class Launched(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Launched:
     """A call in the stream, until it is over and known to be the same on all ranks."""
 
     number: int
     name: str
     deadline: float
-    mark: _native.Mark
+    mark: _native.Mark | None  # None: it is still being put there
     end: int | None  # the progress of every rank when it is over; None: staged
+    start: int = 0  # that of a rank whose stream has come to it
+
+    def is_past(self) -> bool:
+        """True if the stream has come to its end."""
+        return self.mark is not None and self.mark.is_over()
 
 
 class Runner:
     """The calls of one engine on arrays of a GPU, or of GPUs that reach each other. Made by all ranks together."""
 
-    def __init__(self, engine: SharedMemory, device: Device, context: int, staging: Staging) -> None:
+    def __init__(
+        self, engine: SharedMemory, device: Device, context: int, staging: Staging, timeout: float | None
+    ) -> None:
         sweep()
         self.engine, self._lane = engine, device.lane(context)
         self.failure: BaseException | None = None
         self._device, self._context, self._staging = device, context, staging
-        self.memory = GroupMemory(engine, device, context)
+        self.memory = GroupMemory(engine, device, context, timeout)
         self.blocks, self._ledger = self.memory.blocks, self.memory.ledger
         self._base = self._settled = self._areas_used = 0
         self._programs: OrderedDict[tuple[bytes, Memory], Program] = OrderedDict()
@@ -77,8 +89,10 @@ class Runner:
         self._unsettled: deque[tuple[int, int]] = deque()  # calls that are over here, and their ends
         self._changed, self._looking = threading.Condition(), threading.RLock()
         self._is_closed = False
+        self._blamed: Collection[int] = ()  # because of whom this rank gives up
+        self._differ_since: float | None = None
         launched = self._launched
-        self.memory.is_drained = lambda: all(one.mark.is_over() for one in list(launched))
+        self.memory.is_drained = lambda: all(one.is_past() for one in list(launched))
         changed = self._changed
 
         def dropped(_: object) -> None:
@@ -118,7 +132,7 @@ class Runner:
             self._ledger.announce(facts)  # if the others gave up because calls differ, they name this one too
             with self._looking:
                 try:
-                    self._compare_calls()
+                    self._compare_calls(waits=False)
                     raise self._gave_up()
                 except AllfoldError as error:
                     self.fail(error)
@@ -131,12 +145,17 @@ class Runner:
             self.look()
         return self.failure
 
-    def keep(self, facts: bytes, name: str, deadline: float, mark: _native.Mark, end: int | None) -> None:
+    def keep(
+        self, facts: bytes, name: str, timeout: float, mark: _native.Mark | None, end: int | None, start: int = 0
+    ) -> Launched:
         """Write down what was called here, for the other ranks to compare, and watch over it until it is over."""
-        self._launched.append(Launched(self._ledger.announce(facts), name, deadline, mark, end))
+        number, deadline = self._ledger.announce(facts), time.monotonic() + timeout
+        launched = Launched(number, name, deadline, mark, end, start)
+        self._launched.append(launched)
         if len(self._launched) == 1:
             with self._changed:
                 self._changed.notify()
+        return launched
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
@@ -152,7 +171,8 @@ class Runner:
         self._programs.move_to_end(key)
         return self._programs[key]
 
-    def put(self, one: OnTheGpu, before: int | None, holds: bool) -> _native.Mark:
+    def put(self, one: OnTheGpu, facts: bytes, before: int | None, holds: bool) -> _native.Mark:
+        """Put a call into the stream, and watch over it."""
         base = self._base
         # What a batch depends on, besides its call.
         state = State(self._areas_used & 1, self._settled - base, tuple(seen - base for seen in self._seen))
@@ -165,16 +185,20 @@ class Runner:
             with self._device.within(self._context):
                 found = one.batches[state] = made.made(self._device), after
         batch, after = found
-        mark = self._lane.launch(batch, base & 0xFFFFFFFF, before, holds)
+        if before is not None:
+            self._lane.check(before)
+        # From here on it counts. It is watched while it is put into the stream too: if another thread frees memory just
+        # then, that waits for what the stream holds already, which waits for the peers, and the rest waits for that.
+        launched = self.keep(facts, one.call.collective, one.timeout, None, base + after.base, base + 1)
+        try:
+            launched.mark = self._lane.launch(batch, base & 0xFFFFFFFF, before, holds)
+        except BaseException:
+            self._launched.remove(launched)
+            raise
         self._areas_used += after.areas
         self._settled, self._base = base + after.settled, base + after.base
         self._seen = [base + seen for seen in after.seen]
-        return mark
-
-    @property
-    def progress(self) -> int:
-        """The progress of every rank after the last call that was put into the stream."""
-        return self._base
+        return launched.mark
 
     # Meanwhile -------------------------------------------------------------------------------------------------------
 
@@ -189,15 +213,25 @@ class Runner:
                 except AllfoldError as error:
                     self.fail(error)
             self.memory.let_go(self._base)  # streams of peers may have written again
-            return not self._all_over()
+            try:
+                return not self._all_over()
+            except DeviceError:  # the GPU is lost, and all calls with it
+                return False
 
     def _check_rest(self) -> bool:
         """Raise if the calls that are not over will not be; True if they are, after all."""
         first = self._first()
         if first is not None and self._is_agreed(first) and time.monotonic() >= first.deadline:
-            raise CollectiveTimeout(
-                f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), and "
-                "it is not over in time: a stream holds it up, or ranks call several groups in different orders"
+            held = [] if first.end is None else self.memory.held_up_before(first.start)
+            why = f"the stream of {name_ranks(held)} has not come to it"
+            if not held:
+                why = "a stream holds it up, or ranks call several groups in different orders"
+            raise self._because_of(
+                held,
+                CollectiveTimeout(
+                    f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), "
+                    f"and it is not over in time: {why}"
+                ),
             )
         gone = self._gone()
         if gone is None:
@@ -207,11 +241,15 @@ class Runner:
             raise gone
         return True
 
+    def _because_of(self, ranks: Collection[int], error: AllfoldError) -> AllfoldError:
+        """Remember who is to blame for an error: ranks that hear that this one gave up are told too."""
+        self._blamed = ranks
+        return error
+
     def _gone(self) -> AllfoldError | None:
         """If ranks can no longer take part, the error that says so: they have died, or otherwise they gave up."""
         memory = self.memory
-        standing = {rank: memory.standing(rank) for rank in memory.others}
-        dead = [rank for rank, how in standing.items() if how != LEFT and not memory.is_alive(rank)]
+        standing, dead = {rank: memory.standing(rank) for rank in memory.others}, self._dead()
         mismatched, failed, late = (
             [rank for rank in memory.others if standing[rank] == how] for how in (MISMATCHED, FAILED, LATE)
         )
@@ -219,12 +257,29 @@ class Runner:
         if mismatched:
             return MismatchError(f"{name_ranks(mismatched)} {where} gave up a call on the GPU: the ranks' calls differ")
         if dead:
-            return RankLost(f"{name_ranks(dead)} {where} ended in the middle of a call on the GPU")
+            return self._because_of(
+                dead, RankLost(f"{name_ranks(dead)} {where} ended in the middle of a call on the GPU")
+            )
+        blamed = self._blamed_by(failed or late)
+        why = f" because of {name_ranks(blamed)}" if blamed else ""
+        blamed = blamed or failed
         if failed:
-            return RankLost(f"{name_ranks(failed)} {where} gave up a call on the GPU")
+            return self._because_of(blamed, RankLost(f"{name_ranks(failed)} {where} gave up a call on the GPU{why}"))
         if late:
-            return CollectiveTimeout(f"{name_ranks(late)} {where} gave up a call on the GPU that was not over in time")
+            text = f"{name_ranks(late)} {where} gave up a call on the GPU that was not over in time{why and ','}{why}"
+            return self._because_of(blamed, CollectiveTimeout(text))
         return None
+
+    def _dead(self) -> list[int]:
+        """The ranks that ended in the middle: those that gave up before did so because of another, and then ended."""
+        return [
+            rank for rank in self.memory.others if not self.memory.standing(rank) and not self.memory.is_alive(rank)
+        ]
+
+    def _blamed_by(self, ranks: Collection[int]) -> list[int]:
+        """The ranks because of which these ones gave up."""
+        masks = [self._ledger.blamed(rank) for rank in ranks]
+        return [rank for rank in range(self.engine.size) if any(mask >> rank & 1 for mask in masks)]
 
     def _gave_up(self) -> AllfoldError:
         return self._gone() or RankLost(f"a rank of {self.engine.label} gave up a call on the GPU")
@@ -232,21 +287,32 @@ class Runner:
     def _compare(self) -> None:
         """Compare the calls of all ranks as far as they have come; raises if they differ, or if a rank comes too late."""
         first = self._first()
-        if self._compare_calls() or first is None:
+        if self._compare_calls(waits=first is not None and time.monotonic() < first.deadline) or first is None:
             return
-        where = self._where()
-        missing = [rank for rank, facts in enumerate(self._ledger.next()) if facts is None]
+        missing = self._missing()
         left = [rank for rank in missing if self.memory.standing(rank) == LEFT]
         if left and self._gone() is None:  # otherwise they have left because of those
-            raise RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left")
+            raise self._because_of(left, RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left"))
         if missing and time.monotonic() >= first.deadline:
-            raise CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {where}")
+            raise self._because_of(
+                missing, CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {self._where()}")
+            )
 
-    def _compare_calls(self) -> bool:
-        """Raise if the calls of two ranks differ; True if all calls made here are the same on all ranks."""
+    def _missing(self) -> list[int]:
+        """The ranks that have not made the first call that is not known to be the same on all ranks."""
+        return [rank for rank, facts in enumerate(self._ledger.next()) if facts is None]
+
+    def _compare_calls(self, waits: bool) -> bool:
+        """Raise if the calls of two ranks differ; True if all calls made here are the same on all ranks.
+
+        With `waits`, it first waits a while for the calls of the other ranks, so that the error can name all of them.
+        """
         state = self._ledger.compare()
         if state is False:
-            raise MismatchError(f"{differing(self._ledger.next())} {self._where()}")
+            now = time.monotonic()
+            self._differ_since = self._differ_since or now
+            if not waits or not self._missing() or now >= self._differ_since + _ALL_NAMED_SECONDS or self._gone():
+                raise MismatchError(f"{differing(self._ledger.next())} {self._where()}")
         return bool(state)
 
     def _where(self) -> str:
@@ -277,7 +343,7 @@ class Runner:
     def _all_over(self) -> bool:
         """True if no call is left that may go wrong. Raises if a call was finished on progress that is not real."""
         while (launched := self._first()) is not None:
-            if not self._is_agreed(launched) or not launched.mark.is_over():
+            if not self._is_agreed(launched) or not launched.is_past():
                 return False
             if self.failure is None:
                 self._confirm(launched)
@@ -294,6 +360,7 @@ class Runner:
             self._unsettled.append((launched.number, launched.end))
             if len(self._unsettled) > _MOST_UNSETTLED:
                 self._settle()
+        assert launched.mark is not None
         launched.mark.confirm()
 
     def _settle(self) -> None:
@@ -315,6 +382,11 @@ class Runner:
         """Give up: let the stream go. Others do not believe what it publishes from then on."""
         with self._looking:
             if self.failure is None:
+                if isinstance(error, DeviceError):
+                    error = self._cause_of(error)
+                elif isinstance(error, CollectiveTimeout) and not self._blamed:  # of a staged call
+                    self._blamed = self._missing()
+                self._ledger.blame(sum(1 << rank for rank in self._blamed))
                 kinds = {CollectiveTimeout: LATE, MismatchError: MISMATCHED}
                 self.memory.stand(next((how for kind, how in kinds.items() if isinstance(error, kind)), FAILED))
                 self._ledger.give_up(self._covered())
@@ -324,6 +396,21 @@ class Runner:
                 if isinstance(error, FAILURES):
                     self.engine.failed(error)
             self.memory.let_go(self._base)
+
+    def lost(self, error: DeviceError) -> BaseException:
+        """The driver has refused something: give up, and return the error to raise."""
+        self.fail(error)
+        return self.failure or error
+
+    def _cause_of(self, error: DeviceError) -> AllfoldError:
+        """Under MPS, the driver ends the work of all processes if one dies while the GPU runs a kernel of it."""
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while not (dead := self._dead()):
+            if time.monotonic() >= deadline:
+                return error
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        lost = RankLost(f"{name_ranks(dead)} of {self.engine.label} ended, and then {error}")
+        return self._because_of(dead, lost)
 
     def leave(self, seconds: float) -> None:
         """Wait until the stream is past all calls, and let it go after this many seconds."""
@@ -381,19 +468,12 @@ class OnTheGpu:
         self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target
         self.reached = reached
         self._facts, self._name = facts.packed(), call.collective
-        self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
+        self.timeout = runner.engine.timeout if call.timeout is None else call.timeout
         self.batches: dict[State, tuple[_native.Batch, After]] = {}
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
-        runner = self._runner
-        runner.check(self._name, self._facts)
-        try:
-            mark = runner.put(self, before, holds)
-        except DeviceError as error:
-            runner.fail(error)
-            raise
-        runner.keep(self._facts, self._name, time.monotonic() + self._timeout, mark, runner.progress)
-        return mark
+        self._runner.check(self._name, self._facts)
+        return self._runner.put(self, self._facts, before, holds)
 
 
 class Accompanied:
@@ -408,8 +488,7 @@ class Accompanied:
         runner = self._runner
         runner.check(self._name, self._facts)
         mark = self._other.launch(before, holds)
-        deadline = time.monotonic() + self._timeout + _STAGED_LATER_SECONDS
-        runner.keep(self._facts, self._name, deadline, mark, None)
+        runner.keep(self._facts, self._name, self._timeout + _STAGED_LATER_SECONDS, mark, None)
         return mark
 
 

@@ -26,7 +26,7 @@ from ..engines.engine import FAILURES, Call, Deferred, Engine
 from ..errors import AllfoldError, DeviceError, UsageError
 from .batch import Batch
 from .driver import Device
-from .retire import Needed, forget_past, retire
+from .retire import Needed, forget_past, retire, standstill
 
 PIECE_BYTES = 32 << 20
 """Of a longer array, this much is moved at once: less of main memory is taken away from everybody else."""
@@ -55,10 +55,10 @@ class Rooms:
         """See `Retired`."""
         if not forget_past(self.calls):
             return False
-        with self._device.within(self._context):
-            while self.arrays:
+        with standstill(self._device.lane(self._context)) as is_idle, self._device.within(self._context):
+            while is_idle and self.arrays:
                 self._device.unregister(self.arrays.popitem()[1].ctypes.data)
-        return True
+        return not self.arrays
 
 
 class Staging:
@@ -148,16 +148,17 @@ class Staging:
         self._is_closed = True
         self._retires.detach()
         with contextlib.suppress(AllfoldError):
-            if self._given_back(seconds):
+            if not self._has_done_all(seconds):
+                self.engine.abort()
+                self._has_done_all(_SECONDS_TO_GIVE_UP)
+            if self._rooms.give_back():
                 return
-            self.engine.abort()
-            if self._given_back(_SECONDS_TO_GIVE_UP):
-                return
-        retire(self._rooms)  # work of the user's own holds the stream up
+        retire(self._rooms)  # work of the user's own, or of another group, holds the stream up
 
-    def _given_back(self, seconds: float) -> bool:
+    def _has_done_all(self, seconds: float) -> bool:
+        """Wait for the calls in the stream, but no longer than this."""
         deadline = time.monotonic() + seconds
-        while not self._rooms.give_back():
+        while not forget_past(self._rooms.calls):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)

@@ -49,7 +49,8 @@ log = logging.getLogger(__name__)
 class Ways:
     """The calls of one communicator on arrays of one GPU. The engines are its own: staged calls wait in the stream."""
 
-    def __init__(self, engine: Engine, device: Device, context: int) -> None:
+    def __init__(self, engine: Engine, device: Device, context: int, timeout: float | None = None) -> None:
+        """All ranks meet, each wait no longer than the timeout; without one, than the engine's."""
         self.lane = device.lane(context)
         self.staging = Staging(engine, device, context)
         self.runner: Runner | None = None
@@ -59,14 +60,14 @@ class Ways:
         self.remembered: dict[Any, Again] = {}
         """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
-            own = engine.group(range(engine.size), None)
+            own = engine.group(range(engine.size), timeout)
             assert own is not None
             try:
-                self.runner = Runner(own, device, context, self.staging)
+                self.runner = Runner(own, device, context, self.staging, timeout)
             except DeviceError as error:
                 log.info("calls on the GPU are staged through main memory: %s", error)
             else:
-                self.takes_turns = _takes_turns(self.runner, device, context)
+                self.takes_turns = _takes_turns(self.runner, device, context, timeout)
                 self.lane.set_turns(self.takes_turns)
 
     def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
@@ -125,7 +126,14 @@ class Ways:
         if self.staging.outcome.failed and (error := self.error()) is not None:
             raise error
         with self._lock:  # several threads may make calls, the autograd engine's among them
-            return again.launch(before, holds)
+            try:
+                return again.launch(before, holds)
+            except DeviceError as error:
+                raise self.lost(error) from error
+
+    def lost(self, error: DeviceError) -> BaseException:
+        """The driver has refused something: the error to raise, which names a rank that caused it."""
+        return error if self.runner is None else self.runner.lost(error)
 
     def _choice(self, call: Call, bytes: int, is_reached: bool) -> str:
         if call.collective == "all_reduce" and not is_reached and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
@@ -150,7 +158,10 @@ class Ways:
 
     def finish(self) -> None:
         """Return when the GPU has done all calls, and it is known how they went."""
-        self.staging.drain()
+        try:
+            self.staging.drain()
+        except DeviceError as error:
+            raise self.lost(error) from error
         while self.runner is not None and self.runner.failure is None and self.runner.look():
             time.sleep(_LOOK_AGAIN_SECONDS)
 
@@ -168,7 +179,7 @@ class Ways:
         self.remembered.clear()
 
 
-def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
+def _takes_turns(runner: Runner, device: Device, context: int, timeout: float | None) -> bool:
     """True if the processes have the GPU one after the other: then even the shortest kernel takes long."""
     engine, word, batch = runner.engine, runner.memory.arena, Batch()
     batch.fold("sum", "int32", [word, word], [word], 1, 1)
@@ -176,7 +187,7 @@ def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
         stream, lane, made = device.new_stream(), device.lane(context), batch.made(device)
         lane.launch(made, 0, stream, True)
         device.synchronize(stream)
-        engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
+        engine.run(Call("barrier", None, None, None, 0, None, timeout, None), False)
         # Long enough that all ranks do it at the same time.
         began, many = time.monotonic(), 0
         while time.monotonic() < began + _TRIAL_SECONDS:
@@ -185,5 +196,5 @@ def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
             many += 1
         seconds = np.array([_TRIAL_SECONDS / many])
     # The slowest rank decides for all.
-    engine.run(Call("all_reduce", None, seconds, OPS["max"], 0, None, None, None), False)
+    engine.run(Call("all_reduce", None, seconds, OPS["max"], 0, None, timeout, None), False)
     return bool(seconds[0] > _TURN_SECONDS)

@@ -8,6 +8,7 @@ is known by then.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -32,7 +33,7 @@ from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call
-from ..errors import CollectiveTimeout, UsageError
+from ..errors import CollectiveTimeout, DeviceError, UsageError
 from ..ops import OPS
 from .backend import Group
 from .collectives import Engine, bring_home
@@ -125,17 +126,21 @@ class OnGpu(Group):
         asked, device = opts.timeout.total_seconds(), self._gpu.device
         with torch.cuda.device(device):
             ways, stream = self._gpu.ways_on(device), torch.cuda.current_stream(device).cuda_stream
-            ways.lane.follow(stream)
-            with self._gpu.on_stream(device), torch.inference_mode():
-                try:
+            try:
+                ways.lane.follow(stream)
+                with self._gpu.on_stream(device), torch.inference_mode():
                     action(asked if asked > 0 else self._seconds)
-                except CollectiveTimeout as error:
-                    raise GroupTimeout.of(error) from None
-            return self._keep(Enqueued(self._gpu, device, ways.lane.mark(), results, [action], stream))
+                mark = ways.lane.mark()
+            except CollectiveTimeout as error:
+                raise GroupTimeout.of(error) from None
+            except DeviceError as error:
+                raise ways.lost(error) from error
+            return self._keep(Enqueued(self._gpu, device, mark, results, [action], stream))
 
     def _keep(self, work: Enqueued) -> Any:
         """Its tensors are kept until it is over, or until the current stream waits for it."""
-        forget_past(self._kept)
+        with contextlib.suppress(DeviceError):  # the GPU is lost, and `wait` says why
+            forget_past(self._kept)
         self._kept.append(work)
         return self._remember(work)
 
@@ -152,7 +157,8 @@ class OnGpu(Group):
         """Return when the GPU has done all calls, and raise what went wrong in them."""
         for ways in self._gpu.ways.values():
             ways.finish()
-        forget_past(self._kept)
+        with contextlib.suppress(DeviceError):  # the GPU is lost, which is raised below
+            forget_past(self._kept)
         error = self._gpu.error()
         if error is not None:
             raise error
@@ -277,7 +283,10 @@ class Enqueued(Awaited):
         if error is not None:
             raise error
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
-        self._over.hold(stream)
+        try:
+            self._over.hold(stream)
+        except DeviceError as lost:
+            raise self._gpu.ways_on(self._device).lost(lost) from lost
         # Memory that is freed now is used again by later work of this stream, which comes after the call. With tensors
         # of other streams the caller must say so (`Tensor.record_stream`), as for any use of them on this one.
         if stream == (self._over.behind if self._behind is None else self._behind):
