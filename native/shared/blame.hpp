@@ -104,7 +104,7 @@ class Blame {
         // Whom a rank waits for when it gives up stays in its post.
         uint32_t waits = posts_[rank]->waiting_for.load(std::memory_order_relaxed);
         std::string whom = waits ? " for rank " + std::to_string(waits - 1) : "";
-        if (stands == Standing::late) return name + " gave up: it had waited for too long" + whom;
+        if (stands == Standing::late) return name + " gave up: it had waited too long" + whom;
         if (!words.empty()) return name + " gave up: it is ending after " + words;
         return name + " gave up" + (waits ? " while it waited" + whom : "");
     }

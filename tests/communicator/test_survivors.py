@@ -282,7 +282,7 @@ def gives_up_early(comm: Communicator) -> str:
 
 def test_who_comes_after_another_gave_up_hears_just_that() -> None:
     message = allfold.spawn(gives_up_early, 2)[0]
-    assert message.startswith("all_reduce: rank 1 gave up: it had waited for too long")
+    assert message.startswith("all_reduce: rank 1 gave up: it had waited too long")
 
 
 def test_who_comes_after_another_gave_up_hears_who_never_came() -> None:
@@ -299,7 +299,9 @@ def test_who_comes_after_another_gave_up_hears_who_never_came() -> None:
 
     gave_up, over = threading.Event(), threading.Event()
     said = run_threads(work, 3)[1]
-    assert said == ("all_reduce: rank 2 did not come; rank 0 gave up: it had waited for too long (call 1 of the world)")
+    assert said == (
+        "all_reduce: rank 2 did not come; rank 0 gave up: it had waited too long for rank 1 (call 1 of the world)"
+    )
 
 
 def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
@@ -323,9 +325,7 @@ def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
 
     stuck, gave_up, over = threading.Event(), threading.Event(), threading.Event()
     said = run_threads(work, 3)[1]
-    assert said.startswith(
-        "all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited for too long"
-    )
+    assert said.startswith("all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited too long")
 
 
 # From outside ---------------------------------------------------------------------------------------------------------

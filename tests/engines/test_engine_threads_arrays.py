@@ -63,12 +63,11 @@ def _read_only() -> Array:
         (_read_only, ["read-only"]),
         (lambda: _read_only()[::2], ["read-only"]),
         (lambda: b"bytes", ["read-only"]),
-        (lambda: np.array([None, 1], object), ["element type", "O"]),
+        (lambda: np.array([None, 1], object), ["element type", "object"]),
         (lambda: np.array(["a"]), ["element type"]),
         (lambda: np.ones(3, ">f4"), ["element type"]),
         (lambda: np.ones(3, np.longdouble), ["element type"]),
         (lambda: [1.0, 2.0], ["expected an array", "buffer protocol or DLPack"]),
-        (lambda: 3.0, ["expected an array"]),
         (lambda: None, ["expected an array", "None"]),
     ],
 )
@@ -110,7 +109,7 @@ def test_calls_that_make_no_sense() -> None:
             (fails(comm.all_gather, ones, np.ones(8, np.float32)), ["float64", "float32"]),
             (fails(comm.reduce_scatter, np.ones(7), ones), ["one output for every rank", "7 and 4"]),
             (fails(comm.all_to_all, np.ones(3), np.ones(3)), ["a multiple of the ranks", "3 and 3"]),
-            (fails(comm.gather, ones, None if comm.rank == 0 else ones), ["the root is 0"]),
+            (fails(comm.gather, ones, np.ones(7) if comm.rank == 0 else ones), ["gather: "]),
             (fails(comm.scatter, ones, ones if comm.rank else None), ["the root is 0"]),
             (fails(comm.empty, -1), ["negative"]),
         ):
