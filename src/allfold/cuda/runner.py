@@ -223,9 +223,9 @@ class Runner:
         first = self._first()
         if first is not None and self._is_agreed(first) and self._is_late():
             held = [] if first.end is None else self.memory.held_up_before(first.start)
-            why = f"the stream of {name_ranks(held)} has not come to it"
-            if not held:
-                why = "a stream holds it up, or ranks call several groups in different orders"
+            why = "a stream holds it up, or ranks call several groups in different orders"
+            if held:
+                why = f"the stream of {name_ranks(held)} has not come to it"
             raise self._because_of(
                 held,
                 CollectiveTimeout(
