@@ -24,7 +24,7 @@ from test_staging import along_a_chain, device_of, to_the_first
 import allfold as af
 from allfold import Move, copy, reduce
 from allfold.communicator.communicator import Communicator
-from allfold.cuda import kernels, runner, ways
+from allfold.cuda import kernels, retire, runner, ways
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -465,3 +465,123 @@ def test_a_kernel_cache_of_another_user_is_not_used(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     kernels.compiled("sum", "int32", 2, "sm_90")
     assert compiler.compiled == 2
+
+
+# Who is to blame, and what must not wait ------------------------------------------------------------------------------
+
+
+def blames(comm: Communicator, what: str) -> str:
+    device = device_of("on the device")
+    stream = device.new_stream()
+    array = device.array(np.ones(1000), stream)
+    comm.all_reduce(array)
+    gate = gated(device, stream) if what == "held" and comm.rank == 2 else None
+    comm.barrier()
+    timeout = 0.5 if comm.rank == 0 or what == "held" else 30.0
+    comes = comm.rank < 2 or what == "held"
+    said = said_by(lambda: comm.all_reduce(array, timeout=timeout)) if comes else ""
+    if gate:
+        gate.set()
+    if not comes:  # its end would be heard of
+        (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+        memory = made.runner.memory  # type: ignore[union-attr]
+        wait_until(lambda: memory.standing(0) and memory.standing(1))
+    return said
+
+
+def test_who_hears_that_a_rank_gave_up_hears_because_of_whom() -> None:
+    said = af.spawn(blames, 3, args=("late",), timeout=60)
+    assert said[0].startswith("CollectiveTimeout: all_reduce: rank 2 did not come in time")
+    assert said[1].startswith("CollectiveTimeout: rank 0 ") and said[1].endswith("because of rank 2")
+
+
+def test_the_rank_whose_stream_is_held_up_is_named() -> None:
+    for said in af.spawn(blames, 3, args=("held",), timeout=60):
+        assert "the stream of rank 2 has not come to it" in said or said.endswith("because of rank 2")
+
+
+def waits_for_the_first_call(comm: Communicator, folder: Path) -> str:
+    device, said = device_of("on the device"), ""
+    array = device.array(np.ones(1000), device.new_stream())
+    if comm.rank == 0:
+        said = said_by(lambda: comm.all_reduce(array, timeout=0.3))
+        (folder / "gave up").touch()
+    wait_until((folder / "gave up").exists)
+    return said
+
+
+def test_the_first_call_keeps_its_timeout(tmp_path: Path) -> None:
+    assert "within 0.3 s" in af.spawn(waits_for_the_first_call, 2, args=(tmp_path,), timeout=60)[0]
+
+
+def gives_back(comm: Communicator) -> tuple[int, int, bool]:
+    """A group is dropped while a call of another waits in the stream: the memory it holds before, meanwhile, in the end."""
+    device = device_of("on the device")
+    array = device.array(np.ones(1000), device.new_stream())
+    comm.all_reduce(array)
+    group = comm.group(range(comm.size))
+    group.all_reduce(array)
+    comm.barrier()
+    handle = comm.all_reduce(array, async_op=True) if comm.rank == 0 else None
+    before = len(device.memory)
+    del group
+    gc.collect()
+    retire.sweep()
+    meanwhile = len(device.memory)
+    comm.barrier()
+    if handle is None:
+        comm.all_reduce(array)
+    else:
+        handle.wait()
+    wait_until(lambda: not retire.sweep())
+    return before, meanwhile, len(device.memory) < before
+
+
+def test_memory_is_given_back_when_no_call_waits_in_the_stream() -> None:
+    before, meanwhile, is_back = af.spawn(gives_back, 2, timeout=60)[0]
+    assert meanwhile == before and is_back
+
+
+class Trouble(Exception):
+    pass
+
+
+def raises(left: Any, right: Any) -> Any:
+    raise Trouble
+
+
+def fails_in_its_operation(comm: Communicator) -> str:
+    device = device_of("staged")
+    array = device.array(np.ones(10), device.new_stream())
+    comm.all_reduce(array)
+    try:
+        comm.all_reduce(array, op=af.op(raises, commutative=False, name="mine"))
+    except (Trouble, af.RankLost):
+        comm.abort()
+        return "well"
+    return "returned"
+
+
+def test_an_error_of_an_operation_ends_the_call_and_nothing_else() -> None:
+    assert af.spawn(fails_in_its_operation, 2, timeout=60) == ["well", "well"]
+
+
+class Left:
+    """Something that cannot be given back before the process ends."""
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+
+    def give_back(self) -> bool:
+        return False
+
+
+def ends_with_a_call_left(comm: Communicator) -> None:
+    device = device_of("staged")
+    comm.all_reduce(device.array(np.ones(10), device.new_stream()))
+    (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+    retire.retire(Left(dict(made.remembered)))
+
+
+def test_a_process_ends_with_calls_left() -> None:
+    assert af.spawn(ends_with_a_call_left, 2, timeout=20) == [None, None]

@@ -134,7 +134,7 @@ class Runner:
                 try:
                     self._compare_calls(waits=False)
                     raise self._gave_up()
-                except AllfoldError as error:
+                except Exception as error:
                     self.fail(error)
         if self.failure is not None:
             raise self.failure
@@ -210,7 +210,7 @@ class Runner:
                     self._compare()
                     self._check_staging()
                     return not (self._all_over() or self._check_rest())
-                except AllfoldError as error:
+                except Exception as error:  # also one that a user's own operation raised
                     self.fail(error)
             self.memory.let_go(self._base)  # streams of peers may have written again
             try:
@@ -221,11 +221,11 @@ class Runner:
     def _check_rest(self) -> bool:
         """Raise if the calls that are not over will not be; True if they are, after all."""
         first = self._first()
-        if first is not None and self._is_agreed(first) and time.monotonic() >= first.deadline:
+        if first is not None and self._is_agreed(first) and self._is_late():
             held = [] if first.end is None else self.memory.held_up_before(first.start)
-            why = f"the stream of {name_ranks(held)} has not come to it"
-            if not held:
-                why = "a stream holds it up, or ranks call several groups in different orders"
+            why = "a stream holds it up, or ranks call several groups in different orders"
+            if held:
+                why = f"the stream of {name_ranks(held)} has not come to it"
             raise self._because_of(
                 held,
                 CollectiveTimeout(
@@ -287,13 +287,14 @@ class Runner:
     def _compare(self) -> None:
         """Compare the calls of all ranks as far as they have come; raises if they differ, or if a rank comes too late."""
         first = self._first()
-        if self._compare_calls(waits=first is not None and time.monotonic() < first.deadline) or first is None:
+        is_late = self._is_late()
+        if self._compare_calls(waits=not is_late) or first is None:
             return
         missing = self._missing()
         left = [rank for rank in missing if self.memory.standing(rank) == LEFT]
         if left and self._gone() is None:  # otherwise they have left because of those
             raise self._because_of(left, RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left"))
-        if missing and time.monotonic() >= first.deadline:
+        if missing and is_late:
             raise self._because_of(
                 missing, CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {self._where()}")
             )
@@ -334,6 +335,11 @@ class Runner:
         except IndexError:
             return None
 
+    def _is_late(self) -> bool:
+        """True if a call should be over by now; one behind the first may have the shorter timeout."""
+        now = time.monotonic()
+        return any(one.deadline <= now for one in list(self._launched))
+
     def _is_agreed(self, launched: Launched) -> bool:
         return self.failure is not None or launched.number <= self._ledger.agreed
 
@@ -370,7 +376,7 @@ class Runner:
 
     def _covered(self) -> int:
         """The last call that is over on all ranks."""
-        with contextlib.suppress(AllfoldError):
+        with contextlib.suppress(Exception):
             self._all_over()
         self._settle()
         if self._unsettled:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import _native
 from ..collectives import COLLECTIVES
-from ..engines.engine import Call, Engine
+from ..engines.engine import FAILURES, Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import DeviceError, RankLost
@@ -60,15 +60,23 @@ class Ways:
         self.remembered: dict[Any, Again] = {}
         """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
-            own = engine.group(range(engine.size), timeout)
-            assert own is not None
             try:
-                self.runner = Runner(own, device, context, self.staging, timeout)
-            except DeviceError as error:
-                log.info("calls on the GPU are staged through main memory: %s", error)
-            else:
-                self.takes_turns = _takes_turns(self.runner, device, context, timeout)
-                self.lane.set_turns(self.takes_turns)
+                self._meet(engine, device, context, timeout)
+            except FAILURES:
+                engine.abort()  # or the next call would try it again
+                raise
+
+    def _meet(self, engine: SharedMemory, device: Device, context: int, timeout: float | None) -> None:
+        """Prepare calls on the GPU, if all ranks can."""
+        own = engine.group(range(engine.size), timeout)
+        assert own is not None
+        try:
+            self.runner = Runner(own, device, context, self.staging, timeout)
+        except DeviceError as error:
+            log.info("calls on the GPU are staged through main memory: %s", error)
+            return
+        self.takes_turns = _takes_turns(self.runner, device, context, timeout)
+        self.lane.set_turns(self.takes_turns)
 
     def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
         """A call for the stream."""
