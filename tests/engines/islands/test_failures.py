@@ -106,6 +106,7 @@ def test_a_message_that_does_not_come_names_its_source() -> None:
             with pytest.raises(af.CollectiveTimeout) as late:
                 comm.recv(np.ones(1), source, timeout=0.01)
             said.append(str(late.value))
+        comm.barrier()
         return said
 
     said = run_threads(work, 3, engine="islands")[1]
