@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 import allfold as af
@@ -79,3 +80,34 @@ def test_after_a_failure_a_closed_channel_is_no_misuse() -> None:
         return type(engine.better(af.UsageError("irecv: this communicator is closed"))).__name__
 
     assert run_threads(work, 2, engine="islands") == ["RankLost"] * 2
+
+
+def test_a_host_that_others_go_on_without_hears_why() -> None:
+    """Ranks 0 and 1 live, but rank 2 has not heard of their host, whose first rank sends the heartbeats."""
+
+    def work(comm: Communicator) -> str:
+        engine: Any = comm._engine
+        comm.barrier()
+        deadline = time.monotonic() + 20
+        while comm.rank == 2 and not engine._failed.is_set() and time.monotonic() < deadline:
+            engine.world._heard[0] = -1e9
+            time.sleep(0.001)
+        assert engine._failed.wait(20)
+        return str(engine._error)
+
+    for said in run_threads(work, 3, engine="islands"):
+        assert "ranks 0 and 1 on host0: the host was not heard" in said
+
+
+def test_a_message_that_does_not_come_names_its_source() -> None:
+    def work(comm: Communicator) -> list[str]:
+        said = []
+        for source in (0, 2) if comm.rank == 1 else ():  # one of the same island, and one of the other
+            with pytest.raises(af.CollectiveTimeout) as late:
+                comm.recv(np.ones(1), source, timeout=0.01)
+            said.append(str(late.value))
+        comm.barrier()
+        return said
+
+    said = run_threads(work, 3, engine="islands")[1]
+    assert said == [f"recv: rank 1 got no message from rank {one} within 0.01 s (the world)" for one in (0, 2)]

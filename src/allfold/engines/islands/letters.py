@@ -54,7 +54,7 @@ class Letters:
         if local >= 0:
             assert source is not None
             receive = self._channel.receive
-            _, tag, elements = self._guarded(lambda: receive(array, local, tag, timeout, dtype), source, timeout)
+            _, tag, elements = self._guarded(lambda: receive(array, local, tag, timeout, dtype), False, source, timeout)
             return source, tag, elements
         operation = self.start(False, array, source, tag, dtype)
         try:
@@ -72,8 +72,12 @@ class Letters:
         needed = () if peer is None or (not sends and self._may_have_come(peer, tag)) else (peer,)
         engine.check_open("send" if sends else "recv", needed)
         if peer is not None and peer in engine.local:
-            operation = self._guarded(lambda: self._channel.start(sends, data, engine.local[peer], tag, kind.name))
-            return peer, operation
+            start = self._channel.start
+            return (
+                sends,
+                peer,
+                self._guarded(lambda: start(sends, data, engine.local[peer], tag, kind.name), sends, peer),
+            )
         result: Future[Received | None] = Future()
         if sends:
             assert peer is not None
@@ -102,17 +106,19 @@ class Letters:
             return is_there or bool(self._long.get(source))
 
     def done(self, operation: Any, /) -> bool:
-        return operation.done() if isinstance(operation, Future) else self._channel.done(operation[1])
+        return operation.done() if isinstance(operation, Future) else self._channel.done(operation[2])
 
     def wait(self, operation: Any, timeout: float | None) -> Received | None:
         engine = self._engine
         if not isinstance(operation, Future):
-            peer, inside = operation
-            came = self._guarded(lambda: self._channel.wait(inside, timeout), peer, timeout)
+            sends, peer, inside = operation
+            came = self._guarded(lambda: self._channel.wait(inside, timeout), sends, peer, timeout)
             return None if came is None else (peer, *came[1:])
         limit = engine.timeout if timeout is None else timeout
         if not wait(operation, limit):
-            raise CollectiveTimeout(f"recv: rank {engine.rank} got no message within {limit:g} s ({engine.label})")
+            with self._lock:
+                source = next((one.source for one in self._wanted if one.result is operation), None)
+            raise self._late(False, source, limit)
         return operation.result()  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -216,16 +222,20 @@ class Letters:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _guarded(self, action: Callable[[], Any], peer: int = 0, timeout: float | None = None) -> Any:
+    def _late(self, sends: bool, peer: int | None, limit: float) -> CollectiveTimeout:
+        engine = self._engine
+        what = f"rank {engine.rank} got no message{'' if peer is None else f' from rank {peer}'}"
+        if sends:
+            what = f"rank {peer} has not taken the message of rank {engine.rank}"
+        return CollectiveTimeout(f"{'send' if sends else 'recv'}: {what} within {limit:g} s ({engine.label})")
+
+    def _guarded(self, action: Callable[[], Any], sends: bool, peer: int, timeout: float | None = None) -> Any:
         """What the island's messages raise is told in the numbers of this group; after a loss elsewhere, as that loss."""
         engine = self._engine
         try:
             return action()
         except CollectiveTimeout:
-            limit = engine.timeout if timeout is None else timeout
-            raise CollectiveTimeout(
-                f"a message between rank {engine.rank} and rank {peer} was not there within {limit:g} s ({engine.label})"
-            ) from None
+            raise self._late(sends, peer, engine.timeout if timeout is None else timeout) from None
         except AllfoldError as error:
             raise engine.better(error) from None
 

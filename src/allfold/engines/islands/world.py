@@ -303,7 +303,12 @@ class World:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
                     continue
-                self._lose(there, f"{self.where(there)}: the host was not heard for {self._seconds:g} s")
+                text = f"{self.where(there)}: the host was not heard for {self._seconds:g} s"
+                # If only their first rank is stopped, the others may hear why this rank goes on without them.
+                for engine in list(self._engines.values()):
+                    frame = Frame(News.FAILED, engine.number, 0, (-1, 0, 0), _cut(text))
+                    self.post.send_all([rank for rank in there if rank in engine.ranks], frame)
+                self._lose(there, text)
 
 
 def _cut(text: str) -> bytes:
