@@ -124,6 +124,9 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     return found;
 }
 
+const char* const NOT_A_NUMBER =
+    "a number cannot hold the result; write x = np.array([value]), pass x, and read x[0] afterwards";
+
 }  // namespace
 
 // Delegates, so that the destructor releases the buffer if something below throws.
@@ -134,7 +137,8 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         if (in_python([&] { return PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES); }) != 0)
             throw nb::python_error();
         held_ = true;
-        if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
+        if (writable && view_.readonly)  // a NumPy scalar has no dimensions, and cannot be changed
+            throw nb::type_error(view_.ndim == 0 ? NOT_A_NUMBER : "the array for the result is read-only");
         if (!PyBuffer_IsContiguous(&view_, 'C')) {
             PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
             throw nb::python_error();
@@ -149,6 +153,7 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
                     .c_str());
         set_dtype(*found, as);
     } else {
+        if (writable && (PyLong_Check(object.ptr()) || PyFloat_Check(object.ptr()))) throw nb::type_error(NOT_A_NUMBER);
         if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
             throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
                                   nb::inst_name(object).c_str())

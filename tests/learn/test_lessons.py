@@ -32,7 +32,7 @@ def test_a_lesson_is_complete(lesson: Lesson) -> None:
     assert FILES - {"checks.py"} <= there <= FILES
     assert 2 <= len(lesson.predictions) <= 3 and lesson.exercises
     assert lesson.minutes <= 15
-    assert all(len(one.hints) >= 3 and one.hints[-1].when is None for one in lesson.exercises)
+    assert all(len(one.hints) >= 3 and not one.hints[-1].kinds for one in lesson.exercises)
     # The learner reads about 150 words a minute; the rest of the time is for thinking and writing.
     assert len(re.sub(r"```.*?```", "", lesson.read("text.md"), flags=re.DOTALL).split()) <= 75 * lesson.minutes
 

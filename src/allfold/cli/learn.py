@@ -64,7 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (_, summary) in _COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name != "words":
-            command.add_argument("lesson", nargs="?", metavar="LESSON", help="its number or name")
+            command.add_argument(
+                "lesson",
+                nargs="?",
+                metavar="LESSON",
+                help="its number or name" + (", or a function of it" if name == "hint" else ""),
+            )
+        if name == "hint":
+            command.add_argument("function", nargs="?", metavar="FUNCTION", help="for this function of the lesson")
         if name == "check":
             command.add_argument("--watch", action="store_true", help="check again whenever the file is saved")
             command.add_argument("--no-run", action="store_true", help="do not time it between real processes")
@@ -282,7 +289,7 @@ def _report(lesson: Lesson, verdict: Verdict) -> Iterator[Text | str]:
     if waiting:
         yield f"  {counted(waiting, 'prediction')} still to be made: replace None by a number at the top of the file."
     if any(not one.passed for one in verdict.exercises):
-        yield f"  allfold learn hint {lesson.number} says more."
+        yield f"  allfold learn hint {lesson.number} helps."
 
 
 def _where(verdict: Verdict, line: int | None) -> str:
@@ -315,23 +322,42 @@ def _write_runs(verdict: Verdict, color: bool | None) -> None:
 
 
 def _hint(course: Course, arguments: argparse.Namespace) -> int:
-    lesson = _started(course, arguments)
-    if lesson.name not in course.progress or not (course.of(lesson).wrong or course.of(lesson).solved):
-        write_lines([f"First allfold learn check {lesson.number}: the hint depends on what is wrong."], arguments.color)
+    lesson, function = _asked(course, arguments)
+    # The file may have changed since the last check, and a hint about what is no longer there helps nobody.
+    verdict = judge(lesson, course.file(lesson))
+    wrong = [one for one in verdict.exercises if not one.passed and function in (None, one.function)]
+    if verdict.error is not None:
+        write_lines([f"{_where(verdict, verdict.line)}{verdict.error}"], arguments.color)
         return 1
-    if not course.of(lesson).wrong:
-        write_lines([f"Everything in lesson {lesson.number} is solved."], arguments.color)
+    if not wrong:
+        what = f"Everything in lesson {lesson.number}" if function is None else function
+        write_lines([f"{what} is solved; allfold learn check {lesson.number} says what is left."], arguments.color)
         return 0
-    found = course.next_hint(lesson)
+    course.record(lesson, verdict)
+    exercise, hint, number, many = course.next_hint(lesson, wrong[0].function)
     if arguments.json:
-        write_json(None if found is None else {"function": found[0].function, "hint": found[1], "more": found[2]})
-    elif found is None:
-        write_lines([f"There are no more hints; allfold learn solution {lesson.number} shows one."], arguments.color)
-    else:
-        exercise, hint, more = found
-        left = f"({counted(more, 'more hint')})" if more else "(the last hint)"
-        write_lines([f"{exercise.function}: {hint} {left}"], arguments.color)
-    return 0 if found else 1
+        said = {"function": exercise.function, "wrong": wrong[0].message, "hint": hint, "number": number, "of": many}
+        write_json(said)
+        return 0
+    write_lines([f"{_where(verdict, wrong[0].line)}{wrong[0].message}"], arguments.color)
+    more = "allfold learn hint says more" if number < many else "the last one; then they begin again"
+    write_lines(["", f"{exercise.function}, hint {number} of {many} ({more}):", ""], arguments.color)
+    write_lines(hint.splitlines(), arguments.color)
+    return 0
+
+
+def _asked(course: Course, arguments: argparse.Namespace) -> tuple[Lesson, str | None]:
+    """The lesson, and the function if one was named, after the lesson or in its place."""
+    function: str | None = arguments.function
+    if function is None and arguments.lesson is not None:
+        for lesson in lessons():
+            if arguments.lesson != lesson.name and arguments.lesson in [one.function for one in lesson.exercises]:
+                arguments.lesson, function = lesson.name, arguments.lesson
+    lesson = _chosen(course, arguments)
+    names = [one.function for one in lesson.exercises]
+    if function is not None and function not in names:
+        raise UsageError(f"lesson {lesson.number} has no function {function!r}; it has {', '.join(names)}")
+    return _started(course, arguments), function
 
 
 def _solution(course: Course, arguments: argparse.Namespace) -> int:
@@ -369,7 +395,7 @@ def _studio(course: Course, arguments: argparse.Namespace) -> int:
 _COMMANDS = {
     "start": (_start, "write the lesson's files into the folder and print its text; files that are there are kept"),
     "check": (_check, "judge your predictions and prove your code; --watch does so whenever you save the file"),
-    "hint": (_hint, "one more hint, chosen by what was wrong at the last check"),
+    "hint": (_hint, "one more hint, chosen by what is wrong in your file now; `hint softmax` for one function"),
     "solution": (_solution, "one solution; --write puts it beside your file"),
     "reset": (_reset, "the file as it began; your own is kept under another name"),
     "studio": (_studio, "the lessons in your browser, with the same files and the same progress"),

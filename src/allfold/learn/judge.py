@@ -47,6 +47,8 @@ class Judged:
     passed: bool
     message: str
     line: int | None
+    kind: str = ""
+    """The mistake in one word, by which hints are chosen."""
     ranks: int | None = None
     """With `root`, the case in which an algorithm failed."""
     root: int | None = None

@@ -18,7 +18,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ..errors import AllfoldError
-from .checks import LEARNERS, Wrong, examine, run_between_processes
+from .checks import examine, run_between_processes
+from .findings import LEARNERS, Wrong
 from .lesson import Exercise, Lesson, find_lesson
 from .predict import NAME, judge_prediction
 
@@ -163,9 +164,11 @@ def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path
         raise
     except Wrong as error:
         line = error.line or _line_of(error, file) or begins
-        return {**found, "message": _sentence(error), "line": line, "ranks": error.ranks, "root": error.root}
+        place = {"line": line, "ranks": error.ranks, "root": error.root}
+        return {**found, "message": _sentence(error), "kind": error.kind, **place}
     except BaseException as error:
-        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
+        line = _line_of(error, file) or begins
+        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": line, "kind": "raised"}
     return {**found, "passed": True, "message": facts}
 
 
