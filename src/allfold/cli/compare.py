@@ -10,12 +10,13 @@ from ..collectives import find_collective
 from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
+from ..wording import counted
 from .choose import is_schedule, rank_counts, read_schedule
 from .terminal import add_color, add_json, progress, times, width, write_json, write_lines, write_table
 
 SUMMARY = """\
 Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
-multiples of S, the size of one buffer; a port is one rank's sending or receiving side."""
+multiples of S, the size of one whole buffer, all slices together; a port is one rank's sending or receiving side."""
 
 _EPILOG = """\
 example:
@@ -34,6 +35,7 @@ _RANKS = "2,4,8,16,32"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)  # only to say how they are named
     parser.add_argument("--ranks", metavar="A,B,C", help=f"rank counts (default: {_RANKS}, or those of the files)")
     parser.add_argument(
         "--collective", metavar="C", help="of this collective (default: all_reduce, or that of the files)"
@@ -48,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.names:
+        raise UsageError(f"name algorithms with --algorithms {','.join(arguments.names)}")
     words = [] if arguments.algorithms is None else [word.strip() for word in arguments.algorithms.split(",")]
     made = [read_schedule(word) for word in words if is_schedule(word)]
     collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
@@ -91,9 +95,9 @@ def count(
 
 def write_comparison(collective: str, table: Table, color: bool | None) -> None:
     rows: list[list[str] | None] = []
-    for ranks, counted in table.items():
+    for ranks, found in table.items():
         rows += [None] if rows else []
-        for name, counts in counted.items():
+        for name, counts in found.items():
             rows.append(
                 [
                     str(ranks),
@@ -108,7 +112,7 @@ def write_comparison(collective: str, table: Table, color: bool | None) -> None:
         least = find_collective(collective).bounds(ranks)
         bytes_least, port_least = f"{times(least.bytes)} S", f"{times(least.busiest_port_bytes)} S"
         rows.append(
-            [str(ranks), "at least", "", str(least.messages), bytes_least, f"{least.rounds} rounds", port_least]
+            [str(ranks), "at least", "", str(least.messages), bytes_least, counted(least.rounds, "round"), port_least]
         )
     head = (
         "ranks",
@@ -148,7 +152,7 @@ def _notes(collective: str, table: Table) -> list[str]:
 
 def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
     document: list[dict[str, object]] = []
-    for ranks, counted in table.items():
+    for ranks, found in table.items():
         least = find_collective(collective).bounds(ranks)
         bounds = {
             "rounds": least.rounds,
@@ -156,7 +160,7 @@ def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
             "bytes": float(least.bytes),
             "busiest_port_bytes": float(least.busiest_port_bytes),
         }
-        for name, counts in counted.items():
+        for name, counts in found.items():
             row = {"collective": collective, "algorithm": name, "ranks": ranks, **counts.to_json(), "bounds": bounds}
             document.append(row)
     return document

@@ -9,7 +9,9 @@ from ..registry import algorithms, find_algorithm, schedule
 from .choose import one_rank_count
 from .terminal import add_color, add_json, times, write_json, write_table
 
-SUMMARY = "List the algorithms, with their steps and the bytes through their busiest port for buffers of S bytes."
+SUMMARY = """\
+List the algorithms, with their steps and the bytes through their busiest port. S is the size of one whole buffer, all slices
+together."""
 
 _EPILOG = """\
 example:
