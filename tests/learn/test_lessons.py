@@ -35,7 +35,9 @@ def test_a_lesson_is_complete(lesson: Lesson) -> None:
     assert all(len(one.hints) >= 3 and not one.hints[-1].kinds for one in lesson.exercises)
     # Pictures, code and numbers are not counted; what a reader in a terminal reads beside them is.
     text = re.sub(r"\{\{.*?\}\}", "1", lesson.read("text.md"), flags=re.DOTALL)
-    text = re.sub(r"```(\w*)\n(.*?)```", lambda found: found[2] if found[1] == "terminal" else "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"```(\w*)\n(.*?)```", lambda found: found[2] if found[1] == "terminal" else "", text, flags=re.DOTALL
+    )
     assert len(text.split()) <= 400
     # A reader takes half of the minutes, at 150 words each; the rest is for thinking and writing.
     assert len(text.split()) <= 75 * lesson.minutes
