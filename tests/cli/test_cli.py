@@ -193,6 +193,8 @@ def test_version(call: Call) -> None:
         (["show", "ring", "--values", "1 x; 3 4"], "expected numbers, as in"),
         (["show", "ring", "--op", "max"], "add --values"),
         (["show", "dissemination", "--collective", "barrier", "--values", "1"], "a barrier carries no data"),
+        (["list", "--size", "1M"], "add --what-for"),
+        (["list", "ring", "--what-for"], "leave out the name"),
         (["compare", "ring", "naive"], "name algorithms with --algorithms ring,naive"),
         (["compare", "--algorithms", "ring,rign"], "did you mean 'ring'?"),
     ],
@@ -237,6 +239,16 @@ def test_show_with_numbers(call: Call) -> None:
     assert "rank 1, chunk 0:  1 2 from rank 0\n" in out
     assert call("show", "tree", "--collective", "broadcast", "--values", "5 6")[0] == 0
     assert call("show", "ring", "--ranks", "4", "--values", "random")[0] == 0
+
+
+def test_list_says_what_collectives_are_for(call: Call) -> None:
+    rows = json.loads(call("list", "--what-for", "--ranks", "8", "--size", "64M", "--json")[1])
+    assert {row["collective"] for row in rows} == set(COLLECTIVES)
+    found = {row["collective"]: row for row in rows}
+    assert found["all_reduce"]["busiest_port_bytes"] == 2**26 * 14 / 8 and found["all_gather"]["brings"] == 1 / 8
+    assert found["barrier"]["busiest_port_bytes"] == 0 < found["barrier"]["seconds"]
+    status, out, _ = call("list", "--what-for", "--ranks", "4", "--topology", "laptop")
+    assert status == 0 and "reduce_scatter" in out and "S/4" in out
 
 
 def test_compare_counts_the_schedules(call: Call) -> None:
