@@ -65,6 +65,7 @@ def test_a_learner_takes_a_lesson(call: Call, tmp_path: Path) -> None:
     status, out, _ = call("check", "1", "--no-run")
     assert status == 0 and "You said 256; it is 240." in out and "30, as you said." in out
     assert "proved for 1 to 17 ranks" in out and "What you have seen" in out
+    assert "What you built:\n\nall_reduce by ask_one: 4 ranks, 1 chunk, 2 steps, 6 messages\n" in out
     assert "Lesson 1 is passed. Next: allfold learn start 2" in out
     assert (file.parent / "after.md").is_file()
 

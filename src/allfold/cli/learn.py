@@ -19,6 +19,7 @@ from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
 from ..learn.text import Block, Picture, Prose, Table, read_in
+from ..schedule import Schedule
 from ..studio.edit import Limits
 from ..view.text import draw
 from ..wording import counted
@@ -262,6 +263,7 @@ def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -
     write_lines(_report(lesson, verdict), arguments.color)
     if not verdict.passed:
         return 1
+    _write_built(verdict, arguments.color)
     _write_runs(verdict, arguments.color)
     if first:
         write_lines([""], arguments.color)
@@ -307,6 +309,14 @@ def _prediction(one: Predicted) -> Iterator[Text | str]:
         yield Text.assemble(
             ("  ≠ ", "yellow"), f"{one.question} You said {one.given}; it is {one.answer}. {one.because}"
         )
+
+
+def _write_built(verdict: Verdict, color: bool | None) -> None:
+    """The picture of the last algorithm that the learner wrote."""
+    built = [one.built for one in verdict.exercises if one.built is not None]
+    if built:
+        write_lines(["", Text("What you built:", style="bold"), ""], color)
+        write_lines(draw(Schedule.from_json(built[-1]), width()), color)
 
 
 def _write_runs(verdict: Verdict, color: bool | None) -> None:
