@@ -58,6 +58,7 @@ def main(comm):
     matrix = np.full((64, 64), 1.0 / 64)
     one_product = best_time(comm, fill, lambda: [matrix @ matrix for _ in range(20)], lambda: None) / 20
     products = int(2 * alone / one_product) + 1
+    shares = []
     kinds = {"waiting": lambda: time.sleep(2 * alone), "computing": lambda: [matrix @ matrix for _ in range(products)]}
     for name, work in kinds.items():
 
@@ -76,8 +77,9 @@ def main(comm):
         hidden = min(1.0, max(0.0, (serial - overlapped) / min(alone, work_alone)))
         times = f"{work_alone * 1e3:7.1f} ms{serial * 1e3:19.1f} ms{overlapped * 1e3:7.1f} ms"
         say(f"{name:12s}{times}{hidden:9.0%}")
-    if cores <= comm.size:
-        say("every core is taken by a rank: computing has nothing to share, so overlap can gain little there")
+        for_lack = cores < comm.size and name == "computing" and hidden < 0.5
+        shares.append(f"{name} hid {hidden:.0%}" + (f" ({comm.size} ranks share {cores} cores)" if for_lack else ""))
+    say(f"of the shorter of the two, {', '.join(shares)}")
 
     # Several calls in flight: they are executed in the order in which they were started.
     fill()

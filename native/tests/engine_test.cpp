@@ -41,6 +41,8 @@ void arena_gives_and_takes_back() {
     expect_fault(Fault::memory, "no room for 4096 bytes", [&] { arena.allocate(1); });
 }
 
+const std::atomic<int32_t> nowhere{-1};  // the core of a thread that does not say where it runs
+
 // Two threads pass a plain number back and forth, with the patience to spin, to yield, or to sleep at once. A lost
 // wake-up would cost a second each time, and the rounds would take too long.
 void numbers_are_handed_over(Patience patience, int rounds) {
@@ -49,17 +51,19 @@ void numbers_are_handed_over(Patience patience, int rounds) {
     auto asleep = [] { return Clock::duration(std::chrono::seconds(1)); };
     auto began = Clock::now();
     std::thread other([&] {
+        Crowd crowd;
         for (int i = 1; i <= rounds; ++i) {
-            await(ping.value, ping.sleepers, i, patience, [] {}, asleep);
+            await(ping.value, ping.sleepers, nowhere, i, patience, crowd, [] {}, asleep);
             expect(plain == uint64_t(2 * i - 1), "what was written before is seen");
             plain = 2 * i;
             publish(pong.value, pong.sleepers, i);
         }
     });
+    Crowd crowd;
     for (int i = 1; i <= rounds; ++i) {
         plain = 2 * i - 1;
         publish(ping.value, ping.sleepers, i);
-        await(pong.value, pong.sleepers, i, patience, [] {}, asleep);
+        await(pong.value, pong.sleepers, nowhere, i, patience, crowd, [] {}, asleep);
         expect(plain == uint64_t(2 * i), "what came back is seen");
     }
     other.join();
@@ -71,10 +75,11 @@ void numbers_are_handed_over(Patience patience, int rounds) {
 void nobody_yields_for_long() {
     std::atomic<uint64_t> never{0};
     std::atomic<uint32_t> sleepers{0};
+    Crowd crowd;
     auto began = Clock::now();
     try {
         await(
-            never, sleepers, 1, Patience{0, 50'000'000}, [] {},
+            never, sleepers, nowhere, 1, Patience{0, 50'000'000}, crowd, [] {},
             []() -> Clock::duration { throw std::runtime_error("enough"); });
     } catch (const std::runtime_error&) {
         expect(Clock::now() - began < std::chrono::seconds(5), "a wait notices soon that nothing comes");
@@ -88,19 +93,20 @@ void all_meet(uint32_t ranks, int rounds) {
     std::vector<uint64_t> plain(ranks * 16);
     auto work = [&](uint32_t rank) {
         const Patience patience = Patience::for_ranks(ranks);
+        Crowd crowd;
         for (int round = 1; round <= rounds; ++round) {
             plain[rank * 16] = round;
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round - 1);
             for (uint32_t peer = 0; peer < ranks; ++peer) {
                 await(
-                    counters[peer]->value, counters[peer]->sleepers, 2 * round - 1, patience, [] {},
+                    counters[peer]->value, counters[peer]->sleepers, nowhere, 2 * round - 1, patience, crowd, [] {},
                     [] { return Clock::duration(std::chrono::seconds(1)); });
                 expect(plain[peer * 16] == uint64_t(round), "all see all");
             }
             publish(counters[rank]->value, counters[rank]->sleepers, 2 * round);
             for (uint32_t peer = 0; peer < ranks; ++peer)
                 await(
-                    counters[peer]->value, counters[peer]->sleepers, 2 * round, patience, [] {},
+                    counters[peer]->value, counters[peer]->sleepers, nowhere, 2 * round, patience, crowd, [] {},
                     [] { return Clock::duration(std::chrono::seconds(1)); });
         }
     };

@@ -88,6 +88,11 @@ class Collective:
         )
 
 
+def brings_slice(collective: Collective) -> bool:
+    """Whether a rank brings one slice, S/P bytes, and not a whole buffer of S bytes."""
+    return collective.name in ("gather", "all_gather")
+
+
 @lru_cache(maxsize=2)  # of the schedule at hand, which is asked for again and again
 def _layout(collective: Collective, ranks: int, root: int | None, chunks: int, at_end: bool) -> NDArray[np.int32]:
     row = np.arange(chunks, dtype=np.int32)
@@ -121,9 +126,9 @@ COLLECTIVES = {
         Collective("all_reduce", "all buffers combined, result on every rank", reduces=True, in_place=True),
         Collective("reduce", "all buffers combined, result on the root", rooted=True, reduces=True, in_place=True),
         Collective("broadcast", "one rank's buffer to all", rooted=True, in_place=True),
-        Collective("gather", "every rank's buffer to the root", rooted=True, sliced=True),
+        Collective("gather", "every rank's slice to the root", rooted=True, sliced=True),
         Collective("scatter", "slice i of the root's buffer to rank i", rooted=True, sliced=True),
-        Collective("all_gather", "every rank's buffer to every rank", sliced=True),
+        Collective("all_gather", "every rank's slice to every rank", sliced=True),
         Collective("reduce_scatter", "all buffers combined, slice i on rank i", reduces=True, sliced=True),
         Collective("all_to_all", "slice j of rank i to slice i of rank j", sliced=True),
         Collective(

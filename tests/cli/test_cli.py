@@ -189,6 +189,13 @@ def test_version(call: Call) -> None:
         (["verify", "chain", "--roots", "16"], "there is no rank 16 among 16"),
         (["verify", "ring", "--jobs", "0"], "at least 1"),
         (["verify", "nowhere.py:ring"], "there is no file nowhere.py"),
+        (["show", "ring", "--values", "1 2; 3"], "expected 2 rows of equally many numbers"),
+        (["show", "ring", "--values", "1 x; 3 4"], "expected numbers, as in"),
+        (["show", "ring", "--op", "max"], "add --values"),
+        (["show", "dissemination", "--collective", "barrier", "--values", "1"], "a barrier carries no data"),
+        (["list", "--size", "1M"], "add --what-for"),
+        (["list", "ring", "--what-for"], "leave out the name"),
+        (["compare", "ring", "naive"], "name algorithms with --algorithms ring,naive"),
         (["compare", "--algorithms", "ring,rign"], "did you mean 'ring'?"),
         (["compare", "ring", "rign"], "did you mean 'ring'?"),
         (["show", "ring", "--rnaks", "4"], "unknown option --rnaks; did you mean --ranks?"),
@@ -250,6 +257,32 @@ def test_list_is_a_table_with_a_line_an_algorithm(call: Call) -> None:
     lines = call("list", "all_gather")[1].splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["all_gather", name] for name in af.algorithms("all_gather")]
     assert any("0.875 S" in line and line.split()[1:3] == ["ring", "7"] for line in lines)
+
+
+def test_show_with_numbers(call: Call) -> None:
+    status, out, _ = call("show", "ring", "--ranks", "3", "--values", "1 2 3; 4 5 6; 7 8 9")
+    assert status == 0 and "rank 0, chunk 1:  2 + 8 from rank 2 = 10\n" in out
+    assert "rank 1, chunk 0:  12 from rank 0 in place of 4\n" in out
+    last = [line.replace("[", " ").replace("]", " ").split() for line in out.splitlines()[-3:]]
+    assert last == [["rank", str(rank), "12", "15", "18"] for rank in range(3)]
+    status, out, _ = call("show", "driver", "--values", "1; 9; 5", "--op", "max")
+    assert status == 0 and "rank 0:  max of 1, 9 from rank 1, 5 from rank 2 = 9\n" in out
+    out = call("show", "driver", "--values", "1; 9; 5", "--op", "avg")[1]
+    assert "1 + 9 from rank 1 + 5 from rank 2, divided by 3 = 5\n" in out
+    out = call("show", "ring", "--collective", "all_gather", "--ranks", "2", "--values", "1 2; 3 4")[1]
+    assert "rank 1, chunk 0:  1 2 from rank 0\n" in out
+    assert call("show", "tree", "--collective", "broadcast", "--values", "5 6")[0] == 0
+    assert call("show", "ring", "--ranks", "4", "--values", "random")[0] == 0
+
+
+def test_list_says_what_collectives_are_for(call: Call) -> None:
+    rows = json.loads(call("list", "--what-for", "--ranks", "8", "--size", "64M", "--json")[1])
+    assert {row["collective"] for row in rows} == set(COLLECTIVES)
+    found = {row["collective"]: row for row in rows}
+    assert found["all_reduce"]["busiest_port_bytes"] == 2**26 * 14 / 8 and found["all_gather"]["brings"] == 1 / 8
+    assert found["barrier"]["busiest_port_bytes"] == 0 < found["barrier"]["seconds"]
+    status, out, _ = call("list", "--what-for", "--ranks", "4", "--topology", "laptop")
+    assert status == 0 and "reduce_scatter" in out and "S/4" in out
 
 
 def test_compare_counts_the_schedules(call: Call) -> None:

@@ -55,14 +55,19 @@ def rows(out: str, pattern: str) -> list[tuple[str, ...]]:
 
 def check_allreduce(out: str, ranks: int) -> None:
     table = {row[0]: row[1:] for row in rows(out, r"^(\w+).*?(\d+) +(\d+) +(\S+) S +(\S+) S +\d+ µs +\d+ µs$")}
-    assert list(table) == [*af.algorithms("all_reduce"), "my_ring"]
+    assert list(table) == [
+        *af.algorithms("all_reduce"),
+        "naive_all_reduce",
+        "ring_all_reduce",
+        "chunked_ring_all_reduce",
+    ]
     for name in af.algorithms("all_reduce"):
         counts = af.schedule("all_reduce", name, ranks).counts
         steps, messages, total, port = table[name]
         assert (int(steps), int(messages)) == (counts.steps, counts.messages)
         assert float(total) == pytest.approx(float(counts.bytes), rel=1e-3)
         assert float(port) == pytest.approx(float(counts.busiest_port_bytes), rel=1e-3)
-    assert table["my_ring"] == table["ring"]
+    assert table["chunked_ring_all_reduce"] == table["ring"] and table["naive_all_reduce"] == table["naive"]
     # n, the two columns of the comparison, then what naive, driver and ring really send.
     truth = rows(out, r"^ +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\S+) S +\S+ S +(\S+) S$")
     assert [tuple(map(int, row[:6])) for row in truth] == [

@@ -88,6 +88,11 @@ def test_a_prediction_that_is_no_number(given: str, tmp_path: Path) -> None:
     assert found["because"] == "This is not a number." and "answer" not in found
 
 
+def test_a_number_in_quotation_marks_is_named(tmp_path: Path) -> None:
+    found = judge_file(RING, _write(tmp_path, "PREDICTIONS = {'steps': '14'}\n"))["predictions"][0]
+    assert found["because"] == "This is text. Write 14, without the quotation marks." and "answer" not in found
+
+
 @pytest.mark.parametrize("given", ["14", "14.0", "2 * (8 - 1)", "__import__('fractions').Fraction(28, 2)"])
 def test_a_prediction_is_any_number(given: str, tmp_path: Path) -> None:
     text = f"PREDICTIONS = {{'steps': {given}}}\n"

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from solved import solved_file
 
 from allfold.cli import main
+from allfold.learn.course import Course
+from allfold.learn.judge import Judged, Verdict
 from allfold.learn.lesson import find_lesson, lessons
 
 Call = Callable[..., tuple[int, str, str]]
@@ -46,20 +49,23 @@ def test_a_learner_takes_a_lesson(call: Call, tmp_path: Path) -> None:
     assert "![all_reduce by naive, 3 ranks, step by step](picture_1.svg)" in text
     assert (file.parent / "picture_1.svg").read_text().startswith("<svg")
 
-    status, out, _ = call("hint")
-    assert status == 1 and "First allfold learn check 1" in out
     status, out, _ = call("check")
-    assert status == 1 and "tell_everyone(ranks=2): after step" in out and "3 predictions still to be made" in out
+    assert status == 1 and "with 3 ranks, rank 0 never gets the part of rank 2" in out
+    assert "3 predictions still to be made" in out
     status, out, _ = call("hint")
-    assert status == 0 and out.startswith("tell_everyone: Some number does not arrive.") and "1 more hint" in out
-    assert call("hint")[1].endswith("(the last hint)\n")
-    assert call("hint")[:2] == (1, "There are no more hints; allfold learn solution 1 shows one.\n")
+    assert status == 0 and "tell_everyone, hint 1 of 4 (" in out and "one move for every pair" in out
+    assert "ask_one, hint 1 of 4" in (asked := call("hint", "ask_one")[1]) and "nothing is ever sent" in asked
+    assert "hint 2 of 4" in call("hint", "1", "tell_everyone")[1]
+    file.write_text(file.read_text().replace("source=1, destination=0", "source=0, destination=0"))
+    out = call("hint")[1]  # of what the file says now, although it was not checked
+    assert "rank 0 sends to itself" in out and "A rank's own number is already there" in out
     assert call("solution")[:2] == (0, FIRST.read("solution.py"))
 
     file.write_text(solved_file(FIRST).replace('"everyone_tells_everyone": 240.0', '"everyone_tells_everyone": 256'))
     status, out, _ = call("check", "1", "--no-run")
     assert status == 0 and "You said 256; it is 240." in out and "30, as you said." in out
     assert "proved for 1 to 17 ranks" in out and "What you have seen" in out
+    assert "What you built:\n\nall_reduce by ask_one: 4 ranks, 1 chunk, 2 steps, 6 messages\n" in out
     assert "Lesson 1 is passed. Next: allfold learn start 2" in out
     assert (file.parent / "after.md").is_file()
 
@@ -70,6 +76,18 @@ def test_a_learner_takes_a_lesson(call: Call, tmp_path: Path) -> None:
     found = json.loads(call("--json")[1])["lessons"][0]
     assert found["passed"] and found["predicted"]["everyone_tells_everyone"] is False
     assert call("words")[1].count("\n") == 1 + len(FIRST.words)
+
+
+def test_hints_go_from_a_nudge_to_the_code_and_begin_again(tmp_path: Path) -> None:
+    wrong = Judged("tell_everyone", False, "rank 0 never gets the part of rank 2", 7, "missing")
+    course = Course(tmp_path, {})
+    verdict = Verdict(tmp_path / "four_numbers.py", None, None, (), (wrong,), "")
+    course.record(FIRST, verdict)
+    said = [course.next_hint(FIRST, "tell_everyone") for _ in range(5)]
+    assert [number for *_, number, _ in said] == [1, 2, 3, 4, 1] and said[0] == said[4]
+    assert "one move for every pair" in said[0][1] and "def tell_everyone(ranks):" in said[3][1]
+    course.record(FIRST, replace(verdict, exercises=(replace(wrong, kind="self_send"),)))  # another mistake
+    assert "own number is already there" in course.next_hint(FIRST)[1]
 
 
 def test_the_example_of_the_help_is_real(call: Call) -> None:
@@ -108,6 +126,7 @@ def test_reset_keeps_what_the_learner_wrote(call: Call, tmp_path: Path) -> None:
         (["check"], "there is no allfold-learn/01_four_numbers/four_numbers.py; allfold learn start 1 writes it"),
         (["start", "99"], "there is no lesson 99; they are numbered from 1 to"),
         (["start", "rinng"], "did you mean 'ring'?"),
+        (["hint", "1", "ring"], "lesson 1 has no function 'ring'; it has tell_everyone, ask_one"),
         (["strat"], "invalid choice"),
         (["start", "--folder", "file"], "file is not a folder"),
         (["start", "--folder", "broken"], "broken/progress.json is not the progress of a course"),

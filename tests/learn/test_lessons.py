@@ -32,9 +32,15 @@ def test_a_lesson_is_complete(lesson: Lesson) -> None:
     assert FILES - {"checks.py"} <= there <= FILES
     assert 2 <= len(lesson.predictions) <= 3 and lesson.exercises
     assert lesson.minutes <= 15
-    assert all(len(one.hints) >= 3 and one.hints[-1].when is None for one in lesson.exercises)
-    # The learner reads about 150 words a minute; the rest of the time is for thinking and writing.
-    assert len(re.sub(r"```.*?```", "", lesson.read("text.md"), flags=re.DOTALL).split()) <= 75 * lesson.minutes
+    assert all(len(one.hints) >= 3 and not one.hints[-1].kinds for one in lesson.exercises)
+    # Pictures, code and numbers are not counted; what a reader in a terminal reads beside them is.
+    text = re.sub(r"\{\{.*?\}\}", "1", lesson.read("text.md"), flags=re.DOTALL)
+    text = re.sub(
+        r"```(\w*)\n(.*?)```", lambda found: found[2] if found[1] == "terminal" else "", text, flags=re.DOTALL
+    )
+    assert len(text.split()) <= 400
+    # A reader takes half of the minutes, at 150 words each; the rest is for thinking and writing.
+    assert len(text.split()) <= 75 * lesson.minutes
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

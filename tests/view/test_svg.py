@@ -22,7 +22,7 @@ from allfold.symbolic import State
 from allfold.view import svg_elements
 from allfold.view.moving import moving
 from allfold.view.svg import WIDTH, figure
-from allfold.view.svg_text import width_of
+from allfold.view.svg_elements import width_of
 from allfold.view.timeline import timeline_as_svg
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]

@@ -10,6 +10,7 @@ from ..collectives import find_collective
 from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
+from ..wording import counted
 from .choose import is_schedule, rank_counts, read_schedule
 from .terminal import progress, times, width, write_json, write_lines, write_table
 from .usage.compare import RANKS
@@ -62,9 +63,9 @@ def count(
 
 def write_comparison(collective: str, table: Table, color: bool | None) -> None:
     rows: list[list[str] | None] = []
-    for ranks, counted in table.items():
+    for ranks, found in table.items():
         rows += [None] if rows else []
-        for name, counts in counted.items():
+        for name, counts in found.items():
             rows.append(
                 [
                     str(ranks),
@@ -79,7 +80,7 @@ def write_comparison(collective: str, table: Table, color: bool | None) -> None:
         least = find_collective(collective).bounds(ranks)
         bytes_least, port_least = f"{times(least.bytes)} S", f"{times(least.busiest_port_bytes)} S"
         rows.append(
-            [str(ranks), "at least", "", str(least.messages), bytes_least, f"{least.rounds} rounds", port_least]
+            [str(ranks), "at least", "", str(least.messages), bytes_least, counted(least.rounds, "round"), port_least]
         )
     head = (
         "ranks",
@@ -119,7 +120,7 @@ def _notes(collective: str, table: Table) -> list[str]:
 
 def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
     document: list[dict[str, object]] = []
-    for ranks, counted in table.items():
+    for ranks, found in table.items():
         least = find_collective(collective).bounds(ranks)
         bounds = {
             "rounds": least.rounds,
@@ -127,7 +128,7 @@ def _as_json(collective: str, table: Table) -> list[dict[str, object]]:
             "bytes": float(least.bytes),
             "busiest_port_bytes": float(least.busiest_port_bytes),
         }
-        for name, counts in counted.items():
+        for name, counts in found.items():
             row = {"collective": collective, "algorithm": name, "ranks": ranks, **counts.to_json(), "bounds": bounds}
             document.append(row)
     return document

@@ -19,6 +19,7 @@ from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
 from ..learn.text import Block, Picture, Prose, Table, read_in
+from ..schedule import Schedule
 from ..studio.edit import Limits
 from ..view.text import draw
 from ..wording import counted
@@ -189,6 +190,7 @@ def _check_once(course: Course, lesson: Lesson, arguments: argparse.Namespace) -
     write_lines(_report(lesson, verdict), arguments.color)
     if not verdict.passed:
         return 1
+    _write_built(verdict, arguments.color)
     _write_runs(verdict, arguments.color)
     if first:
         write_lines([""], arguments.color)
@@ -216,7 +218,7 @@ def _report(lesson: Lesson, verdict: Verdict) -> Iterator[Text | str]:
     if waiting:
         yield f"  {counted(waiting, 'prediction')} still to be made: replace None by a number at the top of the file."
     if any(not one.passed for one in verdict.exercises):
-        yield f"  allfold learn hint {lesson.number} says more."
+        yield f"  allfold learn hint {lesson.number} helps."
 
 
 def _where(verdict: Verdict, line: int | None) -> str:
@@ -236,6 +238,14 @@ def _prediction(one: Predicted) -> Iterator[Text | str]:
         )
 
 
+def _write_built(verdict: Verdict, color: bool | None) -> None:
+    """The picture of the last algorithm that the learner wrote."""
+    built = [one.built for one in verdict.exercises if one.built is not None]
+    if built:
+        write_lines(["", Text("What you built:", style="bold"), ""], color)
+        write_lines(draw(Schedule.from_json(built[-1]), width()), color)
+
+
 def _write_runs(verdict: Verdict, color: bool | None) -> None:
     for one in verdict.exercises:
         if one.run is not None:
@@ -249,23 +259,42 @@ def _write_runs(verdict: Verdict, color: bool | None) -> None:
 
 
 def _hint(course: Course, arguments: argparse.Namespace) -> int:
-    lesson = _started(course, arguments)
-    if lesson.name not in course.progress or not (course.of(lesson).wrong or course.of(lesson).solved):
-        write_lines([f"First allfold learn check {lesson.number}: the hint depends on what is wrong."], arguments.color)
+    lesson, function = _asked(course, arguments)
+    # The file may have changed since the last check, and a hint about what is no longer there helps nobody.
+    verdict = judge(lesson, course.file(lesson))
+    wrong = [one for one in verdict.exercises if not one.passed and function in (None, one.function)]
+    if verdict.error is not None:
+        write_lines([f"{_where(verdict, verdict.line)}{verdict.error}"], arguments.color)
         return 1
-    if not course.of(lesson).wrong:
-        write_lines([f"Everything in lesson {lesson.number} is solved."], arguments.color)
+    if not wrong:
+        what = f"Everything in lesson {lesson.number}" if function is None else function
+        write_lines([f"{what} is solved; allfold learn check {lesson.number} says what is left."], arguments.color)
         return 0
-    found = course.next_hint(lesson)
+    course.record(lesson, verdict)
+    exercise, hint, number, many = course.next_hint(lesson, wrong[0].function)
     if arguments.json:
-        write_json(None if found is None else {"function": found[0].function, "hint": found[1], "more": found[2]})
-    elif found is None:
-        write_lines([f"There are no more hints; allfold learn solution {lesson.number} shows one."], arguments.color)
-    else:
-        exercise, hint, more = found
-        left = f"({counted(more, 'more hint')})" if more else "(the last hint)"
-        write_lines([f"{exercise.function}: {hint} {left}"], arguments.color)
-    return 0 if found else 1
+        said = {"function": exercise.function, "wrong": wrong[0].message, "hint": hint, "number": number, "of": many}
+        write_json(said)
+        return 0
+    write_lines([f"{_where(verdict, wrong[0].line)}{wrong[0].message}"], arguments.color)
+    more = "allfold learn hint says more" if number < many else "the last one; then they begin again"
+    write_lines(["", f"{exercise.function}, hint {number} of {many} ({more}):", ""], arguments.color)
+    write_lines(hint.splitlines(), arguments.color)
+    return 0
+
+
+def _asked(course: Course, arguments: argparse.Namespace) -> tuple[Lesson, str | None]:
+    """The lesson, and the function if one was named, after the lesson or in its place."""
+    function: str | None = arguments.function
+    if function is None and arguments.lesson is not None:
+        for lesson in lessons():
+            if arguments.lesson != lesson.name and arguments.lesson in [one.function for one in lesson.exercises]:
+                arguments.lesson, function = lesson.name, arguments.lesson
+    lesson = _chosen(course, arguments)
+    names = [one.function for one in lesson.exercises]
+    if function is not None and function not in names:
+        raise UsageError(f"lesson {lesson.number} has no function {function!r}; it has {', '.join(names)}")
+    return _started(course, arguments), function
 
 
 def _solution(course: Course, arguments: argparse.Namespace) -> int:

@@ -8,15 +8,23 @@ from fractions import Fraction
 from typing import Any
 
 from ..collectives import COLLECTIVES, find_collective
+from ..errors import UsageError
 from ..price.cost.closed_form import Form, closed_form
 from ..registry import algorithms, find_algorithm, schedule
 from .choose import one_rank_count
 from .terminal import progress, times, write_json, write_table
+from .what_for import run as what_for
 
 _MOST_COUNTED = 128  # ranks; schedules for 2,000 take a minute and gigabytes
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.what_for:
+        if arguments.collective is not None:
+            raise UsageError("--what-for lists all collectives; leave out the name")
+        return what_for(arguments)
+    if arguments.size is not None or arguments.topology is not None:
+        raise UsageError("--size and --topology are for estimates; add --what-for")
     ranks = one_rank_count(arguments.ranks)
     wanted = COLLECTIVES if arguments.collective is None else [find_collective(arguments.collective).name]
     with progress("counting"):

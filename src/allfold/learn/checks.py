@@ -8,51 +8,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..collectives import find_collective
-from ..errors import AllfoldError, RankFailed, ScheduleError
+from ..errors import CollectiveTimeout, RankFailed, ScheduleError
 from ..registry import Algorithm, Steps, algorithm_of, schedule
 from ..schedule import Move, Schedule
 from ..verify import Proof, verify
+from .diagnosis import Act, Diagnosis, Story, beyond
 from .figures import UP_TO, read_formula, show
+from .findings import LEARNERS, Wrong, learners_line
 from .lesson import Exercise, Goal, Lesson
 
-LEARNERS = "learner_"
-"""How the names of the learner's modules begin; nothing else is called so."""
+__all__ = ["PATIENCE", "Wrong", "checks_of", "examine", "on_processes", "on_ranks", "run_between_processes"]
+
 PATIENCE = 3.0
 """Seconds that a rank waits for others. Between threads of one process, everything else takes
 milliseconds, unless the machine is very busy."""
 MOST_MOVES = 20_000  # of one schedule; the naive one has 272 with 17 ranks
+_TELLING = (3, 4, 2, *range(5, UP_TO + 1), 1)
+"""Numbers of ranks in the order in which they are tried: a mistake is easiest to see with three ranks or four."""
 
 _MEASURES: dict[str, tuple[Callable[[Proof], int | Fraction], str]] = {
-    "steps": (lambda proof: proof.counts.steps, "{} steps"),
-    "messages": (lambda proof: proof.counts.messages, "{} messages in all"),
+    "steps": (lambda proof: proof.counts.steps, "{} step{s}"),
+    "messages": (lambda proof: proof.counts.messages, "{} message{s} in all"),
     "bytes": (lambda proof: proof.counts.bytes, "{} S in all"),
     "port": (lambda proof: proof.counts.busiest_port_bytes, "{} S through its busiest port"),
-    "port_messages": (lambda proof: proof.counts.busiest_port_messages, "{} messages through its busiest port"),
+    "port_messages": (lambda proof: proof.counts.busiest_port_messages, "{} message{s} through its busiest port"),
 }
 _PROPERTIES: dict[str, tuple[Callable[[Proof], bool | None], str]] = {
-    "same_bits": (lambda proof: proof.same_bits, "ranks may get different bits: they add up in different orders"),
+    "same_bits": (lambda proof: proof.same_bits, "ranks may get different bits: they add in different orders"),
     "rank_order": (lambda proof: proof.rank_order, "contributions are not combined in the order of the ranks"),
     "any_length": (lambda proof: proof.uniform, "elements are combined in different orders"),
 }
-
-
-class Wrong(AllfoldError):
-    """An exercise is not solved; the message says where, `line` is the line of the learner's file if it is known.
-
-    `ranks` and `root` are the case in which it failed, if it is a schedule.
-    """
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
-        self.ranks: int | None = None
-        self.root: int | None = None
 
 
 def checks_of(lesson: Lesson) -> dict[str, Any]:
@@ -70,15 +64,17 @@ def examine(lesson: Lesson, exercise: Exercise, function: Callable[..., Any], fi
     own = checks_of(lesson)
     if exercise.collective is None:
         return str(own[f"check_{exercise.function}"](function))
-    for ranks in (*range(2, UP_TO + 1), 1):
-        for root in _roots(exercise.collective, ranks):
-            try:
-                made = _proved(exercise.collective, function, ranks, root, file)
-                for goal in exercise.goals:
-                    _reach(goal, made, own)
-            except Wrong as error:
-                error.ranks, error.root = ranks, root
-                raise
+    cases = [
+        _Case(exercise.collective, function, ranks, root, file)
+        for ranks in _TELLING
+        for root in _roots(exercise.collective, ranks)
+    ]
+    # All cases are proved before any goal is judged: an algorithm that is wrong for some number of ranks is not "right,
+    # but slow".
+    proofs = [(case, case.proved()) for case in cases]
+    for goal in exercise.goals:
+        for case, proof in proofs:
+            case.reaches(goal, proof, own)
     roots = ", every root" if find_collective(exercise.collective).rooted else ""
     return f"proved for 1 to {UP_TO} ranks{roots}"
 
@@ -99,17 +95,24 @@ def run_between_processes(
 
 
 def on_ranks(work: Callable[..., Any], ranks: int, *arguments: Any) -> list[Any]:
-    """The results of `work(comm, *arguments)` by rank. Ranks are threads here: many small runs are over at once."""
+    """The results of `work(comm, *arguments)` by rank. Ranks are threads here, which start quickly."""
     from ..launch.threads import run_threads
 
     try:
         return run_threads(work, ranks, args=arguments, timeout=PATIENCE)
     except RankFailed as error:
-        raise Wrong(f"with {ranks} ranks, {error}") from error
+        cause = error.__cause__
+        if isinstance(cause, Wrong):
+            raise Wrong(f"with {ranks} ranks, {cause}", cause.line, cause.kind) from error
+        line = None if cause is None else learners_line(cause)
+        if isinstance(cause, CollectiveTimeout) and line is not None:
+            says = f"rank {error.rank} waits in vain in line {line}: not every rank makes this call"
+            raise Wrong(f"with {ranks} ranks, {says}", line, "mismatch") from error
+        raise Wrong(f"with {ranks} ranks, {error}", line, "raised") from error
 
 
 def on_processes(work: Callable[..., Any], ranks: int, *arguments: Any, hosts: int | None = None) -> list[Any]:
-    """The same between real processes, perhaps on so many pretended hosts. Functions of the learner travel by value."""
+    """The same between real processes, perhaps on this many simulated hosts. Functions of the learner travel by value."""
     import cloudpickle  # type: ignore[import-untyped]
 
     from ..launch.spawn import spawn
@@ -130,11 +133,87 @@ def _roots(collective: str, ranks: int) -> Iterator[int | None]:
     yield from range(ranks) if find_collective(collective).rooted else (None,)
 
 
-def _proved(collective: str, function: Callable[..., Any], ranks: int, root: int | None, file: Path) -> Proof:
-    try:
-        return verify(schedule(collective, _within(algorithm_of(collective, function)), ranks, root))
-    except ScheduleError as error:
-        raise Wrong(str(error), _line_in(error.site, file)) from error
+@dataclass(frozen=True)
+class _Case:
+    """The learner's algorithm for one number of ranks and one root."""
+
+    collective: str
+    function: Callable[..., Any]
+    ranks: int
+    root: int | None
+    file: Path
+
+    def proved(self) -> Proof:
+        algorithm = _within(algorithm_of(self.collective, self.function))
+        try:
+            return verify(schedule(self.collective, algorithm, self.ranks, self.root))
+        except ScheduleError as error:
+            found = self._told(algorithm)
+            if found is None:
+                kind = "raised" if error.__cause__ is not None else "other"
+                raise self._wrong(str(error), _line_in(error.site, self.file), kind) from error
+            # The root is to blame if nothing is wrong with root 0, which is tried first.
+            kind = "root" if self.root else found.kind
+            raise self._wrong(f"{self._title()}, {found.says}", found.line, kind) from error
+
+    def reaches(self, goal: Goal, proof: Proof, own: dict[str, Any]) -> None:
+        """Raises `Wrong` if the algorithm, which is right, misses a goal."""
+        if goal.most is None:
+            holds, sentence = _PROPERTIES[goal.measure]
+            if holds(proof) is False:
+                raise self._wrong(f"the sum is right, but {self._title()}, {sentence}", None, goal.measure)
+            return
+        value, words = _measured(goal.measure, proof, own)
+        most = read_formula(goal.most)(self.ranks)
+        if value <= most:
+            return
+        steps = self._steps(_within(algorithm_of(self.collective, self.function)))
+        why = beyond(goal.measure, proof.schedule, steps or [])
+        one = value == 1 and "{s}" in words
+        too_much = f"there {'is' if one else 'are'} {words.format(show(value), s='' if one else 's')}"
+        too_much += f"; the task is at most {show(most)}"
+        said = f"the result is right, but {self._title()}, {too_much}"
+        if why is None:
+            raise self._wrong(said, None, goal.measure)
+        raise self._wrong(f"{said}: {why.says}", why.line, why.kind)
+
+    def _title(self) -> str:
+        ranks = "one rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        return f"with {ranks}" if self.root is None else f"with {ranks} and root {self.root}"
+
+    def _wrong(self, message: str, line: int | None, kind: str) -> Wrong:
+        wrong = Wrong(message, line, kind)
+        wrong.ranks, wrong.root = self.ranks, self.root
+        return wrong
+
+    def _told(self, algorithm: Algorithm) -> Diagnosis | None:
+        """What goes wrong, as the learner's own moves tell it; None if they do not."""
+        steps = self._steps(algorithm)
+        if steps is None:
+            return None
+        named = 1 + max((max(move.chunk, move.into) for step in steps for move in step), default=-1)
+        promise, chunks = find_collective(self.collective), algorithm.chunks
+        if callable(chunks):
+            return None
+        width = promise.chunks(self.ranks, named) if chunks is None else chunks
+        return Story(self.collective, self.ranks, self.root, steps, width).told()
+
+    def _steps(self, algorithm: Algorithm) -> list[list[Act]] | None:
+        """The moves that the function makes; None if it raises, or yields something else."""
+        steps: list[list[Act]] = []
+        arguments = (self.ranks,) if self.root is None else (self.ranks, self.root)
+        try:
+            for step in algorithm.function(*arguments):
+                moves = [act for move in step for act in self._acts(move)]
+                steps += [moves] if moves else []
+        except Exception:
+            return None  # the prover says what it was
+        return steps
+
+    def _acts(self, move: Move) -> Iterator[Act]:
+        line = _line_in(move.where, self.file)
+        for chunk, source, destination, into in np.nditer(move[1:5]) if move.moves != 1 else [move[1:5]]:
+            yield Act(move.reduces, int(chunk), int(source), int(destination), int(into), line)
 
 
 def _line_in(site: str | None, file: Path) -> int | None:
@@ -161,19 +240,6 @@ def _within(algorithm: Algorithm) -> Algorithm:
             yield moves
 
     return Algorithm(algorithm.collective, algorithm.name, limited, algorithm.chunks)
-
-
-def _reach(goal: Goal, proof: Proof, own: dict[str, Any]) -> None:
-    title, ranks = proof.schedule.title, proof.schedule.ranks
-    if goal.most is None:
-        holds, sentence = _PROPERTIES[goal.measure]
-        if holds(proof) is False:
-            raise Wrong(f"{title} arrives where it must, but {sentence}")
-        return
-    value, words = _measured(goal.measure, proof, own)
-    most = read_formula(goal.most)(ranks)
-    if value > most:
-        raise Wrong(f"{title} is right, but has {words.format(show(value))}; the task is at most {show(most)}")
 
 
 def _measured(measure: str, proof: Proof, own: dict[str, Any]) -> tuple[int | Fraction, str]:

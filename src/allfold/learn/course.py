@@ -9,7 +9,6 @@ progress.json            what was predicted, solved, hinted at
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..files import write_whole
+from .hints import ladder
 from .judge import Verdict
 from .lesson import Exercise, Lesson, lessons
 from .text import Block, as_markdown, blocks
@@ -35,9 +35,11 @@ class Progress:
     solved: list[str] = field(default_factory=list)
     """The exercises that passed at the last check."""
     wrong: dict[str, str] = field(default_factory=dict)
-    """By exercise: what was wrong at the last check. Hints are chosen by it."""
-    hints: dict[str, list[int]] = field(default_factory=dict)
-    """By exercise: the hints that were shown."""
+    """By exercise: what was wrong at the last check."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """By exercise: the kind of that mistake. Hints are chosen by it."""
+    hints: dict[str, list[str]] = field(default_factory=dict)
+    """By exercise: the hints that were shown for this kind of mistake."""
     passed: bool = False
 
 
@@ -107,6 +109,10 @@ class Course:
         if verdict.error is None:
             now.solved = [one.function for one in verdict.exercises if one.passed]
             now.wrong = {one.function: one.message for one in verdict.exercises if not one.passed}
+            kinds = {one.function: one.kind for one in verdict.exercises if not one.passed}
+            # Hints for a mistake that is no longer there would only confuse.
+            now.hints = {name: said for name, said in now.hints.items() if now.kinds.get(name) == kinds.get(name)}
+            now.kinds = kinds
         first = verdict.passed and not now.passed
         now.passed |= verdict.passed
         if verdict.passed:
@@ -122,21 +128,25 @@ class Course:
         self.progress.setdefault(lesson.name, Progress()).predicted.setdefault(name, right)
         self.save()
 
-    def next_hint(self, lesson: Lesson) -> tuple[Exercise, str, int] | None:
-        """The next hint for the first exercise that is not solved, and how many more there are; None if there is none.
+    def next_hint(self, lesson: Lesson, function: str | None = None) -> tuple[Exercise, str, int, int]:
+        """The next hint for an exercise that is wrong (the first one, unless it is named), its number, and how many.
 
-        There must be an exercise that is not solved.
+        After the last one they are shown again, from the first. There must be an exercise that is wrong.
         """
         self._reload()
         now = self.progress.setdefault(lesson.name, Progress())
-        exercise = next(one for one in lesson.exercises if one.function not in now.solved)
-        shown = now.hints.setdefault(exercise.function, [])
-        left = [number for number in hints_for(exercise, now.wrong.get(exercise.function, "")) if number not in shown]
-        if not left:
-            return None
-        shown.append(left[0])
+        exercise = next(
+            one for one in lesson.exercises if one.function in now.wrong and function in (None, one.function)
+        )
+        name = exercise.function
+        hints = ladder(lesson, exercise, now.kinds.get(name, ""), now.wrong[name])
+        shown = [one for one in now.hints.get(name, []) if one in hints]
+        if len(shown) == len(hints):
+            shown = []
+        hint = next(one for one in hints if one not in shown)
+        now.hints[name] = [*shown, hint]
         self.save()
-        return exercise, exercise.hints[left[0]].say, len(left) - 1
+        return exercise, hint, hints.index(hint) + 1, len(hints)
 
     def _reload(self) -> None:
         """Before anything is changed: a studio and a terminal may share the folder, and each keeps it open for long."""
@@ -151,13 +161,6 @@ class Course:
             "lessons": {name: asdict(one) for name, one in self.progress.items()},
         }
         write_whole(self.folder / PROGRESS, json.dumps(document, indent=1, ensure_ascii=False) + "\n", folders=True)
-
-
-def hints_for(exercise: Exercise, wrong: str) -> list[int]:
-    """The hints that fit what is wrong, the most fitting first."""
-    numbers = range(len(exercise.hints))
-    fitting = [n for n in numbers if (when := exercise.hints[n].when) is not None and re.search(when, wrong)]
-    return fitting + [n for n in numbers if exercise.hints[n].when is None]
 
 
 def text_of(lesson: Lesson) -> list[Block]:
@@ -211,7 +214,7 @@ def open_course(folder: Path) -> Course:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} is not the progress of a course ({fault}); delete it to begin anew") from None
+        raise UsageError(f"{path} is not the progress of a course ({fault}); delete it to start over") from None
 
 
 def _progress(given: dict[str, Any]) -> Progress:
@@ -221,6 +224,7 @@ def _progress(given: dict[str, Any]) -> Progress:
         and all(isinstance(one, bool) for one in found.predicted.values()),
         "solved": isinstance(found.solved, list) and all(isinstance(one, str) for one in found.solved),
         "wrong": isinstance(found.wrong, dict) and all(isinstance(one, str) for one in found.wrong.values()),
+        "kinds": isinstance(found.kinds, dict) and all(isinstance(one, str) for one in found.kinds.values()),
         "hints": isinstance(found.hints, dict) and all(isinstance(one, list) for one in found.hints.values()),
         "passed": isinstance(found.passed, bool),
     }

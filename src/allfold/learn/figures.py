@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..algorithms.tree import log_down, log_up
-from ..collectives import COLLECTIVES
+from ..collectives import COLLECTIVES, brings_slice
 from ..engines.reference.replay import replay
 from ..errors import AllfoldError
 from ..price.cost.closed_form import Form, closed_form
@@ -28,6 +28,7 @@ from ..programs.compile import compile
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
 from ..verify import Proof, verify
+from ..view.numbers import draw_numbers, read_values, rows_in
 from ..wording import format_size
 from .lesson import lessons
 
@@ -103,11 +104,20 @@ def found(collective: str, ranks: int, size: int, topology: str) -> Found:
 
 def promises(ranks: int) -> Rows:
     """Every collective: what it does, and the least that any algorithm needs."""
-    rows = [["collective", "what it does", "messages one after the other", "bytes, busiest port"]]
+    rows = [["collective", "what it does", "messages one after the other", "bytes, busiest port", "the same in D"]]
     for one in COLLECTIVES.values():
         least = one.bounds(ranks)
-        rows.append([one.name, one.summary, show(least.rounds), f"{show(least.busiest_port_bytes)} S"])
+        port = least.busiest_port_bytes
+        brought = port * (ranks if brings_slice(one) else 1)
+        rows.append([one.name, one.summary, show(least.rounds), f"{show(port)} S", f"{show(brought)} D"])
     return rows
+
+
+def in_numbers(collective: str, algorithm: str, values: str) -> str:
+    """What `allfold show --values` prints, without its title."""
+    made = _made(collective, algorithm, rows_in(values) or 1)
+    lines = [line.plain for line in draw_numbers(made, read_values(values, made))]
+    return "\n".join(lines[3:])
 
 
 def winner(collective: str, ranks: int, size: int, topology: str) -> str:
@@ -197,6 +207,7 @@ NAMES: dict[str, Any] = {
     "found": found,
     "formula": formula,
     "hosts_of": hosts_of,
+    "in_numbers": in_numbers,
     "journey": journey,
     "lessons": lessons,
     "log_up": log_up,

@@ -47,9 +47,13 @@ class Judged:
     passed: bool
     message: str
     line: int | None
+    kind: str = ""
+    """The mistake in one word, by which hints are chosen."""
     ranks: int | None = None
     """With `root`, the case in which an algorithm failed."""
     root: int | None = None
+    built: dict[str, Any] | None = None
+    """The schedule that a right algorithm makes for a few ranks, as JSON: the picture of what the learner built."""
     run: tuple[str, list[list[str]]] | None = None
     """What was found between real processes: a sentence and a table."""
 

@@ -37,14 +37,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Hint:
+    """A hint for some kinds of mistakes, or for what a regular expression matches; with neither, it always helps."""
+
     say: str
+    kinds: tuple[str, ...]
     when: str | None
-    """A regular expression: only if what was wrong matches it. Such hints come first."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a right algorithm must also keep: at most so much of something, or a property that was proved."""
+    """What a right algorithm must also keep: at most an amount of something, or a property that was proved."""
 
     measure: str
     most: str | None
@@ -115,6 +117,10 @@ def find_lesson(name: str) -> Lesson:
     raise UsageError(f"there is no lesson {name!r}; {suggest(name, [one.name for one in lessons()])}")
 
 
+def _hint(given: dict[str, Any]) -> Hint:
+    return Hint(given["say"], tuple(given.get("for", ())), given.get("when"))
+
+
 def _load(folder: Path) -> Lesson:
     number, _, name = folder.name.partition("_")
     given: dict[str, Any] = tomllib.loads((folder / "lesson.toml").read_text(encoding="utf-8"))
@@ -135,7 +141,7 @@ def _load(folder: Path) -> Lesson:
                 task=one["task"],
                 collective=one.get("collective"),
                 goals=tuple(Goal(goal["measure"], goal.get("most")) for goal in one.get("goals", [])),
-                hints=tuple(Hint(hint["say"], hint.get("when")) for hint in one["hints"]),
+                hints=tuple(_hint(given) for given in one["hints"]),
                 beside=tuple(one.get("beside", [])),
             )
             for one in given["exercise"]

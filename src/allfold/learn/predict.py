@@ -22,7 +22,10 @@ def judge_prediction(one: Prediction, given: object) -> dict[str, Any]:
         return found
     number = _number(given)
     if number is None:
-        return {**found, "given": f"{given!r:.40}", "because": "This is not a number."}
+        because = "This is not a number."
+        if isinstance(given, str) and _number(_read(given)) is not None:
+            because = f"This is text. Write {given.strip()}, without the quotation marks."
+        return {**found, "given": f"{given!r:.40}", "because": because}
     answer = compute(one.answer)
     return {
         **found,
@@ -39,6 +42,13 @@ def _number(given: object) -> float | None:
     try:
         return float(given) if isfinite(given) else None
     except OverflowError:
+        return None
+
+
+def _read(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
         return None
 
 

@@ -18,11 +18,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from ..errors import AllfoldError
-from .checks import LEARNERS, Wrong, examine, run_between_processes
+from ..registry import schedule
+from .checks import examine, run_between_processes
+from .findings import LEARNERS, Wrong
 from .lesson import Exercise, Lesson, find_lesson
 from .predict import NAME, judge_prediction
 
 _PR_SET_PDEATHSIG = 1
+PICTURED = 4  # ranks
 
 
 def main() -> None:
@@ -163,10 +166,13 @@ def _exercise(lesson: Lesson, exercise: Exercise, module: ModuleType, file: Path
         raise
     except Wrong as error:
         line = error.line or _line_of(error, file) or begins
-        return {**found, "message": _sentence(error), "line": line, "ranks": error.ranks, "root": error.root}
+        place = {"line": line, "ranks": error.ranks, "root": error.root}
+        return {**found, "message": _sentence(error), "kind": error.kind, **place}
     except BaseException as error:
-        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": _line_of(error, file) or begins}
-    return {**found, "passed": True, "message": facts}
+        line = _line_of(error, file) or begins
+        return {**found, "message": f"{exercise.function}: {_sentence(error)}", "line": line, "kind": "raised"}
+    built = None if exercise.collective is None else schedule(exercise.collective, function, PICTURED).to_json()
+    return {**found, "passed": True, "message": facts, "built": built}
 
 
 def _run(lesson: Lesson, exercise: Exercise, function: Callable[..., Any]) -> tuple[str, list[list[str]]] | None:

@@ -100,10 +100,10 @@ class Lessons:
             "stamp": self._stamp(lesson),
             "progress": asdict(now),
             "hints": [
-                {"function": one.function, "say": one.hints[number].say}
+                {"function": one.function, "say": said}
                 for one in lesson.exercises
-                for number in now.hints.get(one.function, [])
-                if type(number) is int and 0 <= number < len(one.hints)
+                for said in now.hints.get(one.function, [])
+                if isinstance(said, str)
             ],
             "after": _after(lesson.name) if now.passed else None,
         }
@@ -161,8 +161,8 @@ def _hint(course: Course, lesson: Lesson, request: dict[str, Any]) -> dict[str, 
         return {"says": "Check first: the hint depends on what is wrong."}
     if not now.wrong:
         return {"says": "Everything in this lesson is solved."}
-    found = course.next_hint(lesson)
-    return {"says": None if found else "There are no more hints; the solution is left."}
+    course.next_hint(lesson)
+    return {"says": None}
 
 
 def _solution(course: Course, lesson: Lesson, request: dict[str, Any]) -> dict[str, Any]:

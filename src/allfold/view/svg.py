@@ -35,9 +35,9 @@ from .svg_elements import (
     placed,
     text,
     title,
+    width_of,
 )
 from .svg_grid import HELD, HELD_DONE, LABEL, MARK, Drawing
-from .svg_text import width_of
 from .text import moves_as_text
 
 MOST_MARKS = 100_000

@@ -10,8 +10,21 @@ from ..errors import ScheduleError
 from ..schedule import Move, Schedule
 from ..symbolic import State
 from .svg_arrows import Grid, draw_arrows, lanes_of
-from .svg_elements import ACCENT, EMPTY, GOOD, GOOD_GROUND, INK, QUIET, RULE, WRONG, element, group, number, text
-from .svg_text import width_of
+from .svg_elements import (
+    ACCENT,
+    EMPTY,
+    GOOD,
+    GOOD_GROUND,
+    INK,
+    QUIET,
+    RULE,
+    WRONG,
+    element,
+    group,
+    number,
+    text,
+    width_of,
+)
 
 HELD, HELD_DONE = "#a3b9dd", "#8cbfa6"  # paler than what came just now
 MARK, BETWEEN = 6.0, 1.5

@@ -7,8 +7,7 @@ from math import ceil
 
 from ..price.topology.this_machine import Cache, Core, Machine, Node
 from ..wording import ranges
-from .svg_elements import element, picture, text
-from .svg_text import width_of
+from .svg_elements import element, picture, text, width_of
 
 _Tree = tuple[str, list["_Tree"]]
 

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from ...price.cost.plan import Plan, duration
 from ...price.cost.sweep import Sweep
-from ...view.svg_elements import element, picture, text, title
-from ...view.svg_text import width_of
+from ...view.svg_elements import element, picture, text, title, width_of
 from ...wording import format_size
 
 # Also distinct for most colour-blind people: Okabe and Ito's palette, and five more.

@@ -18,6 +18,7 @@ from ...programs.messages import MessagePrograms, check_messages, lower
 from ...schedule import Schedule
 from ...verify import verify
 from ...view.entry import schedule_up_to_error
+from ...view.numbers import draw_numbers, read_values, rows_in
 from ...view.page import page_of
 from ...view.text import draw, draw_moves, title
 from ...wording import parse_size
@@ -45,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     choices = [choose(name, arguments.collective, arguments.parameters) for name in arguments.names]
     with progress("making the schedule") as say:
-        shown = [_make(choice, ranks_of(choice, arguments.ranks), arguments) for choice in choices]
+        given = rows_in(arguments.values or "")  # as many ranks as there are rows, unless --ranks says otherwise
+        ranks = arguments.ranks if arguments.ranks is not None or given is None else str(given)
+        shown = [_make(choice, ranks_of(choice, ranks), arguments) for choice in choices]
         say("drawing")
         if arguments.svg is not None:
             from ...view.svg import figure
@@ -72,6 +75,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--measure puts a recording into the page; add --html FILE")
     if arguments.columns is not None and arguments.svg is None:
         raise UsageError("--columns is for the figure; add --svg FILE")
+    if arguments.op != "sum" and arguments.values is None:
+        raise UsageError("--op combines numbers; add --values")
+    if arguments.values is not None and (arguments.svg or arguments.html or arguments.json or arguments.programs):
+        raise UsageError("--values shows numbers in the terminal; leave out the other option")
     if arguments.json and len(arguments.names) > 1:
         raise UsageError("--json writes one schedule; name one algorithm")
 
@@ -91,6 +98,9 @@ def _show(schedule: Schedule, arguments: argparse.Namespace) -> None:
         write_json(schedule.to_json())
     elif arguments.programs or arguments.messages:
         _write_bit_by_bit(_programs(schedule, arguments.messages), arguments.color)
+    elif arguments.values is not None and not arguments.animate:
+        lines = draw_numbers(schedule, read_values(arguments.values, schedule), arguments.op, width(), arguments.full)
+        _write_bit_by_bit(lines, arguments.color)
     elif arguments.animate and sys.stdout.isatty():
         play(schedule, width(), 1 / arguments.speed, arguments.color)
     else:

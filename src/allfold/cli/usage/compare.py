@@ -8,7 +8,7 @@ from . import add_color, add_json
 
 SUMMARY = """\
 Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
-multiples of S, the size of one buffer; a port is one rank's sending or receiving side."""
+multiples of S, the size of one whole buffer, all slices together; a port is one rank's sending or receiving side."""
 
 _EPILOG = """\
 example:

@@ -41,7 +41,7 @@ exit status: 0 good (check: the lesson is passed), 1 something is missing or wro
 COMMANDS = {
     "start": "write the lesson's files into the folder and print its text; files that are there are kept",
     "check": "judge your predictions and prove your code; --watch does so whenever you save the file",
-    "hint": "one more hint, chosen by what was wrong at the last check",
+    "hint": "one more hint, chosen by what is wrong in your file now; `hint softmax` for one function",
     "solution": "one solution; --write puts it beside your file",
     "reset": "the file as it began; your own is kept under another name",
     "studio": "the lessons in your browser, with the same files and the same progress",
@@ -56,7 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name != "words":
-            command.add_argument("lesson", nargs="?", metavar="LESSON", help="its number or name")
+            command.add_argument(
+                "lesson",
+                nargs="?",
+                metavar="LESSON",
+                help="its number or name" + (", or a function of it" if name == "hint" else ""),
+            )
+        if name == "hint":
+            command.add_argument("function", nargs="?", metavar="FUNCTION", help="for this function of the lesson")
         if name == "check":
             command.add_argument("--watch", action="store_true", help="check again whenever the file is saved")
             command.add_argument("--no-run", action="store_true", help="do not time it between real processes")

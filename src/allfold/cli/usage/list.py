@@ -6,7 +6,9 @@ import argparse
 
 from . import add_color, add_json
 
-SUMMARY = "List the algorithms, with their steps and the bytes through their busiest port for buffers of S bytes."
+SUMMARY = """\
+List the algorithms, with their steps and the bytes through their busiest port. S is the size of one whole buffer, all slices
+together."""
 
 _EPILOG = """\
 example:
@@ -16,12 +18,21 @@ example:
   reduce      tree                         3           3 S  Neighbours pair up, one of each pair adds up both and …
   reduce      chain                        7           1 S  The farthest rank hands its buffer to the next, which …
   reduce      direct                       2        1.75 S  Each rank collects and adds up the chunk it owns, then …
-  reduce      scatter_gather               6        1.75 S  A reduce_scatter by halving, then the root gathers the …"""
+  reduce      scatter_gather               6        1.75 S  A reduce_scatter by halving, then the root gathers the …
+
+  $ allfold list --what-for --ranks 8 --size 64M     # from a task to a collective, its bytes and its time"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument("collective", nargs="?", help="the algorithms of this collective only")
     parser.add_argument("--ranks", default="8", metavar="N", help="count for N ranks (default: 8)")
+    parser.add_argument(
+        "--what-for", action="store_true", help="which collective for which task, and what it costs each process"
+    )
+    parser.add_argument("--size", metavar="S", help="with --what-for: bytes of one whole buffer (default: 64M)")
+    parser.add_argument(
+        "--topology", metavar="T", help="with --what-for: where the ranks sit (default: on this machine)"
+    )
     add_json(parser)
     add_color(parser)

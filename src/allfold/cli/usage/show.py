@@ -31,6 +31,8 @@ example:
     rank 2 [·12]   ··2    ··2
   …
 
+  $ allfold show ring --values "1 2 3; 4 5 6; 7 8 9"         # the same with numbers: what moves, which sums it makes
+  $ allfold show ring --ranks 4 --values random --op max
   $ allfold show ring --animate                              # plays it in the terminal
   $ allfold show naive driver ring --ranks 4 --svg three.svg # figures for a paper
   $ allfold show ring --ranks 8 --html ring.html             # an interactive page; opens from disk, loads nothing
@@ -47,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
+    parser.add_argument(
+        "--values",
+        metavar="V",
+        help='show numbers instead: "1 2 3; 4 5 6; 7 8 9", one row per rank, or random',
+    )
+    parser.add_argument("--op", default="sum", metavar="OP", help="with --values: sum, max, min, avg, … (default: sum)")
     parser.add_argument("--moves-only", action="store_true", help="show only the moves")
     parser.add_argument(
         "--programs", action="store_true", help="the program that each rank runs, compiled from the moves"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...collectives import NOTHING
+from ...collectives import NOTHING, brings_slice
 from ...division import chunk_bounds
 from ...dtypes import Array, Dtype, describe, find_dtype, narrow
 from ...errors import ScheduleError, UsageError
@@ -205,7 +205,7 @@ def _check_rank_order(schedule: Schedule, op: Op) -> None:
 
 
 def _comes_in_slices(schedule: Schedule) -> bool:
-    return schedule.collective in ("gather", "all_gather")
+    return brings_slice(schedule.promise)
 
 
 def _whole_shape(schedule: Schedule, shape: Shape) -> Shape:

@@ -10,7 +10,7 @@ def two_hosts(ranks):
 
 
 def leaders_first(comm, array):
-    """An all_reduce of `array` over two hosts: up to the leader, across the leaders, down again. It hangs: repair it."""
+    """An all_reduce of `array` over two hosts: up to the leader, across, down again. Some wait in vain: repair it."""
     half = (comm.size + 1) // 2
     hosts = [host for host in (list(range(half)), list(range(half, comm.size))) if host]
     mine = next(host for host in hosts if comm.rank in host)

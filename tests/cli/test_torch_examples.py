@@ -1,0 +1,62 @@
+"""The torch programs of examples/torch: the same results on allfold and on gloo, however they are started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from test_examples import EXAMPLES, printed, start
+
+pytest.importorskip("torch")
+FOLDER = EXAMPLES / "torch"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("started", "everything"))
+STARTS = {
+    "allfold run": ("-m", "allfold", "run", "-n", "2"),
+    "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    "mp.spawn": (),
+}
+
+
+def _results(out: str, backend: str) -> dict[str, str]:
+    """By program, what it printed on this backend, without times."""
+    part = re.split(r"^(?:allfold|gloo), 2 ranks\n", out, flags=re.MULTILINE)[{"allfold": 1, "gloo": 2}[backend]]
+    found = dict(re.findall(r"^= (\w+)\n(.*?)(?=^= |\Z)", part, flags=re.MULTILINE | re.DOTALL))
+    return {name: re.sub(r" +[\d.]+ (?:ms|GB/s)", "", text) for name, text in found.items()}
+
+
+def _run(how: str) -> str:
+    options = ("--backend", "allfold,gloo", *(("--ranks", "2") if how == "mp.spawn" else ()))
+    return printed(start(*STARTS[how], str(FOLDER / "everything.py"), *options))
+
+
+def _check(out: str) -> None:
+    allfold, gloo = _results(out, "allfold"), _results(out, "gloo")
+    assert sorted(allfold) == NAMES and allfold == gloo
+    assert "to oneself: ValueError" in allfold["ring"]
+
+
+def test_all_of_them_on_both_backends() -> None:
+    """All programs in the same two processes: importing torch takes longer than any of them."""
+    _check(_run("allfold run"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", ["torchrun", "mp.spawn"])
+def test_all_of_them_started_in_other_ways(how: str) -> None:
+    _check(_run(how))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMES)
+def test_each_by_itself(name: str) -> None:
+    assert printed(start(str(FOLDER / f"{name}.py"), "--ranks", "2")).startswith("allfold, 2 ranks\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_popular_versions_get_wrong(name: str) -> None:
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    assert re.search(r"What (a )?popular versions? gets? wrong:", text)
+    assert text.endswith('if __name__ == "__main__":\n    start(main, __doc__)\n')
+    assert f"[{name}.py](torch/{name}.py)" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert Path(FOLDER / "everything.py").read_text(encoding="utf-8").count(f'"{name}"') == 1
