@@ -150,6 +150,6 @@ def _latencies(topology: Topology, ranks: int) -> tuple[float, float]:
     other = source != destination
     source, destination = source[other], destination[other]
     routes = topology.routes(source, destination)
-    latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+    latency = routes.latency(topology.latency)
     same = topology.host[source] == topology.host[destination]
     return float(latency[same].min(initial=inf)), float(latency[~same].min(initial=inf))

@@ -37,6 +37,8 @@ class Facts:
     pair: list[int]
     """The index of its route in `routes`."""
     routes: list[tuple[int, ...]]
+    shares: list[tuple[float, ...]] | None
+    """How much of a message crosses each link of its route; None if no message is split."""
     bandwidth: list[float]
     """One entry per link."""
     overhead: list[float]
@@ -64,7 +66,10 @@ def facts_of(
     net = network(topology, ranks, pairs, shift, bandwidth)
     chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
     more_latency, less_bandwidth = noise.factors(len(needs.move) * segments)
-    routes = zip(net.routes.tolist(), net.lengths.tolist(), strict=True)
+    lengths = net.lengths.tolist()
+    shares = None
+    if net.share is not None:
+        shares = [tuple(row[:length]) for row, length in zip(net.share.tolist(), lengths, strict=True)]
     return Facts(
         source=source.tolist(),
         destination=(destination % shift.ranks).tolist(),
@@ -77,7 +82,8 @@ def facts_of(
         latency=(np.repeat(net.latency[pair], segments) * more_latency).tolist(),
         limit=(np.repeat(net.limit[pair], segments) / less_bandwidth).tolist(),
         pair=pair.tolist(),
-        routes=[tuple(route[:length]) for route, length in routes],
+        routes=[tuple(route[:length]) for route, length in zip(net.routes.tolist(), lengths, strict=True)],
+        shares=shares,
         bandwidth=net.bandwidth.tolist(),
         overhead=(topology.overhead * slow).tolist(),
     )

@@ -229,7 +229,9 @@ class _Simulation:
         of = message // self.segments
         size, limit = self.facts.bytes[of], self.facts.limit[message]
         if size > 0 and limit < np.inf:
-            self.flows.start(message, self.facts.routes[self.facts.pair[of]], size, limit, self.now)
+            pair, shares = self.facts.pair[of], self.facts.shares
+            share = None if shares is None else shares[pair]
+            self.flows.start(message, self.facts.routes[pair], size, limit, self.now, share)
         else:
             self._note_sent(message)
 

@@ -24,6 +24,30 @@ def compress(columns: Sequence[NDArray[np.integer[Any]]]) -> Routes:
     return Routes(offsets, table[there])
 
 
+def split(pairs: int, paths: Sequence[tuple[NDArray[np.integer[Any]], Routes, NDArray[np.float64]]]) -> Routes:
+    """Routes with several paths per pair: (the pair of every path, the paths, their shares), in any order.
+
+    A pair with no path is a rank that reaches itself.
+    """
+    pair = np.concatenate([which for which, _, _ in paths])
+    share = np.concatenate([part for _, _, part in paths])
+    lengths = np.concatenate([routes.lengths for _, routes, _ in paths])
+    links = np.concatenate([routes.links for _, routes, _ in paths])
+    order = np.argsort(pair, kind="stable")
+    begin = (np.cumsum(lengths) - lengths)[order]
+    pair, share, lengths = pair[order], share[order], lengths[order]
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    at = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
+    offsets = np.zeros(pairs + 1, np.int64)
+    np.cumsum(np.bincount(pair, lengths, pairs).astype(np.int64), out=offsets[1:])
+    return Routes(offsets, links[at], np.repeat(share, lengths), ends[np.append(lengths > 0, True)])
+
+
+def has_split_routes(topology: Topology) -> bool:
+    """Whether any pair's messages are split over several paths."""
+    return bool(getattr(topology.router, "splits", False))
+
+
 @dataclass(frozen=True, eq=False)
 class Switched:
     """Hosts with network cards under leaf switches under one row of spines; any of these stages may be absent.
@@ -76,9 +100,9 @@ def all_alike(topology: Topology) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A torus or a mesh: one dimension after the other; on a torus the shorter way round each, at a tie upwards.
+    """A torus or a mesh: one dimension after the other, on a torus the shorter way round each.
 
-    The cable of a node in dimension d, upwards or downwards, is number (node · dimensions + d) · 2 + downwards of all
+    Where both ways are equally short, the coordinates decide, so that as many pairs go upwards as downwards. The cable of a node in dimension d, upwards or downwards, is number (node · dimensions + d) · 2 + downwards of all
     that a torus has. A mesh lacks some of them: `place` is then the number of each among those that are there.
     """
 
@@ -95,7 +119,9 @@ class Grid:
         shape = np.asarray(self.shape)[:, None]
         if self.place is None:
             forward = (end - start) % shape
-            down = forward > shape - forward
+            # At a tie, the parity of where it starts, and of where it ends in the other dimensions.
+            odd = (start.sum(axis=0) + end.sum(axis=0) - end) % 2 == 1
+            down = (2 * forward > shape) | ((2 * forward == shape) & odd)
             hops = np.where(down, shape - forward, forward)
         else:
             down = end < start

@@ -16,7 +16,7 @@ from ...collectives import suggest
 from ...errors import UsageError
 from ...wording import name_ranks
 from .network import network_of
-from .routing import ABSENT, Graph, NoPath, fewest_hops
+from .routing import ABSENT, Graph, NoPath, fewest_hops, has_split_routes, split
 from .topology import Block, Links, Ranks, Routes, Topology
 
 _MOST = 4096  # ranks; the table of the ways round grows with the square
@@ -69,20 +69,19 @@ class Rerouted:
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
         old = self.whole.router(source, destination)
-        links = self.number[old.links]
         pair = np.repeat(np.arange(len(source)), old.lengths)
         broken = np.zeros(len(source), bool)
-        broken[pair[links == ABSENT]] = True
-        new = self.ways(source[broken], destination[broken])
-        lengths = old.lengths.copy()
-        lengths[broken] = new.lengths
-        offsets = np.zeros(len(source) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        found = np.empty(offsets[-1], np.int32)
-        changed = np.repeat(broken, lengths)
-        found[~changed] = links[~broken[pair]]
-        found[changed] = self.number[new.links]
-        return Routes(offsets, found)
+        broken[pair[self.number[old.links] == ABSENT]] = True
+        kept, lost = np.flatnonzero(~broken), np.flatnonzero(broken)
+        parts = [self.whole.router(source[kept], destination[kept]), self.ways(source[lost], destination[lost])]
+        found = split(len(source), [one.by_path(which) for which, one in zip((kept, lost), parts, strict=True)])
+        plain = all(part.paths is None for part in parts)
+        links = self.number[found.links]
+        return Routes(found.offsets, links) if plain else replace(found, links=links)
+
+    @property
+    def splits(self) -> bool:
+        return has_split_routes(self.whole)
 
 
 def _numbers(topology: Topology, names: Sequence[str]) -> list[int]:
