@@ -57,6 +57,10 @@ class ScheduleError(AllfoldError):
         self.site = site
 
 
+class BoundError(AllfoldError):
+    """A certificate does not prove its lower bound; or a schedule is priced below one, which is a mistake in allfold."""
+
+
 class MismatchError(AllfoldError, RuntimeError):
     """Ranks differ in what should be the same call: in its collective, count, type, operation or root.
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "export": "a schedule for the MSCCL runtimes, ASTRA-sim or Perfetto",
     "plan": "which algorithm for this size on this topology, how long it takes and what limits it",
     "find": "the best schedule for your network, and what proves that nothing is much better",
+    "check-bound": "whether a certificate proves the time that nothing can beat on a network",
     "simulate": "who sends what when on a topology: busy and idle ranks, the critical path",
     "topo": "the hardware of this machine: cores, caches, memory nodes, GPUs, network cards; and what it means",
     "studio": "the interactive page, served on this machine: every algorithm, topology and size; edit and prove",
@@ -167,7 +168,7 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name in loaded:
-            module = importlib.import_module(f".{name}", __name__)
+            module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             command.description = getattr(module, "SUMMARY", summary)
             module.add_arguments(command)

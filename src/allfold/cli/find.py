@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,8 @@ example:
     search   greedy, …
 
   $ allfold find --collective all_gather --topology dgx1 --without "rank 1 to rank 0" --html page.html
+  $ allfold find --collective all_gather --topology dgx1 --certificate bound.json
+  $ allfold check-bound bound.json dgx1   # what proves the least time, checked by another program
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
@@ -89,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", metavar="FILE.json", help="write the schedule; commands take it wherever they take an algorithm"
     )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE.json",
+        help="write what proves the least time, in exact numbers; allfold check-bound checks it",
+    )
     parser.add_argument("--html", metavar="FILE", help="write the interactive page of the schedule")
     add_json(parser)
     add_color(parser)
@@ -127,6 +135,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 128 + signal.SIGINT
     if arguments.save is not None:
         found.schedule.save(arguments.save)
+    if arguments.certificate is not None:
+        document = json.dumps(found.certificate.to_json(), indent=1, ensure_ascii=False)
+        write_whole(arguments.certificate, document + "\n")
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
@@ -152,7 +163,8 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     )
     has_rate = found.time and schedule.promise.carries_data
     rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if has_rate else ""
-    yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
+    times = "" if found.ratio is None else f": {found.ratio:.4g} times the least"
+    yield f"  time     {duration(found.time)}{rate}{times}"
     yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
     if stock:
@@ -166,8 +178,8 @@ def _stock(found: Found, topology: Topology) -> str | None:
     if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time or found.method == "built_in":
         return None
     best = Planner(found.schedule.collective, topology, found.schedule.ranks).plan(found.cost.size).winner
-    times = f"{best.time / found.bound:.4g} times the least"
-    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {times}"
+    times = f": {best.time / found.bound:.4g} times the least" if found.bound else ""
+    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}{times}"
 
 
 def _write_frontier(found: Found, color: bool | None) -> None:

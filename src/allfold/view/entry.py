@@ -250,7 +250,7 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
     travels = source != destination
     pair, chunks = np.unique((source * schedule.ranks + destination)[travels], return_counts=True)
     source, destination = np.divmod(pair, schedule.ranks)
-    bytes_of_pair = chunks * (size / schedule.chunks)
+    bytes_of_pair = chunks.astype(np.float64) * (size / schedule.chunks)
     routes = topology.routes(source, destination)
     of_link = np.bincount(routes.links, routes.loads(bytes_of_pair), minlength=len(topology.links))
     shown = np.arange(len(of_link)) if len(of_link) <= _MOST_LINKS else np.flatnonzero(of_link)

@@ -164,7 +164,7 @@ def _write_table(found: Plan, color: bool | None) -> None:
             cost.algorithm,
             str(cost.limit),
             duration(cost.time),
-            _short(cost.ratio),
+            "–" if cost.ratio is None else _short(cost.ratio),
             _short(cost.bus_bandwidth / 1e9),
             f"{cost.steps:,}",
             f"{cost.segments:,}",

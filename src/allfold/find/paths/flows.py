@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
+from ...price.cost.certificate import LinkPrices, demand_of, rounded_down
+from ...price.cost.program import WHY, best_rounding, rounded_prices
 from ..exact import beside, require_scipy
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of, pairs_of
 
 _MOST_FLOWS = 40_000  # variables of the linear program
-_MOST_EXACT = 200  # ranks, all pairs of which are no more
+_MOST_EXACT = 200  # ranks for which exact numbers take no time to speak of
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +35,9 @@ class Flows:
     by_pair: Floats
     rounds: float
     least: float
-    """Rounds that nothing can beat over these pairs."""
+    """Rounds that nothing can beat over these pairs; 0 if the solver did not come to its end."""
+    prices: Floats | None
+    """What every link charges, so that all pay as much as links can earn; None if the solver did not come to its end."""
 
 
 COLLECTIVES = ("all_to_all", "scatter", "gather")
@@ -63,11 +67,27 @@ def _near_the_root(among: Neighbours, host: NDArray[np.int32], root: int) -> Nei
     return among.taken((source == destination) | (source == host[root]) | (destination == host[root]))
 
 
+def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
+    """The bound of the flows; None if they do not say, because they were not looked for over all pairs."""
+    among = flows.among
+    if flows.prices is None or task.ranks > _MOST_EXACT:
+        return None
+    prices = flows.prices
+
+    def exact(grid: int) -> LinkPrices | None:
+        whole = rounded_prices(prices, grid)
+        whole //= np.gcd.reduce(whole)
+        charged = {int(link): int(price) for link, price in zip(among.names, whole, strict=True) if price}
+        demand = demand_of(task.collective, task.topology, task.ranks, task.root, charged)
+        return LinkPrices(task.topology, charged, (), demand, WHY) if demand else None
+
+    return best_rounding(exact)
+
+
 def least_by_flows(task: Task, flows: Flows) -> float:
     """Seconds that nothing can beat; 0 if these flows do not say."""
-    if task.ranks > _MOST_EXACT or len(flows.among.source) < len(pairs_of(task.topology, task.ranks).source):
-        return 0.0
-    return flows.least * task.size / task.ranks / float(flows.among.bandwidth.min())
+    found = prices_of_flows(task, flows)
+    return 0.0 if found is None else rounded_down(found.per_byte * task.size)
 
 
 def _has_scipy() -> bool:
@@ -129,13 +149,11 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
     )
     if found.x is None:
         return None
-    prices = None if found.status else np.maximum(-found.ineqlin.marginals, 0.0)
-    least = (
-        0.0
-        if prices is None or not prices.any()
-        else _cheapest_ways(among, prices)[starts].sum() / float(prices @ speed)
-    )
-    return Flows(among, starts, found.x[:-1].reshape(begin, pairs), float(found.x[-1]), float(least))
+    prices = np.maximum(-found.ineqlin.marginals, 0.0)
+    solved = found.status == 0 and bool(prices.any())
+    least = _cheapest_ways(among, prices)[starts].sum() / float(prices @ speed) if solved else 0.0
+    flows = found.x[:-1].reshape(begin, pairs)
+    return Flows(among, starts, flows, float(found.x[-1]), float(least), prices if solved else None)
 
 
 def _cheapest_ways(among: Neighbours, prices: Floats) -> Floats:

@@ -83,9 +83,11 @@ class Cost:
     """Bytes through every link of the topology."""
 
     @cached_property
-    def ratio(self) -> float:
-        """The time divided by the lower bound."""
-        return self.time / self.bounds.time if self.bounds.time else 1.0
+    def ratio(self) -> float | None:
+        """The time divided by the lower bound; None if that is 0 and the time is not."""
+        if self.bounds.time:
+            return self.time / self.bounds.time
+        return None if self.time else 1.0
 
     @cached_property
     def bus_bandwidth(self) -> float:

@@ -22,6 +22,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
@@ -89,7 +90,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
         overhead=overhead,
         reduction=reduction,
         source=str(data.get("source", "written by hand")),
-        router=reach(where, ranks, data, numbers),
+        router=reach(where, ranks, data, numbers, Links(blocks).bandwidth),
         recipe=dict(data),
     )
 
@@ -134,7 +135,9 @@ def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, flo
 # How ranks reach each other -------------------------------------------------------------------------------------------
 
 
-def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
+def _table(
+    where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int], bandwidth: NDArray[np.float64]
+) -> Router:
     rows: dict[int, list[int]] = {rank * ranks + rank: [] for rank in range(ranks)}
     for route in list_at(data["routes"], f"{where}: routes"):
         route = object_at(route, f"{where}: a route")
@@ -153,7 +156,9 @@ def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
     return Table(ranks, offsets, np.asarray([link for row in ordered for link in row], np.int32))
 
 
-def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
+def _graph(
+    where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int], bandwidth: NDArray[np.float64]
+) -> Router:
     graph = object_at(data["graph"], f"{where}: graph")
     check_keys(graph, ("nodes", "edges"), f"{where}: graph")
     nodes: dict[object, int] = {rank: rank for rank in range(ranks)}
@@ -178,7 +183,7 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
         link = _known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT
         edges.append((ends[0], ends[1], link))
     try:
-        return fewest_hops(len(nodes), ranks, edges)
+        return fewest_hops(len(nodes), ranks, edges, bandwidth)
     except NoPath as error:
         raise UsageError(f"{where}: {error}") from None
 

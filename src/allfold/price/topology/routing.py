@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .topology import Ranks, Routes, Topology
+from .topology import Block, Links, Ranks, Routes, Topology
 
 ABSENT = -1
 
@@ -46,6 +47,42 @@ def split(pairs: int, paths: Sequence[tuple[NDArray[np.integer[Any]], Routes, ND
 def has_split_routes(topology: Topology) -> bool:
     """Whether any pair's messages are split over several paths."""
     return bool(getattr(topology.router, "splits", False))
+
+
+@lru_cache(maxsize=8)
+def unsplit(topology: Topology) -> Topology:
+    """The same without split messages, for methods that count whole chunks: each crosses all links of all its paths.
+
+    A link that carries at most half of any message has twice the bandwidth in return. So no link seems faster than it is.
+    """
+    if not has_split_routes(topology):
+        return topology
+    everyone = np.arange(topology.ranks, dtype=np.int32)
+    routes = topology.routes(np.repeat(everyone, topology.ranks), np.tile(everyone, topology.ranks))
+    pair = np.repeat(np.arange(len(routes)), routes.lengths)
+    key, which = np.unique(pair * np.int64(len(topology.links)) + routes.links, return_inverse=True)
+    share = np.zeros(len(topology.links))
+    np.maximum.at(share, key % len(topology.links), np.bincount(which, routes.loads(np.ones(len(routes)))))
+    blocks = [
+        Block(link.name.replace("{", "{{").replace("}", "}}"), link.kind, link.latency, link.bandwidth / part, (1,))
+        for link, part in zip(topology.links, np.where(share, share, 1.0).tolist(), strict=True)
+    ]
+    return replace(topology, links=Links(blocks), router=Whole(topology))
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Every message crosses all links of all its paths."""
+
+    split: Topology
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        routes, ranks = self.split.router(source, destination), self.split.ranks
+        pair, links = np.repeat(np.arange(len(routes)), routes.lengths), routes.links.astype(np.int64)
+        place = np.where(links < ranks, 0, np.where(links < 2 * ranks, 2, 1))  # from port to port
+        key = np.unique((pair * np.int64(3) + place) * len(self.split.links) + links)
+        offsets = np.searchsorted(key, np.arange(len(routes) + 1) * np.int64(3 * len(self.split.links)))
+        return Routes(offsets.astype(np.int64), (key % len(self.split.links)).astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +139,9 @@ def all_alike(topology: Topology) -> bool:
 class Grid:
     """A torus or a mesh: one dimension after the other, on a torus the shorter way round each.
 
-    Where both ways are equally short, the coordinates decide, so that as many pairs go upwards as downwards. The cable of a node in dimension d, upwards or downwards, is number (node · dimensions + d) · 2 + downwards of all
-    that a torus has. A mesh lacks some of them: `place` is then the number of each among those that are there.
+    Where both ways are equally short, the coordinates decide, so that as many pairs go upwards as downwards. The cable
+    of a node in dimension d, upwards or downwards, is number (node · dimensions + d) · 2 + downwards of all that a torus
+    has. A mesh lacks some of them: `place` is then the number of each among those that are there.
     """
 
     shape: tuple[int, ...]
@@ -204,25 +242,62 @@ class Table:
         return Routes(offsets, self.links[places])
 
 
+_MOST_PATHS = 32  # of one message
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The fewest hops; ranks are the first nodes. `step[node, rank]` is the edge from `node` towards `rank`."""
+    """The fewest hops; ranks are the first nodes. `step[node, rank]` is the edge from `node` towards `rank`.
+
+    Where several edges lead from one node to the next, a message is split over them in the ratio of their bandwidths.
+    """
 
     step: NDArray[np.int32]
     edge_start: NDArray[np.int32]
     edge_end: NDArray[np.int32]
     edge_link: NDArray[np.int32]
     ports: tuple[int, int]
+    widths: NDArray[np.float64]
+    """The shares of the paths of a split message."""
+    link_of: NDArray[np.int32]
+    """By path and edge: the link that the path takes for this edge."""
+
+    @property
+    def splits(self) -> bool:
+        return len(self.widths) > 1
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
-        columns = [np.where(source == destination, ABSENT, self.ports[0] + source)]
-        node = source.copy()
+        edges, node = [], source.copy()
         while (travels := node != destination).any():
-            edge = np.where(travels, self.step[node, destination], 0)
-            columns.append(np.where(travels, self.edge_link[edge], ABSENT))
+            edge = np.where(travels, self.step[node, destination], ABSENT)
+            edges.append(edge)
             node = np.where(travels, self.edge_end[edge], node)
-        columns.append(np.where(source == destination, ABSENT, self.ports[1] + destination))
-        return compress(columns)
+        if not self.splits:
+            return self._path(source, destination, edges, self.edge_link)
+        several = (self.link_of != self.edge_link).any(axis=0)
+        parallel = np.zeros(len(source), bool)
+        for edge in edges:
+            parallel |= (edge != ABSENT) & several[edge]
+        if not parallel.any():
+            return self._path(source, destination, edges, self.edge_link)
+        one, some = np.flatnonzero(~parallel), np.flatnonzero(parallel)
+        paths = [(one, self._path(source[one], destination[one], [edge[one] for edge in edges], self.edge_link), 1.0)]
+        for width, links in zip(self.widths.tolist(), self.link_of, strict=True):
+            here = [edge[some] for edge in edges]
+            paths.append((some, self._path(source[some], destination[some], here, links), width))
+        return split(len(source), [(pair, routes, np.full(len(pair), share)) for pair, routes, share in paths])
+
+    def _path(
+        self, source: Ranks, destination: Ranks, edges: Sequence[NDArray[np.int32]], link: NDArray[np.int32]
+    ) -> Routes:
+        stays = source == destination
+        return compress(
+            [
+                np.where(stays, ABSENT, self.ports[0] + source),
+                *(np.where(edge == ABSENT, ABSENT, link[edge]) for edge in edges),
+                np.where(stays, ABSENT, self.ports[1] + destination),
+            ]
+        )
 
 
 class NoPath(UsageError):
@@ -233,9 +308,17 @@ class NoPath(UsageError):
         self.start, self.end = start, end
 
 
-def fewest_hops(nodes: int, ranks: int, edges: Sequence[tuple[int, int, int]]) -> Graph:
+def fewest_hops(
+    nodes: int,
+    ranks: int,
+    edges: Sequence[tuple[int, int, int]],
+    bandwidth: NDArray[np.float64] | None = None,
+) -> Graph:
     """The router of a graph with edges (from node, to node, link or ABSENT); among equally short ways, the one whose
-    edges are listed first."""
+    edges are listed first.
+
+    With the `bandwidth` of every link, edges between the same two nodes share messages; without it, the first has them.
+    """
     step = np.full((nodes, ranks), -1, np.int32)
     reached = np.zeros((nodes, ranks), bool)
     reached[np.arange(ranks), np.arange(ranks)] = True
@@ -250,4 +333,43 @@ def fewest_hops(nodes: int, ranks: int, edges: Sequence[tuple[int, int, int]]) -
     if not reached[:ranks].all():
         raise NoPath(*(int(number) for number in np.argwhere(~reached[:ranks])[0]))
     table = np.asarray([*edges, (0, 0, 0)], np.int32)  # one more, so that there is something to index
-    return Graph(step, table[:, 0], table[:, 1], table[:, 2], (0, ranks))
+    widths, link_of = _paths_beside(edges, bandwidth)
+    return Graph(step, table[:, 0], table[:, 1], table[:, 2], (0, ranks), widths, link_of)
+
+
+def _paths_beside(
+    edges: Sequence[tuple[int, int, int]], bandwidth: NDArray[np.float64] | None
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The paths over which messages are split: the share of each, and by path and edge the link that it takes.
+
+    The whole message is the interval from 0 to 1. Edges side by side divide it in the ratio of their bandwidths, and a
+    path is a part that none of them divides further.
+    """
+    first: dict[tuple[int, int], int] = {}
+    beside: dict[int, list[int]] = {}
+    for number, (start, end, link) in enumerate(edges):
+        own = beside.setdefault(first.setdefault((start, end), number), [])
+        if link not in own:
+            own.append(link)
+    link_of = np.asarray([*(link for _, _, link in edges), 0], np.int32)
+    marks: dict[int, tuple[list[int], NDArray[np.float64]]] = {}
+    for number, links in beside.items():
+        if len(links) == 1 or bandwidth is None:
+            continue
+        free = [link for link in links if link == ABSENT or bandwidth[link] == np.inf]
+        if free:  # it can take everything
+            link_of[number] = free[0]
+            continue
+        speed = bandwidth[links]
+        marks[number] = links, np.cumsum(speed)[:-1] / speed.sum()
+    ends = np.unique(np.concatenate([np.zeros(0), *(cut for _, cut in marks.values()), [1.0]]))
+    if len(ends) > _MOST_PATHS:
+        raise UsageError(
+            f"edges side by side divide messages in {len(ends)} ways; at most {_MOST_PATHS} are taken. Give the edges between "
+            "two nodes bandwidths in the same ratio everywhere, or make them one link"
+        )
+    table = np.tile(link_of, (len(ends), 1))
+    starts = np.concatenate([[0.0], ends[:-1]])
+    for number, (links, cut) in marks.items():
+        table[:, number] = np.asarray(links)[np.searchsorted(cut, starts, side="right")]
+    return np.diff(ends, prepend=0.0), table

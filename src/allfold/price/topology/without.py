@@ -119,7 +119,7 @@ def _ways_round(topology: Topology, names: Sequence[str], kept: NDArray[np.bool_
     nodes, every = _edges(topology)
     edges = [edge for edge in every if edge[2] == ABSENT or kept[edge[2]]]
     try:
-        return fewest_hops(nodes, topology.ranks, edges)
+        return fewest_hops(nodes, topology.ranks, edges, topology.bandwidth if has_split_routes(topology) else None)
     except NoPath as error:
         away = _not_reached(topology.ranks, error.start, edges)
         gone = ", ".join(repr(name) for name in names)
