@@ -40,6 +40,8 @@ class Neighbours:
     capacity: Numbers
     """Chunks that each link carries in one round."""
     bandwidth: NDArray[np.float64]
+    share: NDArray[np.float64]
+    """Per entry of `links`: how much of a chunk crosses it. Less than 1 where messages are split over several paths."""
 
     @property
     def direct(self) -> bool:
@@ -62,6 +64,7 @@ class Neighbours:
             destination=self.destination[kept],
             offsets=offsets,
             links=self.links[at],
+            share=self.share[at],
         )
 
 
@@ -93,6 +96,7 @@ def _over_routes(topology: Topology, ranks: int, source: Numbers, destination: N
         names.astype(np.int32),
         chunks_per_round(topology.bandwidth[names]),
         topology.bandwidth[names],
+        routes.loads(np.ones(len(source)))[limits],
     )
 
 

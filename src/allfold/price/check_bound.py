@@ -77,8 +77,10 @@ def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int,
         raise UsageError("a price or a weight is below 0")
     earned = sum(one * Fraction(float(topology.bandwidth[link])) for link, one in price.items())
     scale = lcm(*(one.denominator for one in figures))
-    charge = np.asarray([int(price.get(link, 0) * scale) for link in range(len(topology.links))], object)
-    pays = _over_pairs(topology, ranks, charge.astype(np.int64) if sum(charge) < 2**40 else charge)
+    exact = np.int64 if sum(figures) * scale < 2**40 else object
+    pays = _over_pairs(
+        topology, ranks, np.asarray([int(price.get(one, 0) * scale) for one in range(len(topology.links))], exact)
+    )
     if collective in ONE_WAY:
         for over in range(ranks):
             pays = np.minimum(pays, pays[:, [over]] + pays[[over]])
@@ -86,7 +88,7 @@ def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int,
         return Fraction(sum(from_root.ravel().tolist())) / ranks / (scale * earned)
     demand = Fraction(0)
     for inside, weight in ((inside, int(weight * scale)) for inside, weight in sets if 0 < inside.sum() < ranks):
-        pays = pays - weight * np.outer(inside, ~inside)
+        pays = pays - np.outer(inside, ~inside).astype(exact) * weight
         part = {"all_gather": int(inside.sum()), "reduce_scatter": int((~inside).sum())}.get(collective, ranks)
         needed = collective not in ("broadcast", "reduce") or bool(inside[root]) == (collective == "broadcast")
         demand += weight * Fraction(part if needed else 0, ranks)

@@ -128,7 +128,8 @@ class _Program:
         kind = _like_pairs(topology, source, destination, routes) if by_class else np.arange(len(source))
         self.kind, kinds = kind, int(kind.max()) + 1
         crossed = np.repeat(kind, routes.lengths)
-        counts = np.bincount(routes.links * np.int64(kinds) + crossed, minlength=len(limited) * kinds)
+        load = routes.loads(np.ones(len(source)))
+        counts = np.bincount(routes.links * np.int64(kinds) + crossed, load, len(limited) * kinds)
         used = limited & (counts.reshape(-1, kinds).sum(axis=1) > 0)
         self.unit = float(topology.bandwidth[used].max()) if used.any() else 1.0
         rows = np.hstack([counts.reshape(-1, kinds)[used], -topology.bandwidth[used, None] / self.unit])

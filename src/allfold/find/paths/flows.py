@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...errors import UsageError
 from ...price.cost.certificate import LinkPrices, demand_of, rounded_down
 from ...price.cost.program import WHY, best_rounding, rounded_prices
+from ...price.topology.routing import unsplit
 from ..exact import beside, require_scipy
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of, pairs_of
@@ -72,7 +73,8 @@ def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
     among = flows.among
     if flows.prices is None or task.ranks > _MOST_EXACT:
         return None
-    prices = flows.prices
+    # The solver's prices are per chunk of a link that carries at most a part of any message; so much more per byte.
+    prices = flows.prices * unsplit(task.topology).bandwidth[among.names] / task.topology.bandwidth[among.names]
 
     def exact(grid: int) -> LinkPrices | None:
         whole = rounded_prices(prices, grid)
@@ -81,7 +83,7 @@ def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
         demand = demand_of(task.collective, task.topology, task.ranks, task.root, charged)
         return LinkPrices(task.topology, charged, (), demand, WHY) if demand else None
 
-    return best_rounding(exact)
+    return best_rounding(exact, flows.least / task.ranks / float(among.bandwidth.min()))
 
 
 def least_by_flows(task: Task, flows: Flows) -> float:
@@ -122,11 +124,12 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
     # What crosses a link takes no longer than all rounds together, the last variable.
     lengths = np.diff(among.offsets)[pair]
     at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    link = among.links[np.repeat(among.offsets[pair], lengths) + at]
+    entry = np.repeat(among.offsets[pair], lengths) + at
+    link = among.links[entry]
     many = len(speed)
     load = csr_array(
         (
-            np.concatenate([np.ones(len(link)), -speed]),
+            np.concatenate([among.share[entry], -speed]),
             (
                 np.concatenate([link, np.arange(many)]),
                 np.concatenate([np.repeat(flow, lengths), np.full(many, len(flow))]),
@@ -159,7 +162,7 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
 def _cheapest_ways(among: Neighbours, prices: Floats) -> Floats:
     """What it costs to bring something from every rank to every other, the cheapest way over the pairs."""
     pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
-    hop = np.bincount(pair, prices[among.links], len(among.source))
+    hop = np.bincount(pair, prices[among.links] * among.share, len(among.source))
     way = np.full((among.ranks, among.ranks), np.inf)
     np.minimum.at(way, (among.source, among.destination), hop)
     np.fill_diagonal(way, 0.0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...collectives import find_collective
 from ..topology.network import network_of
-from ..topology.pairs import every_pair
+from ..topology.pairs import crossing, every_pair, needed_pairs
 from ..topology.routing import Grid
 from ..topology.topology import Cut, Ranks, Topology
 from .certificate import LinkPrices
@@ -99,7 +99,12 @@ _SECONDS = 1.0
 
 @lru_cache(maxsize=64)
 def _by_program(collective: str, topology: Topology, ranks: int, root: int | None) -> LinkPrices | None:
-    return least_by_program(collective, topology, ranks, root, _SECONDS) if ranks <= _MOST_PROGRAMMED else None
+    if ranks > _MOST_PROGRAMMED:
+        return None
+    crossed = crossing(topology, needed_pairs(topology, ranks))[1]
+    if (np.count_nonzero(crossed, axis=0) <= 1).all():
+        return None  # nothing is shared; to load a solver for an all_reduce takes longer than to plan it
+    return least_by_program(collective, topology, ranks, root, _SECONDS)
 
 
 @lru_cache(maxsize=64)

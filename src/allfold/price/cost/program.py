@@ -52,12 +52,14 @@ def least_by_program(
     links, crossed = crossing(topology, pairs)
     if not len(links):
         return None
+    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all():
+        return None  # every pair has links of its own, and the tightest cut says as much
     program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
     found = program.solve(time.monotonic() + seconds)
     if found is None:
         return None
-    prices, sets = found
-    return best_rounding(lambda grid: _exact(collective, topology, ranks, root, links, prices, sets, grid))
+    prices, sets, least = found
+    return best_rounding(lambda grid: _exact(collective, topology, ranks, root, links, prices, sets, grid), least)
 
 
 def rounded_prices(prices: NDArray[np.float64], grid: int) -> NDArray[np.int64]:
@@ -65,11 +67,15 @@ def rounded_prices(prices: NDArray[np.float64], grid: int) -> NDArray[np.int64]:
     return whole
 
 
-def best_rounding(exact: Callable[[int], LinkPrices | None]) -> LinkPrices | None:
-    """The largest bound over all grids; of nearly equal ones the first, whose numbers are the smallest."""
-    found = [one for one in map(exact, _GRIDS) if one is not None]
-    most = max((one.per_byte for one in found), default=None)
-    return None if most is None else next(one for one in found if one.per_byte >= most * (1 - Fraction(1, 10**9)))
+def best_rounding(exact: Callable[[int], LinkPrices | None], least: float) -> LinkPrices | None:
+    """The best bound over all grids; the first, whose numbers are the smallest, that is as good as the solver's `least`."""
+    best: LinkPrices | None = None
+    for found in map(exact, _GRIDS):
+        if found is not None and (best is None or found.per_byte > best.per_byte):
+            best = found
+            if found.per_byte >= least * (1 - 1e-9):
+                break
+    return best
 
 
 def _has_scipy() -> bool:
@@ -94,6 +100,8 @@ class _Program:
     ) -> None:
         self.ranks, (self.source, self.destination) = ranks, pairs
         self.trees = collective == "all_reduce"
+        slices = ranks if collective in ("all_gather", "reduce_scatter") else 1
+        self.unit = float(bandwidth.max()) * slices
         first = np.eye(1, ranks, root or 0, np.int64)[0]
         self.weight = first if root is not None or self.trees else np.ones(ranks, np.int64)
         self.ways = {"all_reduce": (False, True), "reduce": (True,), "reduce_scatter": (True,)}.get(
@@ -160,8 +168,8 @@ class _Program:
         self.least.append(least)
         self.sets.append(inside)
 
-    def solve(self, end: float) -> tuple[NDArray[np.float64], list[tuple[list[int], float]]] | None:
-        """Prices of the links, and sets with weights; of the last program that was solved in time."""
+    def solve(self, end: float) -> tuple[NDArray[np.float64], list[tuple[list[int], float]], float] | None:
+        """Prices of the links, sets with weights, and seconds per byte; of the last program that was solved in time."""
         from scipy.optimize import linprog
 
         cost = np.append(np.zeros(self.columns - 1), 1.0)
@@ -177,7 +185,7 @@ class _Program:
             chosen = [
                 (np.flatnonzero(one).tolist(), weight) for one, weight in weights if one is not None and weight > 0
             ]
-            best = dual[: self.links], chosen
+            best = dual[: self.links], chosen, float(answer.x[-1]) / self.unit
             if not best[0].any():
                 return None
             # All of them, or one kind would never come to its turn.

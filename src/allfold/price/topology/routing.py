@@ -44,6 +44,11 @@ def split(pairs: int, paths: Sequence[tuple[NDArray[np.integer[Any]], Routes, ND
     return Routes(offsets, links[at], np.repeat(share, lengths), ends[np.append(lengths > 0, True)])
 
 
+def exact_shares(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares, or where they end, as multiples of 2⁻⁴⁰: so those of a message add up to 1 without rounding."""
+    return np.asarray(np.round(shares * 2.0**40) / 2.0**40)
+
+
 def has_split_routes(topology: Topology) -> bool:
     """Whether any pair's messages are split over several paths."""
     return bool(getattr(topology.router, "splits", False))
@@ -51,9 +56,10 @@ def has_split_routes(topology: Topology) -> bool:
 
 @lru_cache(maxsize=8)
 def unsplit(topology: Topology) -> Topology:
-    """The same without split messages, for methods that count whole chunks: each crosses all links of all its paths.
+    """The same for methods that count whole chunks: a message is not split, but crosses all links of all its paths.
 
-    A link that carries at most half of any message has twice the bandwidth in return. So no link seems faster than it is.
+    A link that carries at most half of any message has twice the bandwidth in return, so no link seems faster than it is.
+    What of that a message really takes is still in `Routes.share`.
     """
     if not has_split_routes(topology):
         return topology
@@ -63,11 +69,12 @@ def unsplit(topology: Topology) -> Topology:
     key, which = np.unique(pair * np.int64(len(topology.links)) + routes.links, return_inverse=True)
     share = np.zeros(len(topology.links))
     np.maximum.at(share, key % len(topology.links), np.bincount(which, routes.loads(np.ones(len(routes)))))
+    most = np.where(share, share, 1.0)
     blocks = [
         Block(link.name.replace("{", "{{").replace("}", "}}"), link.kind, link.latency, link.bandwidth / part, (1,))
-        for link, part in zip(topology.links, np.where(share, share, 1.0).tolist(), strict=True)
+        for link, part in zip(topology.links, most.tolist(), strict=True)
     ]
-    return replace(topology, links=Links(blocks), router=Whole(topology))
+    return replace(topology, links=Links(blocks), router=Whole(topology, most))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +82,18 @@ class Whole:
     """Every message crosses all links of all its paths."""
 
     split: Topology
+    most: NDArray[np.float64]
+    """By link: the most of a message that crosses it."""
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
         routes, ranks = self.split.router(source, destination), self.split.ranks
         pair, links = np.repeat(np.arange(len(routes)), routes.lengths), routes.links.astype(np.int64)
         place = np.where(links < ranks, 0, np.where(links < 2 * ranks, 2, 1))  # from port to port
-        key = np.unique((pair * np.int64(3) + place) * len(self.split.links) + links)
-        offsets = np.searchsorted(key, np.arange(len(routes) + 1) * np.int64(3 * len(self.split.links)))
-        return Routes(offsets.astype(np.int64), (key % len(self.split.links)).astype(np.int32))
+        many = len(self.split.links)
+        key, which = np.unique((pair * np.int64(3) + place) * many + links, return_inverse=True)
+        offsets = np.searchsorted(key, np.arange(len(routes) + 1) * np.int64(3 * many)).astype(np.int64)
+        share = np.bincount(which, routes.loads(np.ones(len(routes))), len(key)) / self.most[key % many]
+        return Routes(offsets, (key % many).astype(np.int32), share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,7 +372,7 @@ def _paths_beside(
             link_of[number] = free[0]
             continue
         speed = bandwidth[links]
-        marks[number] = links, np.cumsum(speed)[:-1] / speed.sum()
+        marks[number] = links, exact_shares(np.cumsum(speed)[:-1] / speed.sum())
     ends = np.unique(np.concatenate([np.zeros(0), *(cut for _, cut in marks.values()), [1.0]]))
     if len(ends) > _MOST_PATHS:
         raise UsageError(
