@@ -2,6 +2,7 @@
 # make sanitize: the engine under sanitizers · make bench-peers: install the libraries that `allfold bench` compares with
 # make conformance: torch's own test suite for backends, on allfold and on gloo
 # make fuzz [SECONDS=3600]: random schedules, proved, compiled, run, and compared with independent oracles
+# make bounds [SEEDS=1000]: random networks, on which no schedule may beat its bound and every bound has its proof checked
 # make faults: a thousand trials with ranks that die, stop, disagree or run out of memory
 # make hosts [BACKEND=gloo]: allfold across hosts, in network namespaces of this machine (needs root)
 # make test-gpu: CUDA tensors, several ranks on one GPU (skips without a GPU); make faults-gpu: ranks that die there
@@ -18,7 +19,7 @@ VENV := .venv
 INSTALLED := $(VENV)/.installed
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
+.PHONY: setup demo test wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance bounds faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
 
 setup: $(INSTALLED)
 
@@ -51,6 +52,11 @@ bench-peers: $(VENV)/.torch $(VENV)/.mpi
 # torch's own test suite for backends, on allfold and on gloo. Continues where it was stopped; writes docs/conformance.md.
 conformance: setup $(VENV)/.torch
 	$(VENV)/bin/python tests/torch/conformance.py
+
+SEEDS ?= 1000
+# Random networks against prices, simulations, the checker of certificates and all sets of ranks (docs/find.md).
+bounds: setup
+	$(VENV)/bin/python tests/find/bounds.py --seeds $(SEEDS)
 
 # A thousand seeded trials, each with one faulty rank: what do the others report, when, and what is left behind
 # (docs/reliability.md)?

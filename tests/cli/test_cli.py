@@ -31,6 +31,8 @@ COMMANDS = (
         "compare",
         "export",
         "plan",
+        "find",
+        "check-bound",
         "simulate",
         "topo",
         "studio",

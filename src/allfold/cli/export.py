@@ -13,7 +13,7 @@ from ..export import FORMATS
 from ..files import write_whole
 from ..schedule import Schedule
 from ..verify import verify
-from ..wording import format_size, parse_size
+from ..wording import UNITS, format_size, parse_size
 from .choose import add_with, choose, ranks_of
 from .terminal import progress
 
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", help="write to this file (chakra: a prefix, followed by .RANK.et)"
     )
     parser.add_argument(
-        "--size", metavar="BYTES", help="bytes of the buffer, for chakra and for perfetto with --topology: 64M"
+        "--size",
+        metavar="BYTES",
+        help=f"bytes of the buffer, for chakra and for perfetto with --topology: 64M. {UNITS}",
     )
     parser.add_argument("--topology", metavar="T", help="perfetto: use the times of a simulation on this topology")
     parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (default: 1)")
@@ -121,7 +123,7 @@ def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
     from ..price.simulate.simulate import simulate
 
     topology = find_topology(arguments.topology, schedule.ranks)
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     return perfetto.write(
         schedule, simulate(schedule, topology, size, 1 if arguments.segments is None else arguments.segments)
     )
@@ -135,7 +137,7 @@ def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> str:
     prefix = Path(arguments.output)
     if prefix.name in ("", ".."):
         raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in traces/ring")
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     files = chakra.write(schedule, size)
     for rank, content in enumerate(files):
         write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content, folders=True)

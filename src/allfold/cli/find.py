@@ -19,7 +19,7 @@ from ..price.cost.plan import Planner, duration
 from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
-from ..wording import counted, format_size, parse_size
+from ..wording import UNITS, counted, format_size, parse_size
 from .choose import one_rank_count
 from .terminal import add_color, add_json, progress, write_json, write_lines, write_table
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N", help="the first N ranks take part, others only relay (default: all of the topology)"
     )
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    parser.add_argument("--size", default="1GiB", metavar="S", help="bytes of the buffer, as in 64K (default: 1GiB)")
+    parser.add_argument("--size", default="1GiB", metavar="S", help=f"bytes of the buffer (default: 1GiB). {UNITS}")
     parser.add_argument(
         "--method", default="auto", metavar="M", help=f"auto, {', '.join(METHODS)} (default: auto; see below)"
     )

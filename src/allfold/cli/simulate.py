@@ -22,7 +22,7 @@ from ..price.topology.parse import find_topology
 from ..schedule import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
-from ..wording import counted, parse_size
+from ..wording import UNITS, counted, parse_size
 from .choose import Choice, add_with, choose, ranks_of
 from .terminal import add_color, add_json, progress, width, write_json, write_lines
 
@@ -53,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
-    parser.add_argument(
-        "--size", default="1M", metavar="S", help="bytes of the buffer, as in 64K or 1GiB (default: 1M)"
-    )
+    parser.add_argument("--size", default="1M", metavar="S", help=f"bytes of the buffer (default: 1M). {UNITS}")
     parser.add_argument(
         "--topology",
         default="one_host",

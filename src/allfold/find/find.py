@@ -13,7 +13,8 @@ from dataclasses import replace
 from math import inf
 
 from ..collectives import Collective, find_collective, suggest
-from ..errors import BoundError, UsageError
+from ..errors import UsageError
+from ..price.cost.bounds import require_not_below
 from ..price.cost.cost import Cost, cost
 from ..price.cost.load import check_request
 from ..price.topology.network import network_of
@@ -41,7 +42,6 @@ PROVING = "proving it"
 """What is said when the search is over."""
 _PROVED = {True: 20_000, False: 150_000}
 """Moves that are proved per second: with the programs across hosts, and without."""
-_ROUNDING = 1e-9  # prices are sums of floats
 _STEP = 1e-3  # seconds that every step adds
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
@@ -178,11 +178,7 @@ class _Search:
     def _try(self, name: str, task: Task) -> None:
         for schedule in METHODS[name](task):
             priced = cost(schedule, task.topology, task.size)
-            if priced.time < task.bound * (1 - _ROUNDING):
-                raise BoundError(
-                    f"{schedule.title} takes {priced.time:.9g} s on {task.topology.name}, less than the {task.bound:.9g} s "
-                    "that nothing should beat: this is a mistake in allfold. Please report it, with the topology"
-                )
+            require_not_below(task.bound, priced.time, schedule.title, task.topology.name)
             task.prices.append(priced.time)
             if self.best is None or self._rank(schedule, priced) < self._rank(*self.best[:2]):
                 self.best = schedule, priced, name

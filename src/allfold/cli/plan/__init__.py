@@ -19,7 +19,7 @@ from ...price.cost.sweep import sweep
 from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
 from ...schedule import Schedule
-from ...wording import format_size, parse_size, parse_sizes
+from ...wording import UNITS, format_size, parse_size, parse_sizes
 from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import add_color, add_json, wants_color, width, write_json, write_lines, write_table
 from .hosts import write_hosts
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
         metavar="S|A,B|A-B",
-        help="bytes of the buffer, as in 64K or 1GiB (default: 64M; with --sweep: a list, or a range, default 1K-1G)",
+        help=f"bytes of the buffer (default: 64M; with --sweep: a list, or a range, default 1K-1G). {UNITS}",
     )
     parser.add_argument(
         "--topology",
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None, made: list[Schedule]) -> int:
     if arguments.svg is not None:
         raise UsageError("--svg draws the map of --sweep; add --sweep")
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     if made and ranks is None:
         ranks = made[0].ranks
@@ -203,7 +203,7 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
     if arguments.segments is not None:
         raise UsageError("--segments is for one plan; --sweep takes the best number everywhere")
     ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
-    sizes = parse_sizes(arguments.size or _SWEEP_SIZES)
+    sizes = parse_sizes(_SWEEP_SIZES if arguments.size is None else arguments.size)
     with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
         found = sweep(collective, lambda many: this_machine_unless(arguments.topology, many), ranks, sizes, names, tick)
     if arguments.svg is not None:

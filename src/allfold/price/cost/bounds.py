@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
+from ...errors import BoundError
 from ..topology.network import network_of
 from ..topology.pairs import crossing, every_pair, needed_pairs
 from ..topology.routing import Grid
@@ -43,6 +44,18 @@ class LowerBounds:
             "cut": self.cut,
             "time": self.time,
         }
+
+
+_ROUNDING = 1e-9  # prices are sums of floats
+
+
+def require_not_below(bound: float, time: float, what: str, topology: str) -> None:
+    """Refuse a price below the bound: one of the two is wrong."""
+    if time < bound * (1 - _ROUNDING):
+        raise BoundError(
+            f"{what} takes {time:.9g} s on {topology}, less than the {bound:.9g} s that nothing should beat. Either it does "
+            "less than it should (allfold verify says), or this is a mistake in allfold: please report it, with the topology"
+        )
 
 
 def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, root: int | None = None) -> LowerBounds:

@@ -21,6 +21,7 @@ from ...patterns import fold
 from ...registry import algorithms, find_algorithm, schedule
 from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
+from .bounds import require_not_below
 from .closed_form import patterns_of
 from .cost import Cost, price
 from .load import Load, RoutesDiffer
@@ -151,7 +152,11 @@ class Planner:
         if self.load(name) is None:
             return None
         load, source, counts = self._loads[name]
-        return price(load, self.collective, name, size, segments, self.root, source, counts)
+        found = price(load, self.collective, name, size, segments, self.root, source, counts)
+        # Schedules from files are not proved here, and may do less than they should.
+        if found.source != "at least" and name not in {one.algorithm for one in self.made}:
+            require_not_below(found.bounds.time, found.time, name, self.topology.name)
+        return found
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What an algorithm is given besides the ranks: two-level ones get `groups`."""
