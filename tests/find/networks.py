@@ -49,7 +49,12 @@ def _routes(random: Random, ranks: int) -> dict[str, Any]:
         if a != b
         for seldom in [random.random() < 0.05]
     ]
-    return {"routes": routes, "used": [route["links"] for route in routes]}
+    used = [route["links"] for route in routes]
+    for route in random.sample(routes, len(routes) // 4) if random.random() < 0.3 else ():
+        other = random.sample(pool, min(len(pool), 2))
+        route["paths"] = [{"links": route.pop("links"), "share": random.choice([1, 2])}, {"links": other}]
+        used.append(other)
+    return {"routes": routes, "used": used}
 
 
 def _graph(random: Random, ranks: int) -> dict[str, Any]:
@@ -65,7 +70,11 @@ def _graph(random: Random, ranks: int) -> dict[str, Any]:
         name = random.choice(edges)["link"] if shares else f"link {number}"
         edges.append({"from": a, "to": b, "link": name})
     return {
-        "graph": {"nodes": [node for node in nodes if isinstance(node, str)], "edges": edges},
+        "graph": {
+            "nodes": [node for node in nodes if isinstance(node, str)],
+            "edges": edges,
+            **({"ties": "split"} if random.random() < 0.3 else {}),
+        },
         "used": [[edge["link"]] for edge in edges],
     }
 

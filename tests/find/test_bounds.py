@@ -21,7 +21,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.errors import BoundError, UsageError
 from allfold.find.find import find
 from allfold.find.least import least_of
-from allfold.price import Topology, cost, find_topology, plan, ring, torus
+from allfold.price import Topology, cost, find_topology, plan, ring, simulate, torus
 from allfold.price.check_bound import check_bound
 from allfold.price.cost.bounds import LowerBounds, lower_bounds
 from allfold.price.cost.certificate import Certificate
@@ -114,6 +114,36 @@ def test_parallel_edges_add_up() -> None:
     # With one of them missing the other is what is left.
     broken = af.find("broadcast", Topology.from_json({**PARALLEL.to_json(), "without": ["a"]}), size=GB, seconds=2)
     assert broken.bound == pytest.approx(1.0)
+
+
+def test_messages_are_split_over_paths() -> None:
+    """Two switches between two ranks, by ECMP and by shares: both carry their part, in price, simulation and bound."""
+    pairs = [(0, "s"), ("s", 1), (0, "t"), ("t", 1), (1, 0)]
+    links = {f"{a}→{b}": 1e9 for a, b in pairs}
+    edges = [{"from": a, "to": b, "link": f"{a}→{b}"} for a, b in pairs]
+    times = {}
+    for ties in ("first", "split"):
+        nodes = {"nodes": ["s", "t"], "edges": edges, "ties": ties}
+        topology = Topology.from_json(document(2, links, graph=nodes))
+        tree = af.schedule("broadcast", "tree", 2)
+        assert simulate(tree, topology, GB).duration == pytest.approx(cost(tree, topology, GB).time)
+        times[ties] = cost(tree, topology, GB).time
+        assert find("broadcast", topology, GB, seconds=1).bound == pytest.approx(times[ties])
+    assert times == {"first": pytest.approx(1.0), "split": pytest.approx(0.5)}
+    routes = [
+        {"from": 0, "to": 1, "paths": [{"links": ["a"], "share": 3}, {"links": ["b", "c"], "share": 1}]},
+        {"from": 1, "to": 0, "links": ["d"]},
+    ]
+    uneven = Topology.from_json(document(2, {"a": 3e9, "b": 1e9, "c": 2e9, "d": 1e9}, routes=routes))
+    assert find("broadcast", uneven, GB, seconds=1).time == pytest.approx(0.25)
+    for wrong, sentence in (
+        ({"paths": []}, "expected 1 to 32"),
+        ({"paths": [{"links": ["z"]}]}, "not listed"),
+        ({"paths": [{"links": ["a"], "share": 0}]}, "more than 0"),
+        ({"paths": [{"links": ["a"]}], "links": ["a"]}, "either links or paths"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            Topology.from_json(document(2, {"a": 1e9, "d": 1e9}, routes=[{"from": 0, "to": 1, **wrong}, routes[1]]))
 
 
 @pytest.mark.parametrize("collective", WITH_DATA)

@@ -85,7 +85,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
         if found[0] > slowest[0] * (1 + 1e-9):  # of equal ones the first, which has the shortest name
             slowest = found
     return LowerBounds(
-        latency=max(least_spread(topology, ranks)[0], least_distance(promise.name, topology, ranks, root)[0]),
+        latency=max(least_latency(topology, ranks), least_distance(promise.name, topology, ranks, root)[0]),
         bandwidth=slowest[0],
         reduction=(ranks - 1) / ranks * size / topology.reduction if promise.reduces and promise.carries_data else 0.0,
         cut=slowest[1],
@@ -168,6 +168,11 @@ def must_cross(collective: str, group: Ranks, root: int | None) -> float:
     if collective == "all_to_all":
         return float((sizes * (ranks - sizes)).max()) / ranks
     return float(ranks - sizes.min()) / ranks
+
+
+def least_latency(topology: Topology, ranks: int) -> float:
+    """The least time in which news from one rank can reach all others (`least_spread`), wherever these are."""
+    return least_spread(topology, ranks)[0]
 
 
 @lru_cache(maxsize=16)

@@ -253,6 +253,44 @@ class Table:
         return Routes(offsets, self.links[places])
 
 
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Every pair's paths: those of (s, d) are `first[row]` to `first[row + 1]` for row s · ranks + d, each with its share."""
+
+    ranks: int
+    first: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    links: NDArray[np.int32]
+    share: NDArray[np.float64]
+
+    splits = True
+
+    @staticmethod
+    def of(ranks: int, rows: Sequence[Sequence[tuple[Sequence[int], float]]]) -> Paths:
+        """From the links and the share of every path of every pair; shares are made to add up to 1 exactly."""
+        ends = [
+            exact_shares(np.cumsum([share for _, share in row]) / sum(share for _, share in row)) for row in rows if row
+        ]
+        paths = [links for row in rows for links, _ in row]
+        return Paths(
+            ranks,
+            np.cumsum([0, *map(len, rows)]).astype(np.int64),
+            np.cumsum([0, *map(len, paths)]).astype(np.int64),
+            np.asarray([link for links in paths for link in links], np.int32),
+            np.concatenate([np.zeros(0), *(np.diff(one, prepend=0.0) for one in ends)]),
+        )
+
+    def __call__(self, source: Ranks, destination: Ranks) -> Routes:
+        row = source.astype(np.int64) * self.ranks + destination
+        many = self.first[row + 1] - self.first[row]
+        pair = np.repeat(np.arange(len(row)), many)
+        path = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many - self.first[row], many)
+        lengths = self.starts[path + 1] - self.starts[path]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        at = np.arange(offsets[-1]) + np.repeat(self.starts[path] - offsets[:-1], lengths)
+        return split(len(row), [(pair, Routes(offsets, self.links[at]), self.share[path])])
+
+
 _MOST_PATHS = 32  # of one message
 
 
@@ -384,3 +422,57 @@ def _paths_beside(
     for number, (links, cut) in marks.items():
         table[:, number] = np.asarray(links)[np.searchsorted(cut, starts, side="right")]
     return np.diff(ends, prepend=0.0), table
+
+
+def all_shortest(
+    nodes: int, ranks: int, edges: Sequence[tuple[int, int, int]], bandwidth: NDArray[np.float64]
+) -> Paths:
+    """The router of a graph in which every node divides what it passes on equally among the next nodes of all shortest
+    ways (ECMP), and among edges side by side in the ratio of their bandwidths."""
+    fewest_hops(nodes, ranks, edges)  # so that what cannot be reached is said in the same way
+    after: list[dict[int, list[int]]] = [{} for _ in range(nodes)]
+    before: list[set[int]] = [set() for _ in range(nodes)]
+    for start, end, link in edges:
+        own = after[start].setdefault(end, [])
+        if link not in own:
+            own.append(link)
+        before[end].add(start)
+
+    def hops_to(rank: int) -> list[int]:
+        far, ahead = [-1] * nodes, [rank]
+        far[rank] = 0
+        for node in ahead:
+            for other in before[node]:
+                if far[other] < 0:
+                    far[other] = far[node] + 1
+                    ahead.append(other)
+        return far
+
+    def side_by_side(links: list[int]) -> list[tuple[int, float]]:
+        free = [link for link in links if link == ABSENT or bandwidth[link] == np.inf]
+        return [(free[0], 1.0)] if free else [(link, float(bandwidth[link] / bandwidth[links].sum())) for link in links]
+
+    def paths(node: int, rank: int, far: list[int]) -> list[tuple[tuple[int, ...], float]]:
+        if node == rank:
+            return [((), 1.0)]
+        nearer = [other for other in after[node] if far[other] == far[node] - 1]
+        found = [
+            ((*(() if link == ABSENT else (link,)), *rest), share * part / len(nearer))
+            for other in nearer
+            for rest, share in paths(other, rank, far)
+            for link, part in side_by_side(after[node][other])
+        ]
+        if len(found) > _MOST_PATHS:
+            raise UsageError(
+                f"more than {_MOST_PATHS} shortest paths lead to rank {rank}; a message is split over that many"
+            )
+        return found
+
+    rows: list[list[tuple[tuple[int, ...], float]]] = [[] for _ in range(ranks * ranks)]
+    for rank in range(ranks):
+        far = hops_to(rank)
+        for start in range(ranks):
+            if start != rank:
+                every = paths(start, rank, far)
+                rows[start * ranks + rank] = [((start, *links, ranks + rank), share) for links, share in every]
+    return Paths.of(ranks, rows)
