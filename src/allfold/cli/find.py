@@ -33,6 +33,7 @@ methods:
   throughput  spanning trees (for scatter and gather, paths) that keep the narrowest place busy; for large buffers
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
+  channels    rings and trees once per network card of a host, each part of the buffer over other ranks, as NCCL does
   built_in    the best of the algorithms that allfold list lists
   auto        those that suit the collective and the network, one after the other, until the least is nearly met
 

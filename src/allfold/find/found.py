@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_GOOD, _MANY, _GOOD_FOR_MANY = 1.0095, 100, 1.011  # segments are only chosen to 1 %
+_GOOD, _MANY, _GOOD_FOR_MANY, _NEAR = 1.0095, 100, 1.011, 1.05  # segments are only chosen to 1 %
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,11 @@ class Task:
         """Whether what was found is so close to the bound that looking further is not worth it."""
         enough = _GOOD if self.ranks <= _MANY else _GOOD_FOR_MANY
         return bool(self.prices) and min(self.prices) <= self.bound * enough
+
+    @property
+    def near(self) -> bool:
+        """Whether what was found is near the bound: good enough where looking further takes minutes."""
+        return bool(self.prices) and min(self.prices) <= self.bound * _NEAR
 
     def say(self, sentence: str) -> None:
         if self.progress is not None:
