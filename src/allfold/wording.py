@@ -45,14 +45,14 @@ def ranges(numbers: Iterable[int]) -> str:
 def parse_size(text: str) -> int:
     """Bytes: `64K` is 64 · 1024, as in nccl-tests, and so is `64KiB`; `64KB` is 64,000. `1.5M` and `1e9` are sizes, too."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None or len(text) > 100:
+    if match is None:
         raise UsageError(
             f"size {text[:40]!r}: expected a number of bytes, as in 8, 64K or 128M (powers of 1024), 1.5GiB, 1GB (10⁹) or 1e9"
         )
     letter, decimal = match[3].upper(), (match[4] or "").upper() == "B" and match[3]
     unit = 1000 ** _LETTERS.index(letter) if decimal else _UNITS[letter]
-    size = Fraction(match[1]) * 10 ** int(match[2] or 0) * unit
-    if size > MOST_BYTES:
+    size = Fraction(match[1][:60]) * 10 ** int(match[2] or 0) * unit
+    if size > MOST_BYTES or len(match[1]) > 60:
         raise UsageError(f"size {text:.40}: expected at most {MOST_BYTES} bytes (1 EiB)")
     if size.denominator != 1:
         raise UsageError(f"size {text:.40} is {float(size):.12g} bytes; expected a whole number of them")
