@@ -45,7 +45,8 @@ def complaints(topology: Topology, collective: str, size: int, root: int | None,
                 yield f"{schedule.algorithm} takes {took} in the simulation, less than the bound {least} of {what}"
         if priced.time < found.time * (1 - ROUNDING):
             yield f"{schedule.algorithm} is priced {priced.time}, below what was found, {found.time}"
-    if COLLECTIVES[collective].carries_data and topology.ranks <= 5:
+    # Where switches fold, only cuts of the graph are looked for.
+    if COLLECTIVES[collective].carries_data and topology.ranks <= 5 and not topology.folding:
         least = float(by_all_sets(collective, topology, root)) * size
         if bound < least * (1 - 1e-6):
             yield f"the bound is {bound}, but a set of ranks says {least}: {_why(found)}"
@@ -69,7 +70,7 @@ def trial(seed: int, seconds: float = 1.0, most: int = 5) -> Iterator[str]:
     try:
         topology = network(seed, most)
     except UsageError as error:
-        if "cannot be reached" not in str(error):
+        if "cannot be reached" not in str(error) and "takes whole messages" not in str(error):
             yield f"{seed}: {error}"
         return
     collective = random.choice([*COLLECTIVES])

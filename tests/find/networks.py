@@ -74,6 +74,7 @@ def _graph(random: Random, ranks: int) -> dict[str, Any]:
             "nodes": [node for node in nodes if isinstance(node, str)],
             "edges": edges,
             **({"ties": "split"} if random.random() < 0.3 else {}),
+            **({"folds": [node for node in nodes if isinstance(node, str)]} if random.random() < 0.25 else {}),
         },
         "used": [[edge["link"]] for edge in edges],
     }

@@ -146,6 +146,60 @@ def test_messages_are_split_over_paths() -> None:
             Topology.from_json(document(2, {"a": 1e9, "d": 1e9}, routes=[{"from": 0, "to": 1, **wrong}, routes[1]]))
 
 
+def folding(leaves: int, per_leaf: int, folds: list[str]) -> Topology:
+    """Ranks under leaves under a spine (or one switch, if there is one leaf), some of which combine and copy messages."""
+    nodes = [f"leaf {leaf}" for leaf in range(leaves)] + (["spine"] if leaves > 1 else [])
+    pairs: list[tuple[Any, Any]] = [(rank, f"leaf {rank // per_leaf}") for rank in range(leaves * per_leaf)]
+    pairs += [(f"leaf {leaf}", "spine") for leaf in range(leaves if leaves > 1 else 0)]
+    pairs += [(end, start) for start, end in pairs]
+    edges = [{"from": a, "to": b, "link": f"{a} → {b}"} for a, b in pairs]
+    links = {f"{a} → {b}": 1e9 for a, b in pairs}
+    return Topology.from_json(
+        document(leaves * per_leaf, links, graph={"nodes": nodes, "edges": edges, "folds": folds}, reduction=4e9)
+    )
+
+
+@pytest.mark.parametrize("collective", WITH_DATA)
+@pytest.mark.parametrize("switches", [["leaf 0"], ["leaf 0", "leaf 1", "spine"], ["spine"]], ids=len)
+def test_switches_that_fold(collective: str, switches: list[str]) -> None:
+    topology = folding(1, 4, switches) if switches == ["leaf 0"] else folding(2, 2, switches)
+    root = 1 if COLLECTIVES[collective].rooted else None
+    assert not list(complaints(topology, collective, GB, root, seconds=0.5))
+
+
+def test_a_switch_that_folds_halves_an_all_reduce() -> None:
+    """Every rank sends the buffer once and receives it once: 2(P−1)/P times as fast as without."""
+    plain, folds = folding(1, 8, []), folding(1, 8, ["leaf 0"])
+    direct = af.schedule("all_reduce", "direct", 8)
+    crossed = {one: cost(direct, one, GB).link_bytes for one in (plain, folds)}
+    assert crossed[plain].max() == pytest.approx(2 * 7 / 8 * GB)  # type: ignore[union-attr]
+    assert crossed[folds].max() == pytest.approx(GB)  # type: ignore[union-attr]
+    assert simulate(direct, folds, GB).link_bytes() == pytest.approx(crossed[folds])
+    found = find("all_reduce", folds, GB, seconds=2)
+    assert found.bound == pytest.approx(1.0) and found.time < 1.05
+    assert find("broadcast", folds, GB, seconds=2).time == pytest.approx(1.0)
+    # What the switch has combined is one message to combine with one's own; a ring gains nothing.
+    assert cost(direct, folds, GB, segments=1).parts["combining"] == pytest.approx(GB / 8 / 4e9)
+    ring_of_eight = af.schedule("all_reduce", "ring", 8)
+    assert cost(ring_of_eight, folds, GB).link_bytes.max() == cost(ring_of_eight, plain, GB).link_bytes.max()  # type: ignore[union-attr]
+    for wrong, sentence in ((["nobody"], "names of nodes"), ([3], "names of nodes")):
+        with pytest.raises(UsageError, match=sentence):
+            folding(1, 4, wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="switches that fold"):
+        af.price.without(folds, ["0 → leaf 0"])
+
+
+def test_channels_use_all_network_cards() -> None:
+    topology = find_topology("dgx_a100:nodes=2")
+    one = cost(af.schedule("all_gather", "ring", 16), topology, 2**30)
+    for collective in ("all_gather", "reduce"):
+        root = 3 if COLLECTIVES[collective].rooted else None
+        found = find(collective, topology, 2**28, method="channels", root=root, seconds=1)
+        assert "channels" in found.schedule.algorithm and found.schedule.root == root
+        if collective == "all_gather":
+            assert found.cost.bus_bandwidth > 6 * one.bus_bandwidth
+
+
 @pytest.mark.parametrize("collective", WITH_DATA)
 @pytest.mark.parametrize("seconds", [1e-9, 0.5])
 def test_ranks_without_a_neighbour_get_a_schedule_in_time(collective: str, seconds: float) -> None:

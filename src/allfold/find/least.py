@@ -49,13 +49,14 @@ def _known(task: Task) -> Iterator[Least]:
     for bound in _by_links(task):
         if bound is not None:
             yield _least(task, "links", bound.per_byte * task.size, bound.why, bound)
-    promise = find_collective(task.collective)
-    if promise.reduces and promise.carries_data and task.topology.reduction != float("inf"):
+    promise, folds = find_collective(task.collective), bool(task.topology.folding)
+    if not folds and promise.reduces and promise.carries_data and task.topology.reduction != float("inf"):
         combined = Fraction(task.ranks - 1, task.ranks) * task.size / Fraction(task.topology.reduction)
         yield _least(task, "combining", combined, "ranks cannot combine faster")
-    seconds, among = least_spread(task.topology, task.ranks)
     why = "word cannot reach all ranks sooner"
-    yield _least(task, "spread", Fraction(seconds) * _ROUNDING, why, facts={"among": among})
+    if not folds:
+        seconds, among = least_spread(task.topology, task.ranks)
+        yield _least(task, "spread", Fraction(seconds) * _ROUNDING, why, facts={"among": among})
     seconds, start, end = least_distance(task.collective, task.topology, task.ranks, task.root)
     why = f"{why}: rank {end} is that far from rank {start}"
     yield _least(task, "distance", Fraction(seconds) * _ROUNDING, why, facts={"from": start, "to": end})
@@ -81,10 +82,11 @@ def _by_links(task: Task) -> Iterator[LinkPrices | None]:
         return
     cut = tightest_cut(task.collective, task.network, task.root)
     yield None if cut is None else cut.prices(task.collective, task.root)
-    yield from _by_groups(task)
-    yield shared_by_all(task.collective, task.topology, task.ranks, task.root)
-    task.say("bounding by a linear program")
-    yield least_by_program(task.collective, task.topology, task.ranks, task.root, min(_SECONDS, task.left / 4))
+    if not task.topology.folding:  # messages that fold pay once for many
+        yield from _by_groups(task)
+        yield shared_by_all(task.collective, task.topology, task.ranks, task.root)
+        task.say("bounding by a linear program")
+        yield least_by_program(task.collective, task.topology, task.ranks, task.root, min(_SECONDS, task.left / 4))
     if task.flows is not None:
         yield prices_of_flows(task, task.flows)
 

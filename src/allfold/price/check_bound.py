@@ -5,8 +5,9 @@ demand · size / Σ price · bandwidth. In all_to_all, scatter and gather every 
 others a set of ranks must send the rest what only it has. No message leaves sets of more weight than it pays; so what must
 leave a set is paid for as often as its weight. In an all_reduce, G groups of ranks need 2(G−1) one-way messages to hear of
 each other; so of what messages pay beyond the weights, at least twice the cheapest spanning tree is paid, too.
-distance: news takes at least the cheapest chain of messages (overhead, and latencies of routes) to another rank. spread: nor
-can it be at all ranks before enough messages were started. combining: P ranks combine (P−1) · size bytes.
+Where switches fold, messages pay once for many, and one set is all that is counted. distance: news takes at least the
+cheapest chain of messages (overhead, and latencies of routes) to another rank. spread: nor can it be at all ranks before
+enough messages were started. combining: P ranks combine (P−1) · size bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
         raise UsageError(f"the root of {collective} is {root!r:.40}")
     if (kind := data["kind"]) == "links" and collective != "barrier":
         return _paid(data, topology, collective, ranks, root) * size
-    if kind == "combining" and collective in COMBINES:
+    if kind == "combining" and collective in COMBINES and not topology.folding:
         return Fraction(ranks - 1, ranks) * size / Fraction(topology.reduction)
     if kind == "distance":
         start, end = data["from"], data["to"]
@@ -69,7 +70,7 @@ def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
         while ((nearer := (far[:, None] + takes).min(axis=0)) < far).any():
             far = nearer
         return Fraction(far[range(ranks)[end]])
-    if kind == "spread":
+    if kind == "spread" and not topology.folding:
         return _spread(topology, ranks, data["among"] == "hosts", _number(data["seconds"]))
     if kind == "nothing":
         return Fraction(0)
@@ -80,7 +81,8 @@ def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int,
     """Seconds per byte of the buffer."""
     numbers = {link.name: number for number, link in enumerate(topology.links)}
     price = {numbers[name]: _number(text) for name, text in data["prices"].items()}
-    sets = [(np.isin(np.arange(ranks), one["ranks"]), _number(one["weight"])) for one in data["sets"]]
+    counted = slice(0, 1 if topology.folding else None)
+    sets = [(np.isin(np.arange(ranks), one["ranks"]), _number(one["weight"])) for one in data["sets"][counted]]
     figures = [*price.values(), *(weight for _, weight in sets)]
     earned = sum(one * Fraction(float(topology.bandwidth[link])) for link, one in price.items())
     scale = lcm(*(one.denominator for one in figures))
@@ -100,7 +102,7 @@ def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int,
         demand += weight * Fraction(part if needed else 0, ranks)
     for start, end in np.argwhere(pays < 0):
         raise BoundError(f"a message from rank {start} to rank {end} leaves sets of more weight than it pays")
-    if collective == "all_reduce":
+    if collective == "all_reduce" and not topology.folding:
         demand += 2 * _spanning_tree(np.minimum(pays, pays.T))
     return demand / (scale * earned)
 
@@ -108,8 +110,7 @@ def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int,
 def _over_pairs(topology: Topology, ranks: int, of_link: Any, slowest: bool = False) -> Any:
     """What links add up to on the way from each rank to each: by the shares of a split message, or on its worst path."""
     table = np.zeros((ranks, ranks), of_link.dtype)
-    for rank in range(ranks if ranks > 1 else 0):
-        others = np.delete(np.arange(ranks), rank)
+    for rank, others in ((rank, np.delete(np.arange(ranks), rank)) for rank in range(ranks if ranks > 1 else 0)):
         routes = topology.routes(np.full(len(others), rank), others)
         starts = routes.offsets[:-1] if routes.paths is None else routes.paths[:-1]
         each = np.add.reduceat(of_link[routes.links], starts)
@@ -134,8 +135,7 @@ def _spanning_tree(cost: Any) -> Fraction:
 def _messages(topology: Topology, ranks: int) -> Any:
     """The seconds that a message of no bytes takes from each rank to each; from a rank to itself, none."""
     latency = np.asarray([Fraction(one) for one in topology.latency.tolist()], object)
-    takes = _over_pairs(topology, ranks, latency, slowest=True) + Fraction(topology.overhead)
-    return takes * (1 - np.eye(ranks, dtype=int))
+    return (_over_pairs(topology, ranks, latency, True) + Fraction(topology.overhead)) * (1 - np.eye(ranks, dtype=int))
 
 
 def _spread(topology: Topology, ranks: int, hosts: bool, claimed: Fraction) -> Fraction:

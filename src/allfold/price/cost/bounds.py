@@ -64,12 +64,18 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
         return LowerBounds(0.0, 0.0, 0.0, "nothing")
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
-    crossing = [(must_cross(collective, cut.group[:ranks], root) * size / cut.bandwidth, cut.name) for cut in cuts]
+    # Where switches fold, a group need not send what it has combined more than once.
+    once = 1.0 if topology.folding and promise.name == "all_reduce" else inf
+    crossing = [
+        (min(once, must_cross(collective, cut.group[:ranks], root)) * size / cut.bandwidth, cut.name) for cut in cuts
+    ]
     exact = exact_cut(promise.name, topology, ranks, root)
     if exact is not None:
         crossing.append((exact.time(size), str(exact)))
     crossing.append((float(promise.bounds(ranks).bytes) * size / topology.throughput, "the memory bus"))
-    if "constructor" not in topology.recipe:  # what a constructor builds says what is shared in it
+    if (
+        "constructor" not in topology.recipe and not topology.folding
+    ):  # what a constructor builds says what is shared in it
         shared = shared_by_all(promise.name, topology, ranks, root)
         crossing += (
             [(float(shared.per_byte) * size, topology.links[next(iter(shared.prices))].name)]
@@ -84,10 +90,14 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     for found in crossing[1:]:
         if found[0] > slowest[0] * (1 + 1e-9):  # of equal ones the first, which has the shortest name
             slowest = found
+    combines = promise.reduces and promise.carries_data and not topology.folding
     return LowerBounds(
-        latency=max(least_latency(topology, ranks), least_distance(promise.name, topology, ranks, root)[0]),
+        latency=max(
+            0.0 if topology.folding else least_latency(topology, ranks),
+            least_distance(promise.name, topology, ranks, root)[0],
+        ),
         bandwidth=slowest[0],
-        reduction=(ranks - 1) / ranks * size / topology.reduction if promise.reduces and promise.carries_data else 0.0,
+        reduction=(ranks - 1) / ranks * size / topology.reduction if combines else 0.0,
         cut=slowest[1],
     )
 

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
-from ...patterns import fold
 from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import LowerBounds, lower_bounds
+from .folding import patterns_on
 from .load import Load, check_request
 
 
@@ -130,7 +130,7 @@ def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None
     True
     """
     topology.require(schedule.ranks)
-    load = Load.of(fold(schedule), topology, schedule.ranks)
+    load = Load.of(patterns_on(schedule, topology), topology, schedule.ranks)
     return price(
         load, schedule.collective, schedule.algorithm, size, segments, schedule.root, "counted", schedule.counts
     )

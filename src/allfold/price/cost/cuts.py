@@ -115,7 +115,7 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
         for graph, transposed in ((network, False), (network.transposed(), True))
         if collective == "all_reduce" or transposed != spreads
     ]
-    if collective == "all_reduce":
+    if collective == "all_reduce" and not network.topology.folding:
         # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))

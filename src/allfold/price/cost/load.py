@@ -202,9 +202,8 @@ class _Count:
         self.combined += pattern.times * own
         if len(pattern.source):
             routes = topology.routes(pattern.source, pattern.destination)
-            share: Floats = np.bincount(routes.links, routes.loads(pattern.share), len(topology.links)).astype(
-                np.float64
-            )
+            loads = routes.loads(pattern.share) * (1.0 if pattern.crossing is None else pattern.crossing)
+            share: Floats = np.bincount(routes.links, loads, len(topology.links)).astype(np.float64)
             each = routes.latency(topology.latency)
             hands_on = messages == 1 and pattern.consecutive and pattern.times > 1
             latency = _longest_way(pattern, each, self.ranks) / pattern.times if hands_on else float(each.max())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...chrome_trace import Row, Track, trace
 from ...schedule import Schedule, describe
+from ..cost.folding import shares_of
 from ..topology.topology import Topology
 from .fairness import Floats, Ints
 
@@ -173,6 +174,12 @@ class Timeline:
             within = np.arange(len(message)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             at = routes.offsets[which][message] + within
             share = np.ones(len(at)) if routes.share is None else routes.share[at]
+            if self.topology.folding:
+                steps = shares_of(self.schedule, self.topology)
+                ends = zip(
+                    self.step[here].tolist(), self.source[here].tolist(), self.destination[here].tolist(), strict=True
+                )
+                share = np.concatenate([np.zeros(0), *(steps[step][a, b] for step, a, b in ends if a != b)])
             yield first + message, routes.links[at].astype(np.int64), share
 
     def to_json(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@ The ports need not be listed: every route starts and ends with one. A node of th
 name; an edge is one direction, and several edges may cross the same link, which they then share. An edge without a link
 costs nothing. The route is the one with the fewest edges; among equally short ones, the one whose edges are listed
 first, or with `"ties": "split"` all of them (ECMP). Edges between the same two nodes share messages in the ratio of their
-bandwidths. Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair; a
-route over several paths has `"paths": [{"links": ["a"], "share": 2}, {"links": ["b"], "share": 1}]`, and shares are
-relative to their sum.
+bandwidths. Nodes in `"folds": ["switch 0"]` combine and copy messages on the way, as NVLink SHARP does. Instead of a graph
+there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair. A route over several paths has
+`"paths": [{"links": ["a"], "share": 2}, {"links": ["b"], "share": 1}]`; shares are relative to their sum.
 
 A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do. Links that
 have failed are named in `"without": ["bus 0"]`, also beside a constructor; routes lead round them.
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
-from .routing import ABSENT, NoPath, Paths, Table, all_shortest, fewest_hops
+from .routing import ABSENT, NoPath, Paths, Table, all_shortest, fewest_hops, has_split_routes_of
 from .shapes import ports
 from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
 from .without import without
@@ -85,6 +85,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
     if ("graph" in data) == ("routes" in data):
         raise UsageError(f"{where}: expected either a graph or routes, to say how ranks reach each other")
     reach = _graph if "graph" in data else _table
+    router = reach(where, ranks, data, numbers, Links(blocks).bandwidth)
     return Topology(
         name=name,
         ranks=ranks,
@@ -93,8 +94,9 @@ def _read_links(data: dict[str, Any]) -> Topology:
         overhead=overhead,
         reduction=reduction,
         source=str(data.get("source", "written by hand")),
-        router=reach(where, ranks, data, numbers, Links(blocks).bandwidth),
+        router=router,
         recipe=dict(data),
+        folding=_folding(where, ranks, data, router),
     )
 
 
@@ -187,7 +189,7 @@ def _graph(
     where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int], bandwidth: NDArray[np.float64]
 ) -> Router:
     graph = object_at(data["graph"], f"{where}: graph")
-    check_keys(graph, ("nodes", "edges", "ties"), f"{where}: graph")
+    check_keys(graph, ("nodes", "edges", "ties", "folds"), f"{where}: graph")
     ties = graph.get("ties", "first")
     if ties not in ("first", "split"):
         raise UsageError(
@@ -218,6 +220,21 @@ def _graph(
         return (fewest_hops if ties == "first" else all_shortest)(len(nodes), ranks, edges, bandwidth)
     except NoPath as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _folding(where: str, ranks: int, data: dict[str, Any], router: Router) -> frozenset[int]:
+    """The switches that combine and copy messages."""
+    graph = data.get("graph", {})
+    names = list_at(graph.get("folds", []), f"{where}: folds")
+    nodes = {name: ranks + number for number, name in enumerate(graph.get("nodes", []))}
+    for name in names:
+        if not isinstance(name, str) or name not in nodes:
+            raise UsageError(f"{where}: folds names {name!r:.60}; expected names of nodes")
+    if names and has_split_routes_of(router):
+        raise UsageError(
+            f"{where}: a switch that folds takes whole messages; make parallel edges one link, and ties first"
+        )
+    return frozenset(nodes[name] for name in names)
 
 
 # Nothing is trusted ---------------------------------------------------------------------------------------------------

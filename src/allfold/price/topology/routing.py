@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .topology import Block, Links, Ranks, Routes, Topology
+from .topology import Block, Links, Ranks, Router, Routes, Topology
 
 ABSENT = -1
 
@@ -49,9 +49,13 @@ def exact_shares(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.round(shares * 2.0**40) / 2.0**40)
 
 
+def has_split_routes_of(router: Router) -> bool:
+    """Whether it may split a message over several paths."""
+    return bool(getattr(router, "splits", False))
+
+
 def has_split_routes(topology: Topology) -> bool:
-    """Whether any pair's messages are split over several paths."""
-    return bool(getattr(topology.router, "splits", False))
+    return has_split_routes_of(topology.router)
 
 
 @lru_cache(maxsize=8)

@@ -227,6 +227,8 @@ class Topology:
     recipe: dict[str, Any] = field(default_factory=dict, repr=False)
     """Its form in JSON: a constructor with its parameters, or everything that was written by hand."""
     cuts: tuple[Cut, ...] = field(default=(), repr=False)
+    folding: frozenset[int] = frozenset()
+    """Nodes of its graph that combine and copy messages on the way."""
     throughput: float = inf
     """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
 

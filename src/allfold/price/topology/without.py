@@ -38,6 +38,10 @@ def without(topology: Topology, names: Iterable[str]) -> Topology:
         return without(topology.router.whole, [*topology.router.missing, *wanted])
     if not wanted:
         return topology
+    if topology.folding:
+        raise UsageError(
+            f"topology {topology.name} has switches that fold: write a file without {', '.join(wanted)} instead"
+        )
     if topology.ranks > _MOST:
         raise UsageError(f"topology {topology.name}: {topology.ranks} ranks; links can be taken from at most {_MOST}")
     kept = np.ones(len(topology.links), bool)
