@@ -10,7 +10,7 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 4;
+    constexpr uint64_t meaning = 6;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
@@ -30,6 +30,7 @@ extern const uint64_t layout_hash = [] {
         sizeof(Post),
         offsetof(Post, chain),
         offsetof(Post, inline_work),
+        offsetof(Post, core),
         offsetof(Post, sleepers),
         offsetof(Post, standing),
         offsetof(Post, last_call),
@@ -37,13 +38,18 @@ extern const uint64_t layout_hash = [] {
         offsetof(Post, fences_for_all),
         offsetof(Post, probe_word),
         offsetof(Post, waiting_for),
+        offsetof(Post, writing),
         offsetof(Post, start_ticks),
+        offsetof(Post, detached),
+        offsetof(Post, last_words),
         offsetof(Post, shrink),
         offsetof(Post, records),
         sizeof(Entry),
         offsetof(Entry, rank),
         offsetof(Entry, label),
         sizeof(Directory),
+        offsetof(Directory, pid_namespace),
+        offsetof(Directory, locked),
         offsetof(Directory, identity),
         offsetof(Directory, answers),
         offsetof(Directory, question),

@@ -38,6 +38,7 @@ ROOMS = [
     "engines.arrays",
     "engines.came",
     "engines.mailbox",
+    "engines.last_words",
     "engines.reference",
     "engines.shared_memory",
     "engines.islands",

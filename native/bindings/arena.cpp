@@ -3,14 +3,21 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
 
 #include "bindings/bindings.hpp"
+#include "shared/attachment.hpp"
 
 namespace allfold {
 
 namespace nb = nanobind;
 
 namespace {
+
+using Place = std::tuple<std::shared_ptr<Arena>, size_t>;  // where a post lies
 
 // Bytes in shared memory, as an array that frees them when neither it nor any view of it is in use.
 nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
@@ -46,6 +53,27 @@ void bind_arena(nb::module_& module) {
         .def_prop_ro("descriptor", &Arena::descriptor)
         .def_prop_ro("size", &Arena::size)
         .def_prop_ro("in_use", &Arena::in_use);
+    nb::class_<Attachment>(module, "Attachment")
+        .def("__init__", [](Attachment* self, uint32_t rank, const std::vector<Place>& places) {
+            std::vector<Attachment::Member> members;
+            for (auto& [arena, post] : places) members.push_back({arena, post});
+            if (rank >= members.size()) throw nb::index_error("the group has fewer ranks than that");
+            new (self) Attachment(rank, std::move(members));
+        });
+    // Whether no rank of a group touches any more what the owner of `arena` has lent to it. `arenas`: those of its
+    // ranks.
+    module.def("is_unused", [](const Arena& arena, size_t post, const std::vector<std::shared_ptr<Arena>>& arenas) {
+        arena.need_here("is_unused");
+        const Post& own = Attachment::post_of(arena, post);
+        auto is_used = [&](bool by_owner) {
+            for (uint32_t rank = 0; rank < arenas.size(); ++rank)
+                if ((arenas[rank].get() == &arena) == by_owner && !Attachment::has_ended(own, rank, *arenas[rank]))
+                    return true;
+            return false;
+        };
+        // The owner first: while it has the group itself, the system need not be asked about the others.
+        return !is_used(true) && !is_used(false);
+    });
     module.def("empty", &empty);
 }
 

@@ -1,5 +1,7 @@
 #include "bindings/arrays.hpp"
 
+#include "bindings/gil.hpp"
+
 #include <cstring>
 #include <string>
 #include <utility>
@@ -122,6 +124,51 @@ decltype(Exchange::borrow) exchange_of(PyTypeObject* type) {
     return found;
 }
 
+// A masked array's buffer is its data, without the mask. The last type that is no such array is cached.
+bool is_masked(nb::handle object) {
+    static PyTypeObject* plain = nullptr;
+    PyTypeObject* type = Py_TYPE(object.ptr());
+    if (type == plain) return false;
+    if (PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), "harden_mask")) return true;
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    Py_XDECREF(reinterpret_cast<PyObject*>(plain));
+    plain = type;
+    return false;
+}
+
+std::string text_of(nb::handle object, const char* attribute) {
+    nb::object value = nb::getattr(object, attribute, nb::none());
+    return value.is_none() ? "" : nb::str(value).c_str();
+}
+
+[[noreturn]] void refuse_dtype(nb::handle object, const char* format) {
+    std::string type = text_of(object, "dtype");
+    if (type.empty() && format) type = std::string("format ") + format;
+    throw nb::type_error(("unsupported element type (" + type + "); known: " + known_dtypes()).c_str());
+}
+
+// Says why an object is no array that can be used, and what to pass in its place.
+std::string refusal(nb::handle object) {
+    if (text_of(object, "is_meta") == "True") return "the tensor is on the meta device, and has no data";
+    std::string layout = text_of(object, "layout");
+    if (layout.starts_with("torch.") && layout != "torch.strided")
+        return "the tensor is sparse (" + layout + "); pass tensor.to_dense()";
+    std::string device = text_of(object, "device"), type = nb::inst_name(object).c_str();
+    if (!layout.empty() && device.starts_with("cpu")) refuse_dtype(object, nullptr);
+    std::string said = "expected an array that speaks the buffer protocol or DLPack, got " + type;
+    bool is_sequence = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
+    return is_sequence ? said + ", which is not changed in place; pass x = numpy.array(…)" : said;
+}
+
+// What was read from a tensor before this call is outdated: torch's backward then refuses it, as after any operation in
+// place. Objects that are not torch's have no such flag.
+void mark_as_changed(nb::handle object) {
+    static PyObject* const name = PyUnicode_InternFromString("requires_grad");  // made once: every call comes here
+    nb::object flag = nb::steal(PyObject_GetAttr(object.ptr(), name));
+    if (!flag.is_valid()) PyErr_Clear();
+    if (flag.ptr() == Py_True) nb::module_::import_("torch.autograd.graph").attr("increment_version")(object);
+}
+
 }  // namespace
 
 // Delegates, so that the destructor releases the buffer if something below throws.
@@ -129,9 +176,18 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
     if (PyObject_CheckBuffer(object.ptr())) {
         // Request strides, not contiguity: an array that is not contiguous must be distinguished from one that cannot
         // be used at all, and NumPy raises ValueError for both.
-        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES) != 0) throw nb::python_error();
+        if (in_python([&] { return PyObject_GetBuffer(object.ptr(), &view_, PyBUF_FORMAT | PyBUF_STRIDES); }) != 0) {
+            nb::python_error error;  // NumPy has no format for dates, and says so in its own words
+            if (!error.matches(PyExc_ValueError) || text_of(object, "dtype").empty()) throw error;
+            refuse_dtype(object, nullptr);
+        }
         held_ = true;
-        if (writable && view_.readonly) throw nb::type_error("the array for the result is read-only");
+        if (is_masked(object))
+            throw nb::type_error(
+                "a masked array's mask would be ignored; pass x.filled(…), or x.data for all elements");
+        if (writable && view_.readonly)
+            throw nb::type_error(view_.ndim ? "the array for the result is read-only"
+                                            : "a NumPy scalar is not changed in place; pass x = numpy.array(…)");
         if (!PyBuffer_IsContiguous(&view_, 'C')) {
             PyErr_SetString(PyExc_BufferError, "the array is not contiguous");
             throw nb::python_error();
@@ -140,16 +196,11 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         auto size = static_cast<size_t>(view_.itemsize);
         elements = size ? static_cast<size_t>(view_.len) / size : 0;
         auto found = from_format(view_.format, size);
-        if (!found)
-            throw nb::type_error(
-                ("unsupported element type (format " + std::string(view_.format) + "); known: " + known_dtypes())
-                    .c_str());
+        if (!found) refuse_dtype(object, view_.format);
         set_dtype(*found, as);
     } else {
-        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid())
-            throw nb::type_error((std::string("expected an array that speaks the buffer protocol or DLPack, got ") +
-                                  nb::inst_name(object).c_str())
-                                     .c_str());
+        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid()) throw nb::type_error(refusal(object).c_str());
+        if (!from_dlpack(tensor_.dtype())) refuse_dtype(object, "of DLPack");
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
         take({tensor_.data(),
@@ -160,6 +211,7 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
               strides,
               0},
              as);
+        if (writable && !PyCapsule_CheckExact(object.ptr())) mark_as_changed(object);
     }
 }
 
@@ -224,7 +276,7 @@ bool overlap(const Array& one, const Array& other) {
 
 DType dtype_named(nb::handle given) {
     if (!PyUnicode_Check(given.ptr()))
-        throw nb::type_error((std::string("dtype is the name of a type, not ") + nb::repr(given).c_str()).c_str());
+        throw nb::type_error((std::string("dtype is the name of a type, not ") + shown(given)).c_str());
     const char* name = nb::cast<const char*>(given);
     for (size_t i = 0; i < dtype_count; ++i)
         if (!std::strcmp(name, name_of(static_cast<DType>(i)))) return static_cast<DType>(i);

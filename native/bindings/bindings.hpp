@@ -7,7 +7,7 @@ namespace allfold {
 
 class EngineError;
 
-void raise(const EngineError& error);  // as the Python exception of its kind
+void raise(const EngineError& error) noexcept;  // as the Python exception of its kind
 void bind_arena(nanobind::module_& module);
 void bind_channel(nanobind::module_& module);
 void bind_communicator(nanobind::module_& module);

@@ -12,6 +12,7 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
+#include "shared/attachment.hpp"
 
 namespace allfold {
 
@@ -27,14 +28,14 @@ int64_t number(nb::handle value, const char* name, const char* what) {
     int overflow = 0;
     long long result = -1;
     if (PyIndex_Check(value.ptr())) {
-        nb::object index = nb::steal(PyNumber_Index(value.ptr()));
+        nb::object index = nb::steal(in_python([&] { return PyNumber_Index(value.ptr()); }));
         if (index.is_valid()) result = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
         if (!PyErr_Occurred() && overflow == 0) [[likely]]
             return result;
     }
     PyErr_Clear();
     throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
-                                        (overflow ? " of 31 bits" : "") + ", not " + nb::repr(value).c_str());
+                                        (overflow ? " of 31 bits" : "") + ", not " + shown(value));
 }
 
 class PyChannel {
@@ -42,8 +43,8 @@ class PyChannel {
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyChannel(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, double timeout,
-              std::shared_ptr<FirstError> first_error)
-        : timeout_(timeout) {
+              std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
+        : attachment_(std::move(attachment)), timeout_(timeout) {
         std::vector<Channel::Member> list;
         for (auto& [arena, post, inbox] : members) list.push_back({arena, post, inbox});
         native_ = std::make_unique<Channel>(rank, std::move(list), std::move(label), std::move(first_error));
@@ -115,11 +116,6 @@ class PyChannel {
     }
 
   private:
-    static void check_signals() {
-        nb::gil_scoped_acquire acquire;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-
     static nb::tuple message(const Message& message) {
         return nb::make_tuple(message.source, message.tag, message.elements);
     }
@@ -127,8 +123,8 @@ class PyChannel {
     Clock::duration duration(nb::handle timeout) const {
         double seconds = timeout_;
         if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0)))
-            throw EngineError(Fault::usage, std::string("the timeout is a number of seconds from 0 up, not ") +
-                                                nb::repr(timeout).c_str());
+            throw EngineError(Fault::usage,
+                              std::string("the timeout is a number of seconds from 0 up, not ") + shown(timeout));
         // A year is practically forever, and does not overflow.
         seconds = seconds > 0 ? std::min(seconds, 3.15e7) : 0;
         return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -165,6 +161,7 @@ class PyChannel {
         kept_.push_back(job);
     }
 
+    std::shared_ptr<Attachment> attachment_;  // first, so that it ends last
     double timeout_;
     std::vector<std::shared_ptr<PyOperation>> kept_;
     size_t sweep_at_ = 16;
@@ -178,7 +175,7 @@ void bind_channel(nb::module_& module) {
     nb::class_<PyOperation>(module, "Operation");
     nb::class_<PyChannel>(module, "Channel")
         .def(nb::init<uint32_t, const std::vector<PyChannel::MemberTuple>&, std::string, double,
-                      std::shared_ptr<FirstError>>())
+                      std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("send", &PyChannel::send, nb::arg("array").none(), nb::arg("destination").none(), nb::arg("tag").none(),
              nb::arg("timeout").none(), nb::arg("dtype").none())
         .def("receive", &PyChannel::receive, nb::arg("array").none(), nb::arg("source").none(), nb::arg("tag").none(),

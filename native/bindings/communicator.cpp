@@ -21,6 +21,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/program.hpp"
 #include "collectives/communicator.hpp"
+#include "shared/attachment.hpp"
 #include "shared/worker.hpp"
 
 namespace allfold {
@@ -31,6 +32,10 @@ Clock::duration seconds(double value) {
     // A year is practically forever, and does not overflow.
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 3.15e7)));
 }
+
+// How long an interrupted call waits for the thread that makes it. That thread looks around every 20 ms, unless an
+// operation of the user's own keeps it busy; then it ends, and writes nothing, when that returns.
+constexpr auto aborts_within = std::chrono::seconds(5);
 
 uint64_t program_generation = 0;  // incremented, under the GIL, when compiled programs have become stale
 
@@ -57,30 +62,48 @@ struct Choice {  // up to way.limit bytes, the engine chooses this algorithm by 
     std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
 };
 
+// Communicators that were dropped, or ended, while background calls were under way. Changed with the GIL held.
+std::vector<std::weak_ptr<Communicator>> dropped;
+
+void drop(const std::shared_ptr<Communicator>& native) {
+    std::erase_if(dropped, [](const auto& one) { return one.expired(); });
+    dropped.push_back(native);
+}
+
+void after_fork() {
+    forget_other_threads();
+    dropped.clear();  // their workers are the parent's
+}
+
 class PyCommunicator {
   public:
     using MemberTuple = std::tuple<std::shared_ptr<Arena>, size_t, size_t>;
 
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
                    nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
-                   std::shared_ptr<FirstError> first_error)
+                   std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
         : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)),
           timeout_(seconds(timeout)) {
         std::vector<Communicator::Member> list;
         for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        native_ = std::make_unique<Communicator>(rank, std::move(list), std::move(label), fetches, group,
-                                                 std::move(first_error));
+        // Whoever can reach the communicator keeps what it uses.
+        native_ = std::shared_ptr<Communicator>(
+            new Communicator(rank, std::move(list), std::move(label), fetches, group, std::move(first_error)),
+            [attachment = std::move(attachment), events = events_](Communicator* native) {
+                if (native->is_here()) delete native;  // a forked child must not destroy its copy
+            });
     }
 
     ~PyCommunicator() {
-        if (!native_->is_here()) {  // a forked child must not destroy its copy
+        if (!worker_) return;
+        if (!native_->is_here()) {  // a forked child has no such thread
             static_cast<void>(worker_.release());
-            static_cast<void>(native_.release());
-            return;
+        } else if (worker_->busy() || worker_->is_this_thread()) {
+            let_worker_go();  // the last reference may be that of a job
+        } else {
+            WithoutGil without;  // the worker may still need it, to release the arrays of its last job
+            worker_.reset();
         }
-        // The worker finishes its jobs, and needs the GIL, which this thread holds, to release a job's arrays.
-        WithoutGil without;
-        worker_.reset();
     }
 
     // Both lists by the bytes of the whole buffer, the smallest first: the algorithms of calls that name none, and the
@@ -101,6 +124,13 @@ class PyCommunicator {
                 if (way->limit <= limit) ++way;
                 if (here.limit == limit) break;
             }
+    }
+
+    // Forget the programs of an algorithm. Calls that were made keep theirs.
+    void forget(int collective, const std::string& algorithm) {
+        std::erase_if(plans_, [&](const auto& known) {
+            return known.second->collective == collective && known.second->algorithm == algorithm;
+        });
     }
 
     // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
@@ -128,7 +158,7 @@ class PyCommunicator {
                 return nb::none();
             }
         }
-        return long_way_(collective, input, output, op, root, algorithm, in_background, timeout, dtype);
+        return call_python(long_way_, collective, input, output, op, root, algorithm, in_background, timeout, dtype);
     }
 
     // A call that can take the fast path, for `perform`; None if it cannot. Other threads make no calls meanwhile.
@@ -157,7 +187,21 @@ class PyCommunicator {
             if (in_background) return nb::cast(ticket);
             auto since = Clock::now();
             double moment = std::chrono::duration<double>(job->call.timeout).count();
-            for (; !wait(*ticket, moment); moment = 0.05) {
+            auto is_done = [&] {
+                try {
+                    return wait(*ticket, moment);
+                } catch (...) {
+                    // The call failed, or a signal handler raised. The caller's arrays are its own again, so the call
+                    // must not go on: if it has not begun it never will, otherwise it is aborted.
+                    if (!ticket->done() && !worker_->withdraw(*ticket)) {
+                        native_->retire(Standing::aborted);
+                        WithoutGil without;
+                        ticket->wait_for(aborts_within);
+                    }
+                    throw;
+                }
+            };
+            for (; !is_done(); moment = 0.05) {
                 // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
                 if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
                     throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
@@ -170,15 +214,16 @@ class PyCommunicator {
         return nb::none();
     }
 
-    // One call for later, and for as many times as it is performed. Whoever asks for it keeps this communicator alive
-    // until the last is over, and makes no other calls in between.
+    // One call for later, and for as many times as it is performed. Whoever asks for it makes no other calls in
+    // between.
     std::unique_ptr<Deferred> deferred(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                                        nb::handle algorithm, nb::handle timeout, nb::handle dtype,
                                        std::shared_ptr<Outcome> outcome) {
         check_caller(collectives[collective].name);
         auto job = shared_job();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
-        return std::make_unique<Deferred>([this, job] { native_->run(job->call, nullptr, nullptr); },
+        job->call.pinned = true;  // whoever defers calls moves data to and from a device
+        return std::make_unique<Deferred>([native = native_, job] { native->run(job->call, nullptr, nullptr); },
                                           std::move(outcome));
     }
 
@@ -192,7 +237,7 @@ class PyCommunicator {
                 auto left = limit - Clock::now();
                 done = ticket.wait_for(std::min<Clock::duration>(left, std::chrono::milliseconds(50)));
             }
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            check_signals();
             if (done) {
                 try {
                     ticket.rethrow();
@@ -221,14 +266,16 @@ class PyCommunicator {
         worker_.reset();
         if (error) std::rethrow_exception(error);
     }
-    // The interpreter is about to end, and the worker's thread needs it to finish its calls. Returns whether a call was
-    // abandoned.
+    void say_last(const std::string& words) {
+        if (native_->is_here()) native_->say_last(words);
+    }
+    // The interpreter is about to end, and the worker's thread needs it to finish its calls; `await_threads` waits for
+    // it. Returns whether a call was abandoned.
     bool end() {
         if (!native_->is_here()) return false;
         bool pending = native_->is_in_call() || (worker_ && worker_->busy());
         if (pending) native_->retire(Standing::aborted);
-        WithoutGil without;
-        worker_.reset();
+        let_worker_go();
         return pending;
     }
 
@@ -246,15 +293,15 @@ class PyCommunicator {
     // An error is about to leave a call. An error in handling it never replaces it.
     void tell(nb::python_error& error) noexcept {
         try {
-            failed_(error.value());
+            call_python(failed_, error.value());
         } catch (nb::python_error& trouble) {
             trouble.discard_as_unraisable("allfold");
         }
     }
     void start_trace() {
-        events_.clear();
+        events_->clear();
         WithoutGil without;  // a background call may need the interpreter to finish
-        native_->trace_to(&events_, timeout_);
+        native_->trace_to(events_.get(), timeout_);
     }
     nb::list stop_trace() {
         {
@@ -262,7 +309,7 @@ class PyCommunicator {
             native_->trace_to(nullptr, timeout_);
         }
         nb::list list;
-        for (const Event& e : events_)
+        for (const Event& e : *events_)
             list.append(nb::make_tuple(e.call, e.program, e.segment, e.instruction, e.start, e.ready, e.end, e.bytes));
         return list;
     }
@@ -281,7 +328,7 @@ class PyCommunicator {
     // the lock for that: in a small call it would be noticeable.
     static std::shared_ptr<Job> shared_job() {
         return {new Job, [](Job* job) {
-                    nb::gil_scoped_acquire acquire;
+                    WithGil with;
                     delete job;
                 }};
     }
@@ -316,11 +363,6 @@ class PyCommunicator {
             throw EngineError(Fault::usage, std::string(name) +
                                                 ": called from inside an operation, while the call that it belongs " +
                                                 "to is under way on the same communicator, and would wait for itself");
-    }
-
-    static void check_signals() {
-        nb::gil_scoped_acquire acquire;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
 
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
@@ -430,10 +472,10 @@ class PyCommunicator {
         call.op_name = job.op_name.c_str();
         call.op_digest = digest;
         DType dtype = call.dtype;
-        call.custom_fold = [this, function = job.function.ptr(), dtype](const void* const* sources, size_t count,
-                                                                        void* const* destinations, size_t copies,
-                                                                        size_t elements) {
-            nb::gil_scoped_acquire acquire;
+        call.custom_fold = [native = native_.get(), function = job.function.ptr(), dtype](
+                               const void* const* sources, size_t count, void* const* destinations, size_t copies,
+                               size_t elements) {
+            WithGil with;
             // Copies, because the operation may keep its arguments, and this memory is soon overwritten or freed. In
             // pieces that stay in the cache.
             size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
@@ -442,8 +484,9 @@ class PyCommunicator {
                 nb::list list;
                 for (size_t i = 0; i < count; ++i)
                     list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
-                nb::object result = nb::handle(function)(list, name_of(dtype));
-                native_->check_here("an operation");  // it may have forked, and this may be the child
+                nb::object result = call_python(function, list, name_of(dtype));
+                native->check_here("an operation");         // it may have forked, and this may be the child
+                native->check_not_aborted("an operation");  // then its arrays belong to the caller again
                 Array array(result, false, dtype);
                 if (array.elements * size_of(dtype) != bytes)
                     throw nb::value_error("an operation gave another length than it got");
@@ -471,8 +514,8 @@ class PyCommunicator {
         auto number = static_cast<size_t>(memory);
         native_->check_here(
             "a collective");  // in a forked child, Python's own locks may be held by threads of its parent
-        auto made =
-            make_program(nb::cast<nb::dict>(compile_(plan.collective, plan.algorithm, plan.root, number, plan.manner)));
+        auto made = make_program(
+            nb::cast<nb::dict>(call_python(compile_, plan.collective, plan.algorithm, plan.root, number, plan.manner)));
         if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
             throw nb::value_error("the program is another rank's");
         // Compiling runs Python, so another thread may meanwhile have compiled the same program and be running it.
@@ -480,9 +523,16 @@ class PyCommunicator {
         return plan.program(memory);
     }
 
+    // The calls that were made go on by themselves.
+    void let_worker_go() {
+        if (!worker_) return;
+        drop(native_);
+        Worker::let_go(std::move(worker_), native_);
+    }
+
     std::shared_ptr<Ticket> submit(std::shared_ptr<Job> job) {
         if (!worker_) worker_ = std::make_unique<Worker>();
-        return worker_->submit([this, job]() mutable { native_->run(job->call, nullptr, nullptr); });
+        return worker_->submit([native = native_.get(), job] { native->run(job->call, nullptr, nullptr); });
     }
 
     // The numbers of the operations by name, as a Python dictionary: the fastest lookup for a Python string.
@@ -498,12 +548,12 @@ class PyCommunicator {
     uint64_t known_programs_ = program_generation;
     nb::object compile_, long_way_, failed_;
     Clock::duration timeout_;
-    std::unique_ptr<Communicator> native_;
+    std::shared_ptr<Communicator> native_;
     std::unique_ptr<Worker> worker_;
     std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
     std::vector<Choice> choices_[16];
     std::vector<Way> ways_[16];
-    std::vector<Event> events_;
+    const std::shared_ptr<std::vector<Event>> events_ = std::make_shared<std::vector<Event>>();
 };
 
 }  // namespace
@@ -518,10 +568,9 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
         auto root_error = [&] {
             PyErr_Clear();
             return EngineError(Fault::usage, std::string(collectives[collective].name) +
-                                                 ": root must be a rank, a whole number, not " +
-                                                 nb::repr(arguments[4]).c_str());
+                                                 ": root must be a rank, a whole number, not " + shown(arguments[4]));
         };
-        nb::object index = nb::steal(PyNumber_Index(arguments[4]));
+        nb::object index = nb::steal(in_python([&] { return PyNumber_Index(arguments[4]); }));
         if (!index.is_valid()) throw root_error();
         long root = PyLong_AsLong(index.ptr());
         if (root == -1 && PyErr_Occurred()) throw root_error();
@@ -567,8 +616,9 @@ void bind_communicator(nb::module_& module) {
     nb::class_<PyCommunicator::Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
-                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>>())
+                      nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
         .def("choose", &PyCommunicator::choose)
+        .def("forget", &PyCommunicator::forget)
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))
@@ -580,6 +630,7 @@ void bind_communicator(nb::module_& module) {
              nb::arg("timeout").none(), nb::arg("dtype").none(), nb::arg("outcome"))
         .def("wait", &PyCommunicator::wait)
         .def("close", &PyCommunicator::close)
+        .def("say_last", &PyCommunicator::say_last)
         .def("end", &PyCommunicator::end)
         .def("abort", &PyCommunicator::abort)
         .def("in_shared_memory", &PyCommunicator::in_shared_memory)
@@ -588,25 +639,30 @@ void bind_communicator(nb::module_& module) {
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
     module.def("forget_programs", [] { ++program_generation; });
-    static const bool watching = pthread_atfork(nullptr, nullptr, forget_other_threads) == 0;
+    static const bool watching = pthread_atfork(nullptr, nullptr, after_fork) == 0;
     (void)watching;
+    // Gives up the background calls of communicators that were dropped. Returns the number of these communicators.
+    module.def("end_dropped", [] {
+        size_t ended = 0;
+        for (auto& one : dropped)
+            if (auto native = one.lock()) {
+                ended += native->is_in_call();
+                native->retire(Standing::aborted);
+            }
+        return ended;
+    });
     // Waits until no thread is in a call without the interpreter's lock, or until the timeout.
     module.def("await_threads", [](double limit) {
-        for (auto end = Clock::now() + seconds(limit); threads_without_gil > 0 && Clock::now() < end;) {
+        auto any = [] {
+            return threads_without_gil > 0 ||
+                   !std::all_of(dropped.begin(), dropped.end(), [](const auto& one) { return one.expired(); });
+        };
+        for (auto end = Clock::now() + seconds(limit); any() && Clock::now() < end;) {
             nb::gil_scoped_release release;
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
     });
-    // For the end of a process whose other threads wait inside libraries that cannot be told to stop. When such a
-    // thread comes back, the interpreter (before 3.14) unwinds it, which those libraries answer with std::terminate.
-    // From now on such a thread stops there for good instead, and this one ends the process in peace.
-    module.def("park_other_threads", [] {
-        static const std::thread::id last = std::this_thread::get_id();
-        std::set_terminate([] {
-            while (std::this_thread::get_id() != last) pause();
-            std::abort();
-        });
-    });
+    module.def("park_other_threads", &park_other_threads);
     module.def("check_program", [](nb::dict facts) { make_program(facts); });
     module.def("overlap", [](nb::handle one, nb::handle other) {
         return overlap(Array(one, false, std::nullopt), Array(other, false, std::nullopt));

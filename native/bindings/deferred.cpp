@@ -5,6 +5,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
 #include "shared/worker.hpp"
 
 namespace allfold {
@@ -33,13 +34,13 @@ void bind_deferred(nb::module_& module) {
              [](Deferred* self, nb::object function, std::shared_ptr<Outcome> outcome) {
                  // The function belongs to Python, also when this is destroyed.
                  std::shared_ptr<nb::object> held(new nb::object(std::move(function)), [](nb::object* object) {
-                     nb::gil_scoped_acquire acquire;
+                     WithGil with;
                      delete object;
                  });
                  new (self) Deferred(
                      [held] {
-                         nb::gil_scoped_acquire acquire;
-                         (*held)();
+                         WithGil with;
+                         call_python(*held);
                      },
                      std::move(outcome));
              })

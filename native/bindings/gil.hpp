@@ -1,9 +1,39 @@
-// The interpreter's lock (GIL), and when to release it.
+// The interpreter's lock (GIL): when to release it, and what becomes of threads that ask for it too late.
+//
+// When the interpreter ends, daemon threads that ask for its lock never get it. Python 3.14 parks them. Before that,
+// Python ends them as pthread_exit() does: it unwinds all frames, where C++ would run destructors that need the lock,
+// or swallow the unwinding, or end the process with std::terminate(). So every place where a thread may ask for the
+// lock is `noexcept`: the unwinding stops there, before any frame of ours, with std::terminate(). From the moment the
+// interpreter begins to end, that parks the thread for good (park_other_threads). Such a place is also a call of any
+// Python function, which releases the lock now and then.
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
 
 namespace allfold {
+
+namespace nb = nanobind;
+
+[[noreturn]] inline void park() {
+    while (true) pause();
+}
+
+// The interpreter is about to end, and this thread ends it. The handler also serves libraries that cannot be told to
+// stop their threads.
+inline void park_other_threads() {
+    static const std::thread::id last = std::this_thread::get_id();
+    static const std::terminate_handler before = std::set_terminate([] {
+        if (std::this_thread::get_id() != last) park();
+        before ? before() : std::abort();
+    });
+}
 
 // How many Python threads are in a call of the extension without the lock, and how often this one is. Changed with the
 // lock held.
@@ -13,8 +43,8 @@ inline thread_local int times_without_gil = 0;
 // For a forked child, which has of all threads only the one that forked.
 inline void forget_other_threads() { threads_without_gil = times_without_gil; }
 
-// Releases the lock. An interpreter that ends unwinds daemon threads when they try to take it again, which no
-// destructor survives. So threads without the lock are counted, and the end can wait for them (see `await_threads`).
+// Releases the lock. Threads without it are counted, so that the end of the interpreter can wait for them: see
+// `await_threads`.
 class WithoutGil {
   public:
     WithoutGil() {
@@ -22,7 +52,7 @@ class WithoutGil {
         ++times_without_gil;
         state_ = PyEval_SaveThread();
     }
-    ~WithoutGil() {
+    ~WithoutGil() noexcept {
         PyEval_RestoreThread(state_);
         --times_without_gil;
         --threads_without_gil;
@@ -32,5 +62,45 @@ class WithoutGil {
   private:
     PyThreadState* state_;
 };
+
+// Takes the lock on any thread, also on one that Python does not know, or that has it already.
+class WithGil {
+  public:
+    WithGil() noexcept {
+        if (!Py_IsInitialized()) park();
+        state_ = PyGILState_Ensure();
+    }
+    ~WithGil() noexcept { PyGILState_Release(state_); }
+    WithGil(const WithGil&) = delete;
+
+  private:
+    PyGILState_STATE state_;
+};
+
+// Makes a call of Python's C interface that may run Python code. It throws nothing.
+template <class Work>
+auto in_python(Work work) noexcept {
+    return work();
+}
+
+template <class... Arguments>
+nb::object call_python(nb::handle function, Arguments&&... arguments) {
+    nb::tuple all = nb::make_tuple(std::forward<Arguments>(arguments)...);
+    nb::object result = nb::steal(in_python([&] { return PyObject_CallObject(function.ptr(), all.ptr()); }));
+    if (!result.is_valid()) throw nb::python_error();
+    return result;
+}
+
+// An object as errors show it.
+inline std::string shown(nb::handle object) {
+    nb::object text = nb::steal(in_python([&] { return PyObject_Repr(object.ptr()); }));
+    if (!text.is_valid()) throw nb::python_error();
+    return nb::cast<std::string>(text);
+}
+
+inline void check_signals() {
+    WithGil with;
+    if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();
+}
 
 }  // namespace allfold

@@ -123,7 +123,10 @@ nb::dict inspect(int descriptor) {
         communicators.append(dict);
     }
     nb::dict dict;
-    dict["process"] = directory.process.load(std::memory_order_relaxed);
+    int32_t process = directory.process.load(std::memory_order_relaxed);
+    Life life = sees_processes_of(directory) ? life_of_process(process) : life_by_lock(directory, descriptor);
+    dict["process"] = process;
+    dict["alive"] = life == Life::alive;
     dict["communicators"] = communicators;
     return dict;
 }
@@ -206,7 +209,7 @@ void bind_inspect(nb::module_& module) {
     module.def("recorder_nanoseconds", &recorder_nanoseconds);
     module.def("is_alive", [](const Arena& arena) {
         arena.need_here("is_alive");
-        return life_of(process_of(arena)) == Life::alive;
+        return life_of(arena) == Life::alive;
     });
     // Sequentially consistent: ranks that agree through these words each write their own and then read the others.
     module.def("load_word",

@@ -9,6 +9,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <memory>
 
 #include "bindings/bindings.hpp"
@@ -31,15 +33,19 @@ class PyLane;
 // When a stream has come to a certain point.
 class Mark {
   public:
-    Mark(std::shared_ptr<PyLane> lane, Lane::Event event) : lane_(std::move(lane)), event_(event) {}
+    Mark(std::shared_ptr<PyLane> lane, Lane::Event event, std::optional<uint64_t> behind)
+        : lane_(std::move(lane)), event_(event), behind_(behind) {}
     ~Mark();
     Mark(const Mark&) = delete;
     bool is_over() const;
     void hold(uint64_t later) const;
+    std::optional<uint64_t> behind() const { return behind_; }
+    std::atomic<bool> is_right = false;  // the call is over, and nothing can have gone wrong in it
 
   private:
     std::shared_ptr<PyLane> lane_;
     Lane::Event event_;
+    std::optional<uint64_t> behind_;  // the stream behind whose work it was put, if there was one
 };
 
 class PyLane : public std::enable_shared_from_this<PyLane> {
@@ -51,13 +57,13 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
     }
 
     std::unique_ptr<Mark> launch(const Batch& batch, uint32_t base, std::optional<uint64_t> before, bool holds) {
-        return marked([&] { return lane_.launch(batch, base, before, holds); });
+        return marked([&] { return lane_.launch(batch, base, before, holds); }, before);
     }
     void follow(uint64_t before) {
         guarded([&] { lane_.follow(before); });
     }
     std::unique_ptr<Mark> mark() {
-        return marked([&] { return lane_.mark(); });
+        return marked([&] { return lane_.mark(); }, std::nullopt);
     }
 
     // Makes calls of the driver. They may block, while its queue is full.
@@ -75,8 +81,8 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
                 captured = true;
             }
         }
-        if (captured) captured_();
-        if (error) refused_(static_cast<size_t>(error->function), error->status);
+        if (captured) call_python(captured_);
+        if (error) call_python(refused_, static_cast<size_t>(error->function), error->status);
         if (captured || error) throw nb::value_error("the GPU's driver refused a call");  // if they raised nothing
     }
 
@@ -90,10 +96,10 @@ class PyLane : public std::enable_shared_from_this<PyLane> {
         return found;
     }
     template <class Work>
-    std::unique_ptr<Mark> marked(Work work) {
+    std::unique_ptr<Mark> marked(Work work, std::optional<uint64_t> behind) {
         Lane::Event event{};
         guarded([&] { event = work(); });
-        return std::make_unique<Mark>(shared_from_this(), event);
+        return std::make_unique<Mark>(shared_from_this(), event, behind);
     }
 
     nb::object refused_, captured_;
@@ -128,15 +134,33 @@ std::unique_ptr<Batch> make_batch(const Rows& rows, nb::bytes arguments, uint32_
 
 class PyLedger {
   public:
-    PyLedger(uint32_t rank, std::vector<Records> records) : records_(std::move(records)), ledger_(rank, rows()) {}
+    PyLedger(uint32_t rank, std::vector<Records> records) : records_(std::move(records)), ledger_(rank, sheets()) {}
     Ledger& operator*() { return ledger_; }
 
+    uint64_t announce(nb::bytes given) {
+        Ledger::Facts facts;
+        if (given.size() != sizeof facts) throw nb::value_error("facts of another length");
+        std::memcpy(facts.data(), given.data(), sizeof facts);
+        return ledger_.announce(facts);
+    }
+
+    nb::list next() const {
+        nb::list found;
+        for (const auto& [seen, facts] : ledger_.next()) {
+            if (seen == Ledger::Seen::nothing)
+                found.append(nb::none());
+            else
+                found.append(nb::bytes(facts.data(), seen == Ledger::Seen::it ? sizeof facts : 0));
+        }
+        return found;
+    }
+
   private:
-    std::vector<Ledger::Row*> rows() {
-        std::vector<Ledger::Row*> found;
+    std::vector<Ledger::Sheet*> sheets() {
+        std::vector<Ledger::Sheet*> found;
         for (Records& one : records_) {
-            if (one.nbytes() != Ledger::kept * sizeof(Ledger::Row)) throw nb::value_error("records of another length");
-            found.push_back(reinterpret_cast<Ledger::Row*>(one.data()));
+            if (one.nbytes() != sizeof(Ledger::Sheet)) throw nb::value_error("records of another length");
+            found.push_back(reinterpret_cast<Ledger::Sheet*>(one.data()));
         }
         return found;
     }
@@ -149,7 +173,12 @@ class PyLedger {
 
 void bind_lane(nb::module_& module) {
     nb::class_<Batch>(module, "Batch").def(nb::new_(&make_batch));
-    nb::class_<Mark>(module, "Mark").def("is_over", &Mark::is_over).def("hold", &Mark::hold);
+    nb::class_<Mark>(module, "Mark")
+        .def("is_over", &Mark::is_over)
+        .def("hold", &Mark::hold)
+        .def_prop_ro("behind", &Mark::behind)
+        .def_prop_ro("is_right", [](const Mark& self) { return self.is_right.load(); })
+        .def("confirm", [](Mark& self) { self.is_right = true; });
     nb::class_<PyLane>(module, "Lane")
         .def(nb::new_([](const Addresses& functions, uint64_t context, uint64_t stream, uint64_t word,
                          nb::object refused, nb::object captured) {
@@ -162,9 +191,9 @@ void bind_lane(nb::module_& module) {
         .def("mark", &PyLane::mark);
     nb::class_<PyLedger>(module, "Ledger")
         .def(nb::init<uint32_t, std::vector<Records>>())
-        .def("announce",
-             [](PyLedger& self, int64_t collective, int64_t elements, int64_t dtype, int64_t op, int64_t root,
-                int64_t where) { return (*self).announce({collective, elements, dtype, op, root, where}); })
+        .def("announce", &PyLedger::announce)
+        .def("give_up", [](PyLedger& self, uint64_t covered) { (*self).give_up(covered); })
+        .def("uncovered", [](PyLedger& self, uint64_t number) { return (*self).uncovered(number); })
         // None while a rank has not made the next call, True if all calls made here are the same everywhere.
         .def("compare",
              [](PyLedger& self) -> std::optional<bool> {
@@ -172,10 +201,11 @@ void bind_lane(nb::module_& module) {
                  if (state == Ledger::State::waiting) return std::nullopt;
                  return state == Ledger::State::agreed;
              })
-        .def("next", [](PyLedger& self) { return (*self).next(); })
+        // By rank: None if it has not made the call, its facts, or no bytes if they are no longer kept.
+        .def("next", &PyLedger::next)
         .def_prop_ro("made", [](PyLedger& self) { return (*self).made(); })
         .def_prop_ro("agreed", [](PyLedger& self) { return (*self).agreed(); })
-        .def_prop_ro_static("bytes", [](nb::handle) { return Ledger::kept * sizeof(Ledger::Row); });
+        .def_prop_ro_static("sheet_bytes", [](nb::handle) { return sizeof(Ledger::Sheet); });
 }
 
 }  // namespace allfold

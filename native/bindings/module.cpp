@@ -7,10 +7,15 @@ namespace nb = nanobind;
 
 namespace allfold {
 
-void raise(const EngineError& error) {
+// noexcept: see gil.hpp.
+void raise(const EngineError& error) noexcept {
     const char* names[] = {"UsageError", "MismatchError", "RankLost", "CollectiveTimeout", "SharedMemoryError"};
-    nb::object errors = nb::module_::import_("allfold.errors");
-    PyErr_SetString(errors.attr(names[static_cast<size_t>(error.fault)]).ptr(), error.what());
+    try {
+        nb::object errors = nb::module_::import_("allfold.errors");
+        PyErr_SetString(errors.attr(names[static_cast<size_t>(error.fault)]).ptr(), error.what());
+    } catch (nb::python_error& trouble) {
+        trouble.restore();
+    }
 }
 
 }  // namespace allfold

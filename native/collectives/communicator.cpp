@@ -64,6 +64,16 @@ bool Communicator::in_shared_memory(const void* pointer, size_t bytes) const {
     return members_[rank_].arena->holds(pointer, bytes);
 }
 
+void Communicator::say_last(const std::string& words) {
+    Post& post = *posts_[rank_];
+    // Peers read the words once the standing has changed; from then on they stay as they are. Relaxed: retire()
+    // releases them, and of a process that has ended the kernel is asked first.
+    if (post.standing.load(std::memory_order_relaxed) != static_cast<uint32_t>(Standing::open)) return;
+    for (size_t i = 0; i < sizeof post.last_words; ++i)
+        post.last_words[i].store(i + 1 < sizeof post.last_words && i < words.size() ? words[i] : '\0',
+                                 std::memory_order_relaxed);
+}
+
 void Communicator::retire(Standing standing) {
     // Peers should hear what ended the communicator first.
     uint32_t open = static_cast<uint32_t>(Standing::open);
@@ -127,26 +137,23 @@ void Communicator::run(const Call& call, const std::function<void()>& before_blo
     running.met[rank_] = 1;
     try {
         enter(running, call);
-        running.program = agree(running, call);
-        perform(running, call, *running.program);
+        perform(running, call, *agree(running, call));
     } catch (const EngineError& error) {
         if (!is_here()) throw;  // from an operation that has forked: none of this belongs to the child
         first_error_->set(error);
-        retire(Standing::aborted);  // the others must not wait for a call that this rank has given up
+        let_go(running, call);
         throw;
     } catch (...) {  // the exception itself tells the caller what happened
         if (!is_here()) throw;
         first_error_->set(
             EngineError(Fault::usage,
-                        name_of(running) +
+                        std::string(name_of(running)) +
                             ": an exception ended it on this rank, an interrupt or one of an operation of one's own " +
                             where(call_)));
-        retire(Standing::aborted);
+        let_go(running, call);
         throw;
     }
 }
-
-int32_t Communicator::process_of(uint32_t peer) const { return allfold::process_of(*members_[peer].arena); }
 
 void Communicator::check_open(const Call& call) const {
     auto standing = static_cast<Standing>(posts_[rank_]->standing.load(std::memory_order_relaxed));
@@ -156,6 +163,11 @@ void Communicator::check_open(const Call& call) const {
     first_error_->say_again(name);
     throw EngineError(Fault::rank_lost,
                       name + ": this communicator was aborted; go on with shrink(), or make a new one");
+}
+
+void Communicator::check_not_aborted(const char* name) const {
+    if (posts_[rank_]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::aborted))
+        throw EngineError(Fault::rank_lost, std::string(name) + ": this communicator was aborted " + where(call_));
 }
 
 void Communicator::enter(Running& running, const Call& call) {
@@ -197,15 +209,29 @@ void Communicator::offer(CallRecord& record, const Call& call) {
         record.reach = fetches ? Reach::arena_and_fetches : Reach::arena;
         if (call.input) record.input = static_cast<int64_t>(arena.offset_of(call.input));
         if (call.output) record.output = static_cast<int64_t>(arena.offset_of(call.output));
-    } else if (fetches) {
+    } else if (fetches && arrays_are_fetchable(call)) {
         record.reach = Reach::address;
         if (call.input) record.input = reinterpret_cast<int64_t>(call.input);
         if (call.output) record.output = reinterpret_cast<int64_t>(call.output);
     }
 }
 
+// Whether peers can read this rank's arrays, as far as the arrays are concerned. The answer is remembered for the
+// arrays of the last call: programs use the same ones again and again, and asking costs as much as moving 10 KiB.
+bool Communicator::arrays_are_fetchable(const Call& call) {
+    const Program& program = *call.readable_program;
+    auto can = [](const void* array, size_t bytes, Fetchable& known) {
+        if (!array) return true;
+        if (known.array != array || known.bytes != bytes) known = {array, bytes, is_fetchable(array, bytes)};
+        return known.can;
+    };
+    return can(call.input, bytes_of(program.inputs[rank_], call, program.chunks), fetchable_[0]) &&
+           can(call.output, bytes_of(program.outputs[rank_], call, program.chunks), fetchable_[1]);
+}
+
 // Whether this rank can read the memory of all others. Tested once, when it is first needed and all ranks have written
-// their probe words. If the process ID belongs to another process by now, that address has another number or none.
+// their probe words. If the process ID belongs to another process by now, or does here because the peer is in another
+// PID namespace, that address has another number or none.
 bool Communicator::can_fetch() {
     if (fetching_ != Fetching::untried) return fetching_ == Fetching::works;
     for (const Post* post : posts_)
@@ -214,7 +240,8 @@ bool Communicator::can_fetch() {
     for (uint32_t peer = 0; peer < size(); ++peer) {
         const Post* post = posts_[peer];
         uint64_t seen = 0;
-        int error = fetch(process_of(peer), post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
+        int error =
+            fetch(*members_[peer].arena, post->probe_address.load(std::memory_order_relaxed), &seen, sizeof seen);
         if (error || seen != post->probe_word.load(std::memory_order_relaxed)) fetching_ = Fetching::fails;
     }
     return fetching_ == Fetching::works;
@@ -258,6 +285,7 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
     }
     if (sources_.size() < program.most_sources) sources_.resize(program.most_sources);
     if (destinations_.size() < program.most_destinations) destinations_.resize(program.most_destinations);
+    running.program = &program;
     running.whole = call.elements / program.chunks;
     running.rest = call.elements % program.chunks;
     size_t element = size_of(call.dtype);
@@ -299,7 +327,21 @@ void Communicator::perform(Running& running, const Call& call, const Program& pr
                 for (const Wait* wait = program.reuse.begin(i); wait != program.reuse.end(i); ++wait)
                     await_peer(running, wait->rank, here - 2 * uint64_t{program.stride} + wait->count);
             int64_t ready = trace_ ? now() : 0;
-            execute(running, call, program, i, segment);
+            {
+                std::optional<Writing> writing;
+                if (program.writes_peers[i]) {
+                    Post& own = *posts_[rank_];
+                    writing.emplace(own.writing, own.sleepers, fenced_by_sleepers_);
+                    confirm(running, program.destinations.begin(i), program.destinations.end(i));
+                }
+                execute(running, call, program, i, segment);
+            }
+            if (program.reads_peers[i]) {
+                // As in a sequence lock: a rank that gives up changes its standing before anybody can change its
+                // arrays. So whoever has read something of a change also sees, behind this fence, that it gave up.
+                fence<std::memory_order_acquire>();
+                confirm(running, program.sources.begin(i), program.sources.end(i));
+            }
             bool last = i + 1 == count && segment + 1 == running.segments;
             if (program.announce[i] && (!last || !program.leave.empty())) publish_progress(here + i + 1);
             if (trace_)
@@ -413,13 +455,14 @@ void Communicator::fetch_and_combine(Running& running, const Call& call, const S
 }
 
 void Communicator::fetch_from(Running& running, uint32_t peer, const void* source, void* target, size_t bytes) {
-    int error = fetch(process_of(peer), reinterpret_cast<uint64_t>(source), target, bytes);
+    int error = fetch(*members_[peer].arena, reinterpret_cast<uint64_t>(source), target, bytes);
     if (error == 0) return;
-    if (error == ESRCH || life_of(process_of(peer)) == Life::dead) fail_lost(running, {peer});
+    check_peers(running, peer, true);  // if it gave up, that says more
+    if (error == ESRCH || life_of(*members_[peer].arena) == Life::dead) fail_lost(running, {peer});
     blame_.lost(peer);
-    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.named(peer) +
-                                            " does not let its arrays be read any more (" + std::strerror(error) +
-                                            ") " + where(call_));
+    throw EngineError(Fault::rank_lost, std::string(name_of(running)) + ": " + blame_.named(peer) +
+                                            " does not let its array be read (" + std::strerror(error) +
+                                            "); ALLFOLD_FETCH=0 on every rank avoids reading arrays " + where(call_));
 }
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
@@ -439,6 +482,7 @@ char* Communicator::locate(const Running& running, const Program& program, const
 // Waiting. What can go wrong meanwhile is in communicator_wait.cpp.
 
 void Communicator::publish_progress(uint64_t value) {
+    posts_[rank_]->core.store(current_core(), std::memory_order_relaxed);
     publish(posts_[rank_]->progress, posts_[rank_]->sleepers, value, fenced_by_sleepers_);
 }
 
@@ -448,7 +492,7 @@ void Communicator::await_peer(Running& running, uint32_t peer, uint64_t target) 
     Post& post = *posts_[peer];
     bool took_long = false;
     seen_[peer] = await(
-        post.progress, post.sleepers, target, patience_,
+        post.progress, post.sleepers, post.core, target, patience_, crowd_,
         [&] {
             if (running.before_blocking) running.before_blocking();
         },
@@ -472,6 +516,20 @@ void Communicator::meet(Running& running, uint32_t peer) {
     running.met[peer] = 1;
     if (is_elsewhere(*posts_[peer])) [[unlikely]]
         fail_mismatch(running);
+}
+
+// The owners of these arrays must still be in the call. Before writing into them: see Writing. After reading from them
+// and before anybody hears of it: see perform().
+void Communicator::confirm(Running& running, const Slot* slot, const Slot* end) {
+    for (; slot != end; ++slot) {
+        if (slot->rank == rank_ || slot->space == Space::work) continue;
+        if (is_open(slot->rank)) [[likely]]
+            continue;
+        // For the others, who follow these marks to the rank that keeps everybody waiting.
+        posts_[rank_]->waiting_for.store(slot->rank + 1, std::memory_order_relaxed);
+        check_peers(running, slot->rank, true);
+        posts_[rank_]->waiting_for.store(0, std::memory_order_relaxed);
+    }
 }
 
 }  // namespace allfold

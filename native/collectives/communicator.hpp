@@ -88,6 +88,7 @@ struct Call {
     Fold fold;  // null for a custom operation
     std::function<void(const void* const*, size_t, void* const*, size_t, size_t)> custom_fold;
     Clock::duration timeout;
+    bool pinned = false;  // a device uses the pages of the arrays, so they cannot be replaced: see let_go()
 };
 
 class Communicator {
@@ -121,6 +122,9 @@ class Communicator {
     // yet. Waits a moment for ranks that have not reached it, and throws if one differs.
     void compare_last_call(const std::function<void()>& interrupted);
 
+    // Leaves the exception that this rank ends with for peers that ask what became of it. To be called before retire().
+    void say_last(const std::string& words);
+
     // Ends this rank's part for good: no further call works here, nor on the other ranks as soon as they notice.
     void retire(Standing standing);
 
@@ -140,6 +144,8 @@ class Communicator {
     bool gives_up_turn(Clock::time_point since, Clock::duration timeout) const;
     // The error of a call that did not get its turn in time. It names the rank that the call before it waits for.
     EngineError not_my_turn(const char* name, Clock::duration timeout) const;
+    // Throws if this rank was aborted while a call is under way.
+    void check_not_aborted(const char* name) const;
     void check_here(const char* name) const { members_[rank_].arena->need_here(name); }
     // Whether a thread is in a call here, or waits for its turn.
     bool is_in_call() const { return turn_.load(std::memory_order_relaxed) != 0; }
@@ -148,10 +154,12 @@ class Communicator {
   private:
     struct Running;
     class Turn;
+    class Writing;
 
     void enter(Running& running, const Call& call);
     void offer(CallRecord& record, const Call& call);
     bool can_fetch();
+    bool arrays_are_fetchable(const Call& call);
     const Program* agree(Running& running, const Call& call);
     void perform(Running& running, const Call& call, const Program& program);
     void execute(Running& running, const Call& call, const Program& program, uint32_t instruction, uint32_t segment);
@@ -169,16 +177,22 @@ class Communicator {
         return post.chain[call_ % chains_kept].load(std::memory_order_relaxed) != static_cast<uint32_t>(chain_);
     }
     void meet(Running& running, uint32_t peer);
+    void confirm(Running& running, const Slot* slots, const Slot* end);
+    void let_go(const Running& running, const Call& call);
     Clock::duration on_stall(Running& running, uint32_t peer);
     void check_peers(Running& running, uint32_t awaited, bool asks);
-    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers);
+    [[noreturn]] void fail_lost(Running& running, const std::vector<uint32_t>& peers,
+                                const std::vector<uint32_t>& absent = {});
     void publish_progress(uint64_t value);
-    int32_t process_of(uint32_t peer) const;
     void check_open(const Call& call) const;
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    bool is_open(uint32_t peer) const {
+        return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
+    }
     bool is_here(uint32_t peer) const;
+    std::vector<uint32_t> absent() const;
     // The ranks that have not come to a call, or else the one that came and keeps the others waiting.
     struct Late {
         bool came;
@@ -187,7 +201,7 @@ class Communicator {
     };
     Late late_for(uint64_t call, uint32_t awaited) const;
     uint32_t held_up_by(uint32_t peer) const;
-    static std::string name_of(const Running& running);
+    static const char* name_of(const Running& running);
     std::string describe(const CallRecord& record, bool with_collective) const;
     std::string where(uint64_t call) const;
     std::string last_seen(uint32_t peer) const;
@@ -204,8 +218,14 @@ class Communicator {
     std::vector<char*> outputs_;
     std::vector<uint8_t> far_;  // the peer's arrays are in its own memory: to be fetched
     Patience patience_;
+    Crowd crowd_;
     bool fenced_by_sleepers_ = false;  // every rank has said that it is
     enum class Fetching { untried, works, fails } fetching_;
+    struct Fetchable {
+        const void* array = nullptr;
+        size_t bytes = 0;
+        bool can = false;
+    } fetchable_[2];  // the input and the output of the last call that offered them
     uint64_t probe_word_;
     Entry* entry_ = nullptr;     // in the directory of this rank's arena
     std::vector<char> fetched_;  // tiles of peers' arrays, on their way into a fold

@@ -26,6 +26,19 @@ inline uint64_t signature(const CallRecord& record) {
     return value;
 }
 
+// The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may overflow.
+// `whole` and `rest`: the elements of the buffer, divided by the chunks.
+inline uint64_t first_element(uint64_t chunk, uint64_t whole, uint64_t rest, uint64_t chunks) {
+    return chunk * whole + chunk * rest / chunks;
+}
+
+// The length of a rank's array, which holds these chunks of the whole buffer.
+inline size_t bytes_of(const Extent& extent, const Call& call, uint64_t chunks) {
+    uint64_t whole = call.elements / chunks, rest = call.elements % chunks;
+    uint64_t begin = first_element(extent.begin, whole, rest, chunks);
+    return (first_element(extent.end, whole, rest, chunks) - begin) * size_of(call.dtype);
+}
+
 // The state of one call.
 struct Communicator::Running {
     const std::function<void()>& before_blocking;
@@ -49,9 +62,26 @@ struct Communicator::Running {
     enum class Area { none, tiny, small, large } area = Area::none;
     bool beyond_caches = false;  // the arrays are too large for them
 
-    // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may
-    // overflow.
-    uint64_t first_of(uint64_t chunk) const { return chunk * whole + chunk * rest / program->chunks; }
+    uint64_t first_of(uint64_t chunk) const { return first_element(chunk, whole, rest, program->chunks); }
+};
+
+// While it exists, this rank writes into arrays of its peers. It marks that in its post, and then looks whether the
+// peers still want it: a rank that gives up changes its standing, and then looks at the marks. Between its store and
+// its look each side has a fence, so one of the two sees the other: either this rank does not write, or the other one
+// waits until it has written (Communicator::let_go). As in publish(), the kernel can run this rank's fence when the
+// other one needs it, which is hardly ever.
+class Communicator::Writing {
+  public:
+    Writing(std::atomic<uint32_t>& mark, std::atomic<uint32_t>& sleepers, bool fenced_by_others) : mark_(mark) {
+        mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        order_before_look(sleepers, fenced_by_others);
+    }
+    // Release: whoever sees that the mark is gone also sees what was written.
+    ~Writing() { mark_.store(mark_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+    Writing(const Writing&) = delete;
+
+  private:
+    std::atomic<uint32_t>& mark_;
 };
 
 // The thread that has the turn is in a call, or keeps others from beginning one. It is a mutex whose wait has a timeout

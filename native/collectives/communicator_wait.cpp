@@ -16,10 +16,12 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto first_nap = 1ms, nap = 20ms;  // the longest sleeps before checking whether all peers are still there
+// How long a rank that gives up waits for a peer that is writing into its array.
+constexpr auto writes_within = 200ms;
 // How long a rank that leaves waits for the others, to compare the last call with them.
 constexpr auto leave_taking = 1s;
 // How much longer than its timeout a call waits for its turn: for the call before it to begin, and for it to fail.
-constexpr Clock::duration begins_within = 500ms, fails_within = 5s;
+constexpr Clock::duration begins_within = 2s, fails_within = 5s;
 
 void pause_for_a_moment() {
     timespec moment{0, 1000000};
@@ -60,8 +62,7 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         // before.
         auto standing = static_cast<Standing>(post.standing.load(std::memory_order_acquire));
         // By another thread of this process. (A thread that closes the communicator lets calls that have begun finish.)
-        if (peer == rank_ && standing == Standing::aborted)
-            throw EngineError(Fault::rank_lost, name_of(running) + ": this communicator was aborted " + where(call_));
+        if (peer == rank_) check_not_aborted(name_of(running));
         // Ranks in different calls may wait for each other in programs that do not match, and then never hear from each
         // other.
         if (post.last_call.load(std::memory_order_acquire) >= call_ && is_elsewhere(post)) fail_mismatch(running);
@@ -72,12 +73,13 @@ void Communicator::check_peers(Running& running, uint32_t awaited, bool asks) {
         bool left = standing == Standing::left && post.last_call.load(std::memory_order_relaxed) < call_;
         if (standing == Standing::aborted)
             gave_up.push_back(peer);  // dead or alive: most give up because of another rank
-        else if (left || (asks && life_of(process_of(peer)) == Life::dead))
+        else if (left || (asks && life_of(*members_[peer].arena) == Life::dead))
             out.push_back(peer);
     }
     // A rank that is really lost is named before those that gave up because of it.
     if (!out.empty()) fail_lost(running, out);
-    if (!gave_up.empty()) fail_lost(running, gave_up);
+    // One that gave up may have done so because others did not come.
+    if (!gave_up.empty()) fail_lost(running, gave_up, absent());
 }
 
 void Communicator::compare_last_call(const std::function<void()>& interrupted) {
@@ -115,13 +117,57 @@ void Communicator::compare_last_call(const std::function<void()>& interrupted) {
 }
 
 bool Communicator::is_here(uint32_t peer) const {
-    auto standing = static_cast<Standing>(posts_[peer]->standing.load(std::memory_order_relaxed));
-    return standing == Standing::open && life_of(process_of(peer)) == Life::alive;
+    return is_open(peer) && life_of(*members_[peer].arena) == Life::alive;
 }
 
-void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers) {
+// The call has failed on this rank, and from now on its arrays belong to the caller again. A peer that comes late must
+// not believe what it reads there, nor write there: it looks at the standing (confirm()). A peer that is writing at
+// this moment is waited for. If that takes long, because it is stopped or its core is busy, the array is taken away
+// from it.
+void Communicator::let_go(const Running& running, const Call& call) {
+    retire(Standing::aborted);
+    // Closed while this call was under way: peers would take it for a rank that does its part and then leaves.
+    auto left = static_cast<uint32_t>(Standing::left);
+    posts_[rank_]->standing.compare_exchange_strong(left, static_cast<uint32_t>(Standing::aborted));
+    // The standing before whatever the caller does with its arrays, and before the look at the marks of the peers.
+    order_all(posts_[rank_]->sleepers);
+    const CallRecord& record = running.record;
+    bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
+    if (!in_arena || record.output < 0 || record.elements == 0) return;
+    fence_for_all();                                         // see Writing
+    if (running.before_blocking) running.before_blocking();  // peers may be threads of this process
+    bool is_free = true;
+    auto limit = Clock::now() + writes_within;
+    for (uint32_t peer = 0; peer < size(); ++peer) {
+        // Acquire, here and below: what the peer has written is there before the caller reads or frees the array.
+        std::atomic<uint32_t>& mark = posts_[peer]->writing;
+        const uint32_t seen = mark.load(std::memory_order_acquire);
+        if (peer == rank_ || seen % 2 == 0) continue;
+        auto writes = [&] { return mark.load(std::memory_order_acquire) == seen; };
+        while (writes() && Clock::now() < limit && !is_stopped(*members_[peer].arena)) pause_for_a_moment();
+        is_free &= !writes() || life_of(*members_[peer].arena) == Life::dead;
+    }
+    if (is_free) return;
+    Arena& arena = *members_[rank_].arena;
+    arena.quarantine(call.output, members_[rank_].post);
+    const Program& program = *call.private_program;
+    if (!call.pinned) arena.take_back(call.output, bytes_of(program.outputs[rank_], call, program.chunks));
+}
+
+// The ranks that may still come to this call and have not.
+std::vector<uint32_t> Communicator::absent() const {
+    std::vector<uint32_t> ranks;
+    for (uint32_t peer = 0; peer < size(); ++peer)
+        if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) ranks.push_back(peer);
+    return ranks;
+}
+
+void Communicator::fail_lost(Running& running, const std::vector<uint32_t>& peers,
+                             const std::vector<uint32_t>& absent) {
     blame_.lost(peers.front());
-    throw EngineError(Fault::rank_lost, name_of(running) + ": " + blame_.sentence(peers) + " " + where(call_));
+    std::string text = std::string(name_of(running)) + ": " + blame_.sentence(peers);
+    if (!absent.empty()) text += "; " + Late{.came = false, .ranks = absent}.sentence();
+    throw EngineError(Fault::rank_lost, text + " " + where(call_));
 }
 
 void Communicator::fail_mismatch(Running& running) {
@@ -191,16 +237,14 @@ void Communicator::fail_mismatch(Running& running) {
 // Another rank has given up waiting. A rank that has waited about as long reports what it waits for itself; a rank that
 // has just arrived cannot, but may see whom the other waited for.
 void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
-    if (running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
+    bool waits = running.deadline != Clock::time_point{};
+    if (waits && running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
     retire(Standing::late);
-    auto is_open = [&](uint32_t peer) {
-        return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
-    };
-    std::vector<uint32_t> absent;
-    for (uint32_t peer = 0; peer < size(); ++peer)
-        if (is_open(peer) && posts_[peer]->last_call.load(std::memory_order_acquire) < call_) absent.push_back(peer);
-    std::string text = name_of(running) + ": ";
-    if (uint32_t peer = held_up_by(awaited); !absent.empty())
+    std::vector<uint32_t> absent = this->absent();
+    std::string text = std::string(name_of(running)) + ": ";
+    uint32_t peer = held_up_by(awaited);
+    if (!is_open(peer)) peer = held_up_by(late);
+    if (!absent.empty())
         text += Late{.came = false, .ranks = absent}.sentence() + "; ";
     else if (is_open(peer))
         text += Late{.came = true, .ranks = {peer}}.sentence() + "; ";
@@ -212,7 +256,7 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     Late late = late_for(call_, peer);
     char within[48];
     std::snprintf(within, sizeof within, " within %g s ", std::chrono::duration<double>(running.timeout).count());
-    std::string text = name_of(running) + ": " + late.sentence() + within + where(call_);
+    std::string text = std::string(name_of(running)) + ": " + late.sentence() + within + where(call_);
     // What is known about the ranks that are waited for; only about a few, because a list of a thousand would not help.
     constexpr size_t most_described = 4;
     for (size_t i = 0; i < std::min(late.ranks.size(), most_described); ++i) text += last_seen(late.ranks[i]);
@@ -230,7 +274,7 @@ bool Communicator::gives_up_turn(Clock::time_point since, Clock::duration timeou
         (fails_at != 0 && Clock::time_point(Clock::duration(fails_at)) <= latest))
         return time >= latest + fails_within;
     // It waits for nobody: perhaps its thread has not got a core yet.
-    return fails_at != 0 || time >= limit + std::min(timeout, begins_within);
+    return fails_at != 0 || time >= limit + begins_within;
 }
 
 // Another thread has the turn. If it waits for a rank in its call, that rank keeps this one waiting too.
@@ -239,8 +283,12 @@ EngineError Communicator::not_my_turn(const char* name, Clock::duration timeout)
     char within[48];
     std::snprintf(within, sizeof within, "%g s", std::chrono::duration<double>(timeout).count());
     std::string text = std::string(name) + ": another call of this rank was still under way after " + within;
-    if (uint32_t peer = own.waiting_for.load(std::memory_order_relaxed); peer != 0)
-        text += ", because " + late_for(own.last_call.load(std::memory_order_relaxed), peer - 1).sentence();
+    uint64_t call = own.last_call.load(std::memory_order_relaxed);
+    uint32_t peer = own.waiting_for.load(std::memory_order_relaxed);
+    Late late = late_for(call, peer == 0 ? rank_ : peer - 1);
+    // Late for the call before, if that has begun and waits: somebody has not come to it, or keeps it waiting.
+    if (own.last_done.load(std::memory_order_relaxed) < call && (peer != 0 || !late.came))
+        text += ", because " + late.sentence();
     return EngineError(Fault::timeout, text + "; calls on one communicator take turns (" + label_ + ")");
 }
 
@@ -258,7 +306,7 @@ std::string Communicator::Late::sentence() const {
 // Follows `peer` to the rank that it waits for, from there to the next, and so on. Ends at a stopped rank: what that
 // one waited for may have arrived since.
 uint32_t Communicator::held_up_by(uint32_t peer) const {
-    for (uint32_t hops = 0; hops < size() && !is_stopped(process_of(peer)); ++hops) {
+    for (uint32_t hops = 0; hops < size() && !is_stopped(*members_[peer].arena); ++hops) {
         uint32_t next = posts_[peer]->waiting_for.load(std::memory_order_relaxed);
         if (next == 0 || next > size() || next - 1 == rank_) break;
         peer = next - 1;
@@ -269,7 +317,6 @@ uint32_t Communicator::held_up_by(uint32_t peer) const {
 // What a rank was last seen doing, and which line of its program it is at, if it can still report that.
 std::string Communicator::last_seen(uint32_t peer) const {
     const Post& post = *posts_[peer];
-    int32_t process = process_of(peer);
     std::string text = "; " + blame_.named(peer) + " ";
     uint64_t call = post.last_call.load(std::memory_order_acquire);
     CallRecord record;
@@ -283,7 +330,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
         uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }
-    if (is_stopped(process)) return text + "; it is stopped (SIGSTOP or a debugger)";
+    if (is_stopped(*members_[peer].arena)) return text + "; it is stopped (SIGSTOP or a debugger)";
     // The first line is for errors like this one, the rest for `allfold doctor`.
     Directory& directory = members_[peer].arena->directory();
     if (directory.answers.load(std::memory_order_relaxed) == 0) return text;
@@ -292,7 +339,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
     return text + "; it is at " + answer.substr(0, answer.find('\n'));
 }
 
-std::string Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
+const char* Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
 
 std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }
 

@@ -9,18 +9,21 @@
 #include <cstdint>
 #include <cstring>
 
+#include "shared/peers.hpp"
+
 namespace allfold {
 
-// Returns 0 or an errno. The memory of a thread of this process is read directly.
-inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) {
+// Returns 0 or an errno. The address is one in the process that made the arena. Threads of this process are read
+// directly; its PID would not tell, because in another PID namespace another process may have the same.
+inline int fetch(const Arena& arena, uint64_t address, void* target, size_t bytes) {
     auto* to = static_cast<char*>(target);
-    if (process == getpid()) {
+    if (arena.is_own()) {
         std::memcpy(to, reinterpret_cast<const void*>(address), bytes);
         return 0;
     }
     while (bytes > 0) {  // a call moves at most 2 GiB
         iovec local{to, bytes}, remote{reinterpret_cast<void*>(address), bytes};
-        ssize_t moved = process_vm_readv(process, &local, 1, &remote, 1, 0);
+        ssize_t moved = process_vm_readv(process_of(arena), &local, 1, &remote, 1, 0);
         if (moved < 0 && errno == EINTR) continue;
         if (moved <= 0) return moved < 0 ? errno : EFAULT;
         to += moved;
@@ -28,6 +31,20 @@ inline int fetch(int32_t process, uint64_t address, void* target, size_t bytes) 
         bytes -= static_cast<size_t>(moved);
     }
     return 0;
+}
+
+// Whether peers that may read this process can read this array: the kernel refuses some memory to everybody, such as
+// memfd_secret, what a driver has mapped (CUDA's pinned memory) and mappings that are for writing only. Reading
+// ourselves goes through the same checks. An array usually lies in one mapping, so its ends tell (less than 1 µs).
+inline bool is_fetchable(const void* array, size_t bytes) {
+    if (bytes == 0) return true;
+    char seen[2];
+    auto* first = const_cast<char*>(static_cast<const char*>(array));
+    iovec local{seen, sizeof seen}, remote[] = {{first, 1}, {first + bytes - 1, 1}};
+    ssize_t moved;
+    do moved = process_vm_readv(getpid(), &local, 1, remote, 2, 0);
+    while (moved < 0 && errno == EINTR);
+    return moved == sizeof seen;
 }
 
 }  // namespace allfold

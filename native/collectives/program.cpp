@@ -42,8 +42,8 @@ class Checker {
             for (const Extent& extent : *extents)
                 need(extent.begin <= extent.end && extent.end <= p.chunks, "an array without end");
         for (uint32_t chunk : p.length_of) need(chunk < p.chunks, "the length of a chunk that does not exist");
-        p.most_sources = slots(p.sources, false);
-        p.most_destinations = slots(p.destinations, true);
+        p.most_sources = slots(p.sources, p.reads_peers, false);
+        p.most_destinations = slots(p.destinations, p.writes_peers, true);
         waits(p.waits);
         waits(p.reuse);
         for (const Wait& wait : p.leave) wait_for(wait);
@@ -64,10 +64,11 @@ class Checker {
              "lists that do not fit the instructions");
     }
 
-    uint32_t slots(const Rows<Slot>& list, bool written) const {
+    uint32_t slots(const Rows<Slot>& list, std::vector<uint8_t>& of_peers, bool written) const {
         const Program& p = program_;
         const uint32_t part = p.chunks / p.slices;
         rows(list);
+        of_peers.assign(p.instructions, 0);
         size_t most = 0;
         for (uint32_t i = 0; i < p.instructions; ++i) {
             need(list.count(i) > 0, "an instruction without source or destination");
@@ -82,6 +83,7 @@ class Checker {
                 need(slot->index >= extent.begin && slot->index < extent.end, "a chunk that the array does not have");
                 bool reached = p.memory == Memory::shared || (p.memory == Memory::readable && !written);
                 need(slot->rank == p.rank || reached, "an array that peers cannot reach");
+                of_peers[i] |= slot->rank != p.rank;
                 need(!can_be_longer(p.length_of[i] % part, slot->index % part, part),
                      "a chunk that can be longer than its place");
             }

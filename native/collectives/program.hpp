@@ -97,6 +97,7 @@ struct Program {
     uint32_t instructions = 0;
     uint32_t stride = 0;  // the longest program of any rank: what a segment adds to everyone's progress
     uint32_t most_sources = 0, most_destinations = 0;  // of one instruction
+    std::vector<uint8_t> reads_peers, writes_peers;    // whether an instruction accesses arrays of other ranks
 
     const Extent& extent(const Slot& slot) const { return (slot.space == Space::input ? inputs : outputs)[slot.rank]; }
 };

@@ -5,6 +5,7 @@ namespace allfold {
 namespace {
 constexpr int not_ready = 600;
 constexpr unsigned without_timing = 2;
+constexpr int relaxed_capture = 2;
 
 struct ValueOperation {  // the driver's CUstreamBatchMemOpParams, for 32 bits
     enum Kind : uint32_t { wait = 1, write = 2 };
@@ -37,11 +38,17 @@ void Lane::call(DriverFunction function, Arguments... arguments) const {
     if (int status = raw(function, arguments...)) throw DriverError{function, status};
 }
 
-// The driver's functions work in the context that is current on the thread.
+// The driver's functions work in the context that is current on the thread. While somebody captures a CUDA graph, some
+// of them (the query of an event) would invalidate the capture, also on another thread, unless the thread has said that
+// it does not take part: nothing here does (a stream that is being captured is refused).
 class Lane::Within {
   public:
-    explicit Within(const Lane& lane) : lane_(lane) { lane.call(DriverFunction::push_context, lane.context_); }
+    explicit Within(const Lane& lane) : lane_(lane) {
+        lane.call(DriverFunction::push_context, lane.context_);
+        lane.raw(DriverFunction::exchange_capture_mode, &mode_);
+    }
     ~Within() {
+        lane_.raw(DriverFunction::exchange_capture_mode, &mode_);
         void* context;
         lane_.raw(DriverFunction::pop_context, &context);
     }
@@ -49,6 +56,7 @@ class Lane::Within {
 
   private:
     const Lane& lane_;
+    int mode_ = relaxed_capture;  // then the thread's own one
 };
 
 Lane::Lane(const Functions& functions, uint64_t context, uint64_t stream, uint64_t word)

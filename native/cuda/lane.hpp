@@ -28,6 +28,7 @@ enum class DriverFunction : size_t {
     is_capturing,
     push_context,
     pop_context,
+    exchange_capture_mode,
     count
 };
 

@@ -1,11 +1,13 @@
-// What every rank has called on the GPU, for the others to compare: nothing in a stream can say that calls differ.
+// The calls of every rank on the GPU, for the others to compare, and up to which call a rank that gave up can be
+// believed: nothing in a stream can say that calls differ, or that a rank's progress is no longer real.
 //
-// Each rank writes into its own rows, in memory that all of them reach; row i has call i, i + kept, i + 2 kept, …
+// Each rank writes its own sheet, in memory that all of them reach; row i has call i, i + kept, i + 2 kept, …
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace allfold {
@@ -13,22 +15,30 @@ namespace allfold {
 class Ledger {
   public:
     static constexpr size_t kept = 1024;
-    using Facts = std::array<int64_t, 6>;  // collective, elements, type, operation, root, where its arrays are
+    using Facts =
+        std::array<uint64_t, 14>;  // everything in which ranks must agree, as src/allfold/cuda/programs.py packs it
 
     struct Row {
         std::atomic<uint64_t> number;  // of the call, from 1; 0 while the row is written
-        std::atomic<int64_t> facts[std::tuple_size_v<Facts>];
+        std::atomic<uint64_t> facts[std::tuple_size_v<Facts>];
         uint64_t unused;
     };
-    static_assert(sizeof(Row) == 64 && std::atomic<uint64_t>::is_always_lock_free);
+    struct Sheet {                      // begins as zeros
+        std::atomic<uint64_t> gave_up;  // 0: it has not; otherwise 1 + the last call that is over on all ranks
+        uint64_t unused[15];
+        Row rows[kept];
+    };
+    static_assert(sizeof(Row) == 128 && sizeof(Sheet) == 128 * (1 + kept));
+    static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
     enum class State { agreed, waiting, differing };
+    enum class Seen { nothing, it, later };
 
-    Ledger(uint32_t rank, std::vector<Row*> rows) : rank_(rank), rows_(std::move(rows)) {}
+    Ledger(uint32_t rank, std::vector<Sheet*> sheets) : rank_(rank), sheets_(std::move(sheets)) {}
 
     uint64_t announce(const Facts& facts) {
         uint64_t number = made_.load(std::memory_order_relaxed) + 1;
-        Row& row = rows_[rank_][(number - 1) % kept];
+        Row& row = sheets_[rank_]->rows[(number - 1) % kept];
         row.number.store(0, std::memory_order_relaxed);
         // Whoever reads one of the new facts also sees that the row is being written (see `read`).
         std::atomic_thread_fence(std::memory_order_release);
@@ -39,44 +49,64 @@ class Ledger {
     }
 
     // Goes on where it stopped: until all calls made here are known to be the same on all ranks, or some rank has not
-    // made the next one yet, or has made another one. One thread at a time.
+    // made the next one yet, or two ranks have made different ones. One thread at a time.
     State compare() {
         for (uint64_t made = made_.load(std::memory_order_relaxed); agreed_ < made; ++agreed_) {
             Facts first{};
-            bool is_first = true, differs = false;
-            for (Row* rows : rows_) {
+            bool is_first = true, differs = false, waits = false;
+            for (const Sheet* sheet : sheets_) {
                 Facts facts;
-                Seen seen = read(rows, agreed_ + 1, facts);
-                if (seen == Seen::nothing) return State::waiting;
-                if (seen == Seen::later) continue;  // it is kept rows ahead, and has waited for all others since
+                Seen seen = read(*sheet, agreed_ + 1, facts);
+                waits = waits || seen == Seen::nothing;
+                if (seen != Seen::it) continue;  // later: it is kept rows ahead, and has waited for all others since
                 differs = differs || (!is_first && facts != first);
                 if (is_first) first = facts;
                 is_first = false;
             }
             if (differs) return State::differing;
+            if (waits) return State::waiting;
         }
         return State::agreed;
+    }
+
+    // This rank will let its stream go: what it publishes from then on is true only for calls up to `covered`.
+    void give_up(uint64_t covered) {
+        sheets_[rank_]->gave_up.store(covered + 1, std::memory_order_release);  // why it gave up is there to be read
+        // Before every store that lets the stream go. Whoever finishes on progress that the stream publishes then, also
+        // through other streams, sees this afterwards (see `uncovered`).
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+
+    // A rank that gave up and whose progress in a call cannot be believed. Asked when the call is over here, or not
+    // begun: a call is right only if its last access came before the answer "none".
+    std::optional<uint32_t> uncovered(uint64_t number) const {
+        // What was read before, that the stream has come to the end of the call, stays before what is read here.
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        for (uint32_t rank = 0; rank < sheets_.size(); ++rank) {
+            uint64_t gave_up =
+                sheets_[rank]->gave_up.load(std::memory_order_acquire);  // and why, which was written first
+            if (rank != rank_ && gave_up && gave_up <= number) return rank;
+        }
+        return std::nullopt;
     }
 
     uint64_t made() const { return made_.load(std::memory_order_relaxed); }
     uint64_t agreed() const { return agreed_; }
 
-    // By rank: what it called as number `agreed() + 1`; nothing if that is not known (yet, or any more).
-    std::vector<std::pair<bool, Facts>> next() const {
-        std::vector<std::pair<bool, Facts>> found;
-        for (Row* rows : rows_) {
+    // By rank: its call number `agreed() + 1`, if it is there to be read (not yet made, or no longer kept).
+    std::vector<std::pair<Seen, Facts>> next() const {
+        std::vector<std::pair<Seen, Facts>> found;
+        for (const Sheet* sheet : sheets_) {
             Facts facts{};
-            Seen seen = read(rows, agreed_ + 1, facts);
-            found.emplace_back(seen != Seen::nothing, facts);
+            Seen seen = read(*sheet, agreed_ + 1, facts);
+            found.emplace_back(seen, facts);
         }
         return found;
     }
 
   private:
-    enum class Seen { nothing, it, later };
-
-    static Seen read(const Row* rows, uint64_t wanted, Facts& facts) {
-        const Row& row = rows[(wanted - 1) % kept];
+    static Seen read(const Sheet& sheet, uint64_t wanted, Facts& facts) {
+        const Row& row = sheet.rows[(wanted - 1) % kept];
         uint64_t number = row.number.load(std::memory_order_acquire);
         if (number > wanted) return Seen::later;
         if (number < wanted) return Seen::nothing;
@@ -87,7 +117,7 @@ class Ledger {
     }
 
     const uint32_t rank_;
-    const std::vector<Row*> rows_;
+    const std::vector<Sheet*> sheets_;
     std::atomic<uint64_t> made_{0};
     uint64_t agreed_ = 0;
 };

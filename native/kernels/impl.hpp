@@ -4,7 +4,7 @@
 // A kernel is a format (how the bytes of a type become vectors to calculate with, and back) and an operation on such
 // vectors. The loop takes a block of bytes through all sources while its accumulators stay in registers, then writes it
 // to all destinations; whatever is shorter than a block goes through the same code in pieces of half the size, a
-// quarter, … down to one element.
+// quarter, … down to one element. Operations that are seldom used share more code: see `care`.
 //
 // Nothing here may be shared between the instruction sets, or the linker would keep one copy and run, for example,
 // AVX-512 code on a processor without it. So everything is in unnamed namespaces, and no library function is called
@@ -173,6 +173,33 @@ ALLFOLD_INLINE auto narrow(V value) {
 
 // ---- the loop ----
 
+// How much code an operation on a type gets. If all of them had everything, compiling the kernels would take most of
+// the time of an installation.
+enum class Care {
+    pairs,  // two arrays at a time: see fold_pairs
+    loop,   // one loop for any number of sources and destinations
+    some,   // and one each for two and four sources to one destination
+    much    // and for the other usual numbers
+};
+template <class Format, class Operation>
+constexpr Care care() {
+    using Lane = typename Format::Lane;
+    constexpr bool is_half = std::is_same_v<Lane, uint16_t> && !std::is_same_v<Format, Plain<Lane>>;
+#if defined(__x86_64__) && !defined(__AVX2__)
+    constexpr Care most = Care::loop;  // hardly a processor in use has no AVX2
+#else
+    constexpr Care most = Care::much;
+#endif
+    Care wanted = Care::pairs;
+    if (std::is_base_of_v<Sum, Operation> && (is_half || sizeof(Lane) >= 4))
+        wanted = Care::much;
+    else if (is_half || (chooses<Operation> && std::is_floating_point_v<Lane>))
+        wanted = Care::some;  // halves must not be rounded between two sources
+    else if (std::is_same_v<Format, Plain<uint8_t>> && std::is_same_v<Operation, Or>)
+        wanted = Care::some;  // copies too
+    return wanted < most ? wanted : most;
+}
+
 struct Call {
     const char* const* sources;
     size_t source_count;
@@ -182,12 +209,6 @@ struct Call {
     uint32_t divisor;
     const char* from_memory;  // the source that lies beyond the caches, or null
 };
-
-// Unrolled `count` times instead of a loop: only then does the compiler keep an array of vectors in registers.
-template <size_t count, class Body>
-ALLFOLD_INLINE void repeat(Body body) {
-    [&]<size_t... i>(std::index_sequence<i...>) ALLFOLD_INLINED { (body(i), ...); }(std::make_index_sequence<count>());
-}
 
 // The hardware prefetcher detects sequential reads, but stops at the end of every page and starts again in the next
 // one. So a source in memory is prefetched a page ahead, into the L2 cache, which can have more misses in flight than
@@ -200,6 +221,15 @@ constexpr int second_level = 2;  // as __builtin_prefetch counts
 // that it has to put vectors on the stack.
 constexpr size_t most_held = 8;
 
+// Before a loop whose length is known: only when it is unrolled does the compiler keep an array of vectors in
+// registers. (A lambda for the body of such a loop, in each of hundreds of kernels, made compiling them take four times
+// as long.)
+#if defined(__clang__)
+#define ALLFOLD_UNROLL _Pragma("unroll")
+#else
+#define ALLFOLD_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 // Keeps a pointer in a register. Otherwise GCC adds the offset of a block in every access, which keeps it from using
 // the instructions that load and store two vectors at once.
 template <class Pointer>
@@ -208,71 +238,92 @@ ALLFOLD_INLINE Pointer in_register(Pointer pointer) {
     return pointer;
 }
 
-// Repeats `body` for every number below `known`, or below `count` if `known` is 0.
-template <size_t known, class Body>
-ALLFOLD_INLINE void for_each(size_t count, Body body) {
-    if constexpr (known > 0)
-        repeat<known>(body);
-    else
-        for (size_t i = 0; i < count; ++i) body(i);
+// `bytes` of memory as vectors to calculate with.
+template <class Format, size_t bytes>
+struct Block {
+    static constexpr size_t width = bytes < smallest_vector ? smallest_vector
+                                    : bytes < Format::width ? bytes
+                                                            : Format::width;
+    static constexpr size_t step = bytes < width ? bytes : width;
+    static constexpr size_t registers = bytes / step;
+    using Value = decltype(Format::widen(Raw<width>{}));
+    Value value[registers];
+
+    ALLFOLD_INLINE void read(const char* from) {
+        const char* source = in_register(from);
+        ALLFOLD_UNROLL for (size_t i = 0; i < registers; ++i) value[i] = Format::widen(load<step>(source + i * step));
+    }
+    template <class Operation>
+    ALLFOLD_INLINE void add(const char* from) {
+        const char* source = in_register(from);
+        ALLFOLD_UNROLL for (size_t i = 0; i < registers; ++i) {
+            value[i] = combine<Operation>(value[i], Format::widen(load<step>(source + i * step)));
+        }
+    }
+};
+
+template <size_t step, size_t registers, class V>
+ALLFOLD_INLINE void write(const V (&result)[registers], char* to) {
+    char* destination = in_register(to);
+    ALLFOLD_UNROLL for (size_t i = 0; i < registers; ++i) store<step>(destination + i * step, result[i]);
 }
 
-// One block of every source, at `from(number)`, to every destination, at `to(number)`. `known_sources` and
-// `known_destinations` are the numbers that the code is specialised for, or 0 for any number.
-template <class Format, class Operation, size_t bytes, size_t known_sources, size_t known_destinations, class From,
-          class To>
-ALLFOLD_INLINE void fold_block(const Call& call, From from, To to, size_t offset) {
-    constexpr size_t width = bytes < smallest_vector ? smallest_vector : bytes < Format::width ? bytes : Format::width;
-    constexpr size_t step = bytes < width ? bytes : width;
-    constexpr size_t registers = bytes / step;
+template <size_t bytes>
+ALLFOLD_INLINE void prefetch(const char* from) {
+    ALLFOLD_UNROLL for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line);
+}
+
+// One block of every source to every destination, `at` bytes behind their pointers in `from` and `to`, which is
+// `offset` bytes behind the beginning. `known_sources` and `known_destinations` are the numbers that the code is
+// specialised for, or 0 for any number.
+template <class Format, class Operation, size_t bytes, size_t known_sources, size_t known_destinations>
+ALLFOLD_INLINE void fold_block(const Call& call, const char* const* from, char* const* to, size_t at, size_t offset) {
     if constexpr (bytes == block_bytes && Format::read_ahead > 0) {
-        for_each<known_sources>(call.source_count, [&](size_t s) ALLFOLD_INLINED {
-            for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(from(s) + line + Format::read_ahead);
-        });
+        if constexpr (known_sources > 0) {
+            ALLFOLD_UNROLL for (size_t s = 0; s < known_sources; ++s)
+                prefetch<bytes>(from[s] + at + Format::read_ahead);
+        } else {
+            for (size_t s = 0; s < call.source_count; ++s) prefetch<bytes>(from[s] + at + Format::read_ahead);
+        }
     }
     if constexpr (bytes == block_bytes && known_sources != 1) {
         if (call.from_memory) {
             asm volatile("");  // GCC would prefetch from nowhere if there is no such source, which costs a page walk
-            for (size_t line = 0; line < bytes; line += 64)
+            ALLFOLD_UNROLL for (size_t line = 0; line < bytes; line += 64)
                 __builtin_prefetch(call.from_memory + offset + line + page, 0, second_level);
         }
     }
 
-    using Value = decltype(Format::widen(Raw<width>{}));
-    if constexpr (known_sources > 2 && registers * sizeof(Value) > most_held * width) {
+    using Held = Block<Format, bytes>;
+    if constexpr (known_sources > 2 && Held::registers * sizeof(typename Held::Value) > most_held * Held::width) {
         constexpr size_t half = bytes / 2;
-        fold_block<Format, Operation, half, known_sources, known_destinations>(call, from, to, offset);
-        fold_block<Format, Operation, half, known_sources, known_destinations>(
-            call, [&](size_t s) ALLFOLD_INLINED { return from(s) + half; },
-            [&](size_t d) ALLFOLD_INLINED { return to(d) + half; }, offset + half);
+        fold_block<Format, Operation, half, known_sources, known_destinations>(call, from, to, at, offset);
+        fold_block<Format, Operation, half, known_sources, known_destinations>(call, from, to, at + half,
+                                                                               offset + half);
         return;
     }
-    Value value[registers];
-    const char* first = in_register(from(0));
-    repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = Format::widen(load<step>(first + i * step)); });
-    for_each<known_sources ? known_sources - 1 : 0>(call.source_count - 1, [&](size_t s) ALLFOLD_INLINED {
-        const char* source = in_register(from(s + 1));
-        repeat<registers>([&](size_t i) ALLFOLD_INLINED {
-            value[i] = combine<Operation>(value[i], Format::widen(load<step>(source + i * step)));
-        });
-    });
-    if constexpr (std::is_same_v<Operation, Average>) {
-        if (call.divisor > 1)
-            repeat<registers>([&](size_t i) ALLFOLD_INLINED { value[i] = divide(value[i], call.divisor); });
+    Held held;
+    held.read(from[0] + at);
+    if constexpr (known_sources > 0) {
+        ALLFOLD_UNROLL for (size_t s = 1; s < known_sources; ++s) held.template add<Operation>(from[s] + at);
+    } else if (call.source_count > 1) {
+        held.template add<Operation>(from[1] + at);  // outside the loop: most folds have two sources
+        for (size_t s = 2; s < call.source_count; ++s) held.template add<Operation>(from[s] + at);
     }
-    Raw<width> result[registers];
-    repeat<registers>([&](size_t i) ALLFOLD_INLINED { result[i] = narrow<Format, Operation>(value[i]); });
-    for_each<known_destinations>(call.destination_count, [&](size_t d) ALLFOLD_INLINED {
-        char* destination = in_register(to(d));
-        repeat<registers>([&](size_t i) ALLFOLD_INLINED { store<step>(destination + i * step, result[i]); });
-    });
-}
-
-template <class Format, class Operation, size_t bytes, size_t known_sources>
-ALLFOLD_INLINE void fold_block(const Call& call, size_t offset) {
-    fold_block<Format, Operation, bytes, known_sources, 0>(
-        call, [&](size_t s) ALLFOLD_INLINED { return call.sources[s] + offset; },
-        [&](size_t d) ALLFOLD_INLINED { return call.destinations[d] + offset; }, offset);
+    if constexpr (std::is_same_v<Operation, Average>) {
+        if (call.divisor > 1) {
+            ALLFOLD_UNROLL for (size_t i = 0; i < Held::registers; ++i) held.value[i] =
+                divide(held.value[i], call.divisor);
+        }
+    }
+    Raw<Held::width> result[Held::registers];
+    ALLFOLD_UNROLL for (size_t i = 0; i < Held::registers; ++i) result[i] = narrow<Format, Operation>(held.value[i]);
+    if constexpr (known_destinations > 0) {
+        ALLFOLD_UNROLL for (size_t d = 0; d < known_destinations; ++d) write<Held::step>(result, to[d] + at);
+    } else {
+        write<Held::step>(result, to[0] + at);
+        for (size_t d = 1; d < call.destination_count; ++d) write<Held::step>(result, to[d] + at);
+    }
 }
 
 // `given` is passed by value: what is stored could otherwise change it, and it would be read again for every block.
@@ -280,65 +331,110 @@ template <class Format, class Operation, size_t known_sources>
 size_t fold_blocks(const Call& given, size_t offset) {
     const Call call = given;
     for (; call.bytes - offset >= block_bytes; offset += block_bytes)
-        fold_block<Format, Operation, block_bytes, known_sources>(call, offset);
+        fold_block<Format, Operation, block_bytes, known_sources, 0>(call, call.sources, call.destinations, offset,
+                                                                     offset);
     return offset;
 }
 
-// The same for numbers of sources and destinations that are all known: all pointers stay in registers.
+// The same for numbers of sources and destinations that are all known: all pointers stay in registers (GCC would
+// calculate each of them from one offset, block by block).
 template <class Format, class Operation, size_t known_sources, size_t known_destinations>
 size_t fold_known(const Call& given) {
     const Call call = given;
     const char* from[known_sources];
     char* to[known_destinations];
-    repeat<known_sources>([&](size_t s) ALLFOLD_INLINED { from[s] = call.sources[s]; });
-    repeat<known_destinations>([&](size_t d) ALLFOLD_INLINED { to[d] = call.destinations[d]; });
+    ALLFOLD_UNROLL for (size_t s = 0; s < known_sources; ++s) from[s] = call.sources[s];
+    ALLFOLD_UNROLL for (size_t d = 0; d < known_destinations; ++d) to[d] = call.destinations[d];
     size_t offset = 0;
     for (; call.bytes - offset >= block_bytes; offset += block_bytes) {
-        fold_block<Format, Operation, block_bytes, known_sources, known_destinations>(
-            call, [&](size_t s) ALLFOLD_INLINED { return from[s]; }, [&](size_t d) ALLFOLD_INLINED { return to[d]; },
-            offset);
-        repeat<known_sources>([&](size_t s) ALLFOLD_INLINED { from[s] += block_bytes; });
-        repeat<known_destinations>([&](size_t d) ALLFOLD_INLINED { to[d] += block_bytes; });
+        fold_block<Format, Operation, block_bytes, known_sources, known_destinations>(call, from, to, 0, offset);
+        ALLFOLD_UNROLL for (size_t s = 0; s < known_sources; ++s) from[s] = in_register(from[s] + block_bytes);
+        ALLFOLD_UNROLL for (size_t d = 0; d < known_destinations; ++d) to[d] = in_register(to[d] + block_bytes);
     }
     return offset;
 }
 
+// Less than a block, from `offset` on: in pieces of half a block, a quarter, … down to one element.
 template <class Format, class Operation, size_t piece = block_bytes / 2>
 ALLFOLD_INLINE void fold_pieces(const Call& call, size_t offset) {
     if (call.bytes - offset >= piece) {
-        fold_block<Format, Operation, piece, 0>(call, offset);
+        fold_block<Format, Operation, piece, 0, 0>(call, call.sources, call.destinations, offset, offset);
         offset += piece;
     }
     if constexpr (piece > sizeof(typename Format::Lane)) fold_pieces<Format, Operation, piece / 2>(call, offset);
 }
 
-// Less than a block, from `offset` on.
 template <class Format, class Operation>
 [[gnu::noinline]] void fold_rest(const Call& call, size_t offset) {
-    fold_pieces<Format, Operation>(call, offset);
+    if constexpr (care<Format, Operation>() > Care::loop) return fold_pieces<Format, Operation>(call, offset);
+    constexpr size_t element = sizeof(typename Format::Lane);
+    for (; call.bytes - offset >= smallest_vector; offset += smallest_vector)
+        fold_block<Format, Operation, smallest_vector, 0, 0>(call, call.sources, call.destinations, offset, offset);
+    for (; offset < call.bytes; offset += element)
+        fold_block<Format, Operation, element, 0, 0>(call, call.sources, call.destinations, offset, offset);
 }
 
 template <class Format, class Operation>
 void fold_bytes(const Call& call) {
+    constexpr Care cares = care<Format, Operation>();
+    const size_t from = call.source_count, to = call.destination_count;
     size_t offset = 0;
     if (call.bytes >= block_bytes) {
-        const size_t to = call.destination_count;
-        switch (call.source_count) {
-            case 2:
-                offset = to == 1   ? fold_known<Format, Operation, 2, 1>(call)
-                         : to == 2 ? fold_known<Format, Operation, 2, 2>(call)
-                                   : fold_blocks<Format, Operation, 2>(call, 0);
-                break;
-            case 3: offset = fold_blocks<Format, Operation, 3>(call, 0); break;
-            case 4:
-                offset = to == 1   ? fold_known<Format, Operation, 4, 1>(call)
-                         : to == 4 ? fold_known<Format, Operation, 4, 4>(call)
-                                   : fold_blocks<Format, Operation, 4>(call, 0);
-                break;
-            default: offset = fold_blocks<Format, Operation, 0>(call, 0);
-        }
+        offset = [&] {
+            if constexpr (cares >= Care::some) {
+                if (from == 2 && to == 1) return fold_known<Format, Operation, 2, 1>(call);
+                if (from == 4 && to == 1) return fold_known<Format, Operation, 4, 1>(call);
+            }
+            if constexpr (cares >= Care::much) {
+                if (from == 2 && to == 2) return fold_known<Format, Operation, 2, 2>(call);
+                if (from == 2) return fold_blocks<Format, Operation, 2>(call, 0);
+                if (from == 4 && to == 4) return fold_known<Format, Operation, 4, 4>(call);
+                if (from == 3) return fold_blocks<Format, Operation, 3>(call, 0);
+                if (from == 4) return fold_blocks<Format, Operation, 4>(call, 0);
+            }
+            return fold_blocks<Format, Operation, 0>(call, 0);
+        }();
     }
     if (offset < call.bytes) fold_rest<Format, Operation>(call, offset);
+}
+
+// ---- two arrays at a time ----
+
+// `to` may be one of the sources.
+using Combine = void (*)(char* to, const char* one, const char* other, size_t bytes);
+
+template <class Format, class Operation, size_t piece>
+ALLFOLD_INLINE size_t combine_pieces(char* to, const char* one, const char* other, size_t bytes, size_t at) {
+    for (; bytes - at >= piece; at += piece) {
+        const auto value =
+            combine<Operation>(Format::widen(load<piece>(one + at)), Format::widen(load<piece>(other + at)));
+        store<piece>(to + at, Format::narrow(value));
+    }
+    return at;
+}
+
+template <class Format, class Operation, size_t element>
+void combine_arrays(char* to, const char* one, const char* other, size_t bytes) {
+    size_t at = combine_pieces<Format, Operation, vector_bytes>(to, one, other, bytes, 0);
+    if constexpr (vector_bytes > smallest_vector)
+        at = combine_pieces<Format, Operation, smallest_vector>(to, one, other, bytes, at);
+    if constexpr (element < smallest_vector) combine_pieces<Format, Operation, element>(to, one, other, bytes, at);
+}
+
+// What is folded so far stays in the first-level cache until the last source goes with it to the destinations.
+void fold_pairs(Combine combine, const Call& call) {
+    constexpr size_t most = 4096;
+    alignas(vector_bytes) char held[most];
+    for (size_t offset = 0; offset < call.bytes; offset += most) {
+        const size_t bytes = call.bytes - offset < most ? call.bytes - offset : most;
+        const char* folded = call.sources[0] + offset;
+        for (size_t s = 1; s < call.source_count; ++s) {
+            char* to = s + 1 < call.source_count ? held : call.destinations[0] + offset;
+            combine(to, folded, call.sources[s] + offset, bytes);
+            folded = to;
+        }
+        for (size_t d = 1; d < call.destination_count; ++d) std::memcpy(call.destinations[d] + offset, folded, bytes);
+    }
 }
 
 void copy_rows(const Call& call) {
@@ -346,7 +442,8 @@ void copy_rows(const Call& call) {
     const size_t row = call.bytes / rows_in_memory / block_bytes * block_bytes;
     for (size_t offset = 0; offset < row; offset += block_bytes)
         for (size_t start = 0; start < rows_in_memory * row; start += row)
-            fold_block<Bytes, Or, block_bytes, 1>(call, start + offset);
+            fold_block<Bytes, Or, block_bytes, 1, 0>(call, call.sources, call.destinations, start + offset,
+                                                     start + offset);
     const size_t offset = fold_blocks<Bytes, Or, 1>(call, rows_in_memory * row);
     if (offset < call.bytes) fold_rest<Bytes, Or>(call, offset);
 }
@@ -363,7 +460,10 @@ void fold(const void* const* sources, size_t source_count, void* const* destinat
                        elements * element_size,
                        divisor,
                        static_cast<const char*>(from_memory)};
-    fold_bytes<Format, Operation>(call);
+    if constexpr (care<Format, Operation>() == Care::pairs)
+        fold_pairs(combine_arrays<Format, Operation, element_size>, call);
+    else
+        fold_bytes<Format, Operation>(call);
 }
 
 #if defined(ALLFOLD_FLOAT16_ALONE)

@@ -156,6 +156,7 @@ class Channel {
     std::vector<Counter*> bells_;
     std::shared_ptr<FirstError> first_error_;
     Patience patience_;
+    Crowd crowd_;
     uint64_t ring_bytes_;
     uint64_t piece_bytes_;  // what is copied before the other side hears of it: a part of the ring, so that both work
                             // at once

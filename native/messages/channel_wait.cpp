@@ -23,7 +23,7 @@ std::optional<EngineError> Channel::drive(Operation& operation, Clock::duration 
     } driving{drivers_};
     Clock::time_point deadline{};  // set when a wait first takes long: most messages never read a clock
     uint32_t idle = 0, busy = 0;
-    Yields yields(patience_);
+    Yields yields(patience_, crowd_);
     while (!operation.done.load(std::memory_order_acquire)) {
         bool moved = false;
         {
@@ -119,7 +119,7 @@ void Channel::help() {
 }
 
 void Channel::help_while_needed(std::unique_lock<std::mutex>& lock) {
-    Yields yields(patience_);
+    Yields yields(patience_, crowd_);
     auto looked = Clock::now();
     while (!closed_ && background_ > 0 && drivers_.load(std::memory_order_relaxed) == 0) {
         bool moved = progress();
@@ -183,7 +183,7 @@ std::vector<Channel::State> Channel::check_peers(const Operation* operation) con
             states[peer] = State::left;
         else if (standing != Standing::open)
             states[peer] = State::gave_up;
-        else if (concerned && life_of(process_of(*members_[peer].arena)) == Life::dead)
+        else if (concerned && life_of(*members_[peer].arena) == Life::dead)
             states[peer] = State::gone;
     }
     return states;

@@ -16,9 +16,6 @@
 
 namespace allfold {
 
-// Written by the arena's owner before any peer has the arena: known even if the rank died before it was ready.
-inline int32_t process_of(const Arena& arena) { return arena.directory().process.load(std::memory_order_relaxed); }
-
 // "rank 3", "ranks 1, 2 and 5"
 inline std::string list_of(const std::vector<uint32_t>& ranks) {
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -85,27 +82,38 @@ class Blame {
     }
 
     std::string named(uint32_t rank) const {
-        return "rank " + std::to_string(rank) + " (process " + std::to_string(process_of(*arenas_[rank])) + ")";
+        const Arena& arena = *arenas_[rank];
+        return "rank " + std::to_string(rank) + " (process " + std::to_string(process_of(arena)) +
+               (arena.sees_owner() ? ")" : " of another PID namespace)");
     }
 
     std::string fate(uint32_t rank) const {
-        std::string name = "rank " + std::to_string(rank), how;
-        if (standing(rank) == Standing::left) {
+        std::string name = "rank " + std::to_string(rank), how, words;
+        Standing stands = standing(rank);
+        for (const auto& character : posts_[rank]->last_words)
+            if (char c = character.load(std::memory_order_relaxed)) words += c;
+        if (stands == Standing::left && !words.empty()) return name + " has left: it is ending after " + words;
+        if (stands == Standing::left) {
             uint64_t calls = posts_[rank]->last_call.load(std::memory_order_relaxed);
             return name + " has left: it closed its communicator" +
                    (calls ? " after call " + std::to_string(calls) : "");
         }
-        if (life_of(process_of(*arenas_[rank]), &how) == Life::dead) return named(rank) + " is gone" + how;
-        if (standing(rank) == Standing::mismatch) return name + " gave up: the ranks came with different calls";
-        if (standing(rank) == Standing::late) return name + " gave up: it had waited for too long";
-        return name + " gave up";
+        if (life_of(*arenas_[rank], &how) == Life::dead)
+            return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);
+        if (stands == Standing::mismatch) return name + " gave up: the ranks made different calls";
+        // Whom a rank waits for when it gives up stays in its post.
+        uint32_t waits = posts_[rank]->waiting_for.load(std::memory_order_relaxed);
+        std::string whom = waits ? " for rank " + std::to_string(waits - 1) : "";
+        if (stands == Standing::late) return name + " gave up: it had waited for too long" + whom;
+        if (!words.empty()) return name + " gave up: it is ending after " + words;
+        return name + " gave up" + (waits ? " while it waited" + whom : "");
     }
 
   private:
     Standing standing(uint32_t rank) const {
         return static_cast<Standing>(posts_[rank]->standing.load(std::memory_order_acquire));
     }
-    bool is_alive(uint32_t rank) const { return life_of(process_of(*arenas_[rank])) == Life::alive; }
+    bool is_alive(uint32_t rank) const { return life_of(*arenas_[rank]) == Life::alive; }
 
     uint32_t rank_;
     std::vector<std::shared_ptr<Arena>> arenas_;

@@ -1,5 +1,5 @@
 // What ranks leave for each other in shared memory. Everything here is written by its owner alone, except the counts of
-// sleepers, which peers change.
+// sleepers and the marks of ranks that are detached, which peers change.
 #pragma once
 
 #include <atomic>
@@ -112,19 +112,28 @@ struct Post {
     // The two work areas for the smallest messages, in the same line too: progress and data then cost one miss
     // together.
     char inline_work[2][inline_bytes];
+    // The core that the rank ran on when it last published something, or -1: in the same line, which it writes anyway.
+    std::atomic<int32_t> core;
     alignas(line_bytes) std::atomic<uint32_t> sleepers;
+    // Hardly ever written: peers look at the standing in every call that accesses arrays, and must find it in their
+    // caches.
     alignas(line_bytes) std::atomic<uint32_t> standing;
-    std::atomic<uint64_t> last_call;       // the call that the rank has come to
-    std::atomic<uint64_t> last_done;       // the call that it has done its part of
     std::atomic<uint32_t> fences_for_all;  // see publish() in wait.hpp
     // A known number, and its address in this process: a peer that can fetch it from there can also fetch arrays.
     std::atomic<uint64_t> probe_word, probe_address;
-    std::atomic<uint32_t> waiting_for;              // the rank that it waits for, plus one, if the wait is long
-    std::atomic<uint64_t> start_ticks, start_time;  // both clocks at the same moment; the time in ns since 1970
+    std::atomic<uint64_t> start_ticks, start_time;        // both clocks at the same moment; the time in ns since 1970
+    alignas(line_bytes) std::atomic<uint64_t> last_call;  // the call that the rank has come to
+    std::atomic<uint64_t> last_done;                      // the call that it has done its part of
+    std::atomic<uint32_t> waiting_for;                    // the rank that it waits for, plus one, if the wait is long
+    std::atomic<uint32_t> writing;  // odd while the rank writes into arrays of its peers: see Communicator::Writing
+    // By rank, one bit each, set by that rank: it no longer touches the group's memory. See attachment.hpp.
+    std::atomic<uint64_t> detached[most_ranks / 64];
+    // The exception that the rank ends with, if it knows one. Written before the standing changes, and not after.
+    std::atomic<char> last_words[256];
     // How the surviving ranks agree on who they are: see engines/shared_memory/shrink.py.
     std::atomic<uint64_t> shrink[4 + 2 * most_ranks / 64];
     SharedRecord records[records_kept];
 };
-static_assert(offsetof(Post, inline_work) + sizeof Post::inline_work <= 64, "progress, chains and data share a line");
+static_assert(offsetof(Post, core) + sizeof(Post::core) <= 64, "progress, chains, data and core share a line");
 
 }  // namespace allfold

@@ -22,6 +22,9 @@ inline uint64_t ticks() {
 #endif
 }
 
+// Measured once per process.
+uint64_t ticks_per_microsecond();  // wait.cpp
+
 inline uint64_t nanoseconds_since_1970() {
     timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

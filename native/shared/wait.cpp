@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <climits>
 
@@ -35,6 +36,31 @@ Patience Patience::for_ranks(uint32_t ranks) {
 }
 
 void let_others_run() { sched_yield(); }
+
+// glibc 2.35 and later register every thread with the kernel (rseq), which then keeps the number of its core in the
+// thread's own memory. Weak: the same binary runs with older ones.
+extern "C" {
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned int __rseq_size __attribute__((weak));
+}
+
+int32_t current_core() {
+    if (!&__rseq_offset || !&__rseq_size || __rseq_size == 0) return -1;
+    // struct rseq: cpu_id_start, then cpu_id, which is negative while the thread is not registered.
+    auto* place = static_cast<const char*>(__builtin_thread_pointer()) + __rseq_offset + sizeof(uint32_t);
+    return static_cast<int32_t>(reinterpret_cast<const std::atomic<uint32_t>*>(place)->load(std::memory_order_relaxed));
+}
+
+uint64_t ticks_per_microsecond() {
+    static const uint64_t rate = [] {
+        auto begin = Clock::now();
+        uint64_t first = ticks();
+        std::chrono::nanoseconds passed{};
+        while (passed < std::chrono::microseconds(50)) passed = Clock::now() - begin;
+        return std::max<uint64_t>((ticks() - first) * 1000 / static_cast<uint64_t>(passed.count()), 1);
+    }();
+    return rate;
+}
 
 bool sleepers_fence_for_all() {
     // Registered once per process, for all its threads. Old kernels and some sandboxes refuse.

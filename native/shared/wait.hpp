@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "shared/ticks.hpp"
+
 namespace allfold {
 
 using Clock = std::chrono::steady_clock;
@@ -32,35 +34,62 @@ struct Patience {
     static constexpr Patience for_wires() { return {200, 2}; }
 };
 
+// The core that this thread runs on, or -1 where asking costs more than a load.
+int32_t current_core();
+
 // Sleep until the low half of `value` differs from `seen`, or the time is up; may also return early. wake_all() wakes.
 void sleep_on(std::atomic<uint64_t>& value, uint64_t seen, Clock::duration at_most);
 void wake_all(std::atomic<uint64_t>& value);
 void let_others_run();
 
+// Whether other programs keep the cores busy. A yield then lasts as long as they like to run, milliseconds, while a
+// rank that sleeps gets its core back when it is woken. A communicator that has seen one such yield sleeps at once for
+// a while, and then tries again.
+class Crowd {
+  public:
+    bool is_here() {
+        if (waits_ == 0) return false;
+        --waits_;
+        return true;
+    }
+    void came() { waits_ = remembered; }
+
+  private:
+    static constexpr uint32_t remembered = 1000;
+    uint32_t waits_ = 0;
+};
+
 // The yields of one wait. Each may take as long as other processes like to run: on a busy machine hundreds of them
 // would take seconds, in which a rank notices neither its timeout nor the loss of a peer. So they end after a while.
 class Yields {
   public:
-    explicit Yields(const Patience& patience) : most_(patience.yields) {}
+    Yields(const Patience& patience, Crowd& crowd) : most_(crowd.is_here() ? 0 : patience.yields), crowd_(crowd) {}
     // Let others run; false, and nothing else, when it is time to sleep.
     bool once() {
         if (done_ >= most_) return false;
-        if (++done_ % looks_at_clock == 0) {  // seldom, and never in most waits
-            auto time = Clock::now();
-            if (done_ == looks_at_clock) since_ = time;
-            if (time - since_ > longest) done_ = most_;
-        }
+        ++done_;
+        uint64_t before = ticks();
         let_others_run();
+        uint64_t took = ticks() - before;
+        if (took > long_yield()) {
+            crowd_.came();
+            done_ = most_;
+        } else if ((all_ += took) > most_ticks()) {
+            done_ = most_;
+        }
         return true;
     }
     void restart() { done_ = 0; }
 
   private:
-    static constexpr uint32_t looks_at_clock = 8;
-    static constexpr Clock::duration longest = std::chrono::milliseconds(5);
+    // Longer than the work of a peer on the same core takes between two waits, shorter than the time slice of a program
+    // that never waits.
+    static uint64_t long_yield() { return 700 * ticks_per_microsecond(); }
+    static uint64_t most_ticks() { return 5000 * ticks_per_microsecond(); }
 
     uint32_t most_, done_ = 0;
-    Clock::time_point since_{};
+    uint64_t all_ = 0;
+    Crowd& crowd_;
 };
 
 // A full fence: orders everything before it before everything after it, with respect to another thread's order_all() on
@@ -80,6 +109,18 @@ inline void order_all([[maybe_unused]] std::atomic<uint32_t>& sleepers) {
 bool sleepers_fence_for_all();
 void fence_for_all();
 
+// A fence between a store and a look at what others store: order_all(), or nothing but the compiler's order where those
+// others let the kernel run a fence here (`fenced_by_others`).
+inline void order_before_look(std::atomic<uint32_t>& sleepers, bool fenced_by_others) {
+#if defined(__SANITIZE_THREAD__)
+    fenced_by_others = false;  // ThreadSanitizer does not see what the kernel does
+#endif
+    if (fenced_by_others)
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+    else
+        order_all(sleepers);
+}
+
 // Publish `value` to the ranks that wait for it.
 //
 // Release: everything written before is visible to a reader of the new value. The fence after it orders the store
@@ -93,22 +134,18 @@ void fence_for_all();
 inline void publish(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t number,
                     bool fenced_by_sleepers = false) {
     value.store(number, std::memory_order_release);
-#if defined(__SANITIZE_THREAD__)
-    fenced_by_sleepers = false;  // ThreadSanitizer does not see what the kernel does
-#endif
-    if (fenced_by_sleepers)
-        std::atomic_signal_fence(std::memory_order_seq_cst);
-    else
-        order_all(sleepers);
+    order_before_look(sleepers, fenced_by_sleepers);
     if (sleepers.load(std::memory_order_relaxed) != 0) wake_all(value);
 }
 
-// Wait until `value` is at least `target`. `before_blocking()` is called when spinning was not enough. `on_stall()` is
-// called now and then while nothing happens: it returns the longest time to sleep, and ends the wait by throwing.
-// Returns the last value seen.
+// Wait until `value` is at least `target`. `core`: where its owner last ran. If that is this thread's own core,
+// spinning would only keep the owner from running. `before_blocking()` is called when spinning was not enough.
+// `on_stall()` is called now and then while nothing happens: it returns the longest time to sleep, and ends the wait by
+// throwing. Returns the last value seen.
 template <typename BeforeBlocking, typename OnStall>
-inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, uint64_t target,
-                      const Patience& patience, BeforeBlocking&& before_blocking, OnStall&& on_stall) {
+inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleepers, const std::atomic<int32_t>& core,
+                      uint64_t target, const Patience& patience, Crowd& crowd, BeforeBlocking&& before_blocking,
+                      OnStall&& on_stall) {
     // Acquire: pairs with the release in publish(), so that what the peer wrote before is visible.
     uint64_t seen;
     auto there = [&] { return (seen = value.load(std::memory_order_acquire)) >= target; };
@@ -116,11 +153,17 @@ inline uint64_t await(std::atomic<uint64_t>& value, std::atomic<uint32_t>& sleep
         return seen;
     for (uint32_t look = 0; look < patience.looks; ++look) {
         // At first without a pause instruction: a pause takes as long as a cache line from another core.
-        if (look >= eager_looks) relax();
+        if (look >= eager_looks) {
+            if (look % eager_looks == 0) {
+                int32_t here = current_core();
+                if (here >= 0 && core.load(std::memory_order_relaxed) == here) break;
+            }
+            relax();
+        }
         if (there()) return seen;
     }
     before_blocking();
-    Yields yields(patience);
+    Yields yields(patience, crowd);
     while (yields.once())
         if (there()) return seen;
     while (true) {

@@ -44,14 +44,31 @@ class Ticket {
 
 class Worker {
   public:
-    Worker() : thread_([this] { loop(); }) {}
+    Worker()
+        : thread_([this] {
+              loop();
+              auto itself = std::move(itself_);  // whom nobody else owns any more, if there is one
+          }) {}
     ~Worker() {
+        if (!thread_.joinable()) return;  // it was let go
         {
             std::lock_guard lock(mutex_);
             ends_ = true;
         }
         changed_.notify_all();
         thread_.join();
+    }
+
+    // Let the worker end by itself, after its last job. `kept` lives until then. A job may do this, on the worker's own
+    // thread.
+    static void let_go(std::unique_ptr<Worker> worker, std::shared_ptr<void> kept) {
+        Worker& self = *worker;
+        std::lock_guard lock(self.mutex_);
+        self.kept_ = std::move(kept);
+        self.itself_ = std::move(worker);
+        self.ends_ = true;
+        self.thread_.detach();
+        self.changed_.notify_all();  // with the lock held: without it the worker may be gone
     }
 
     std::shared_ptr<Ticket> submit(std::function<void()> job) {
@@ -108,6 +125,8 @@ class Worker {
     bool working_ = false;
     bool ends_ = false;
     uint32_t forks_ = forks();
+    std::shared_ptr<void> kept_;
+    std::unique_ptr<Worker> itself_;
     std::thread thread_;
 };
 

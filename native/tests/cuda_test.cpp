@@ -24,14 +24,14 @@ namespace {
 constexpr uint32_t ranks = 3;
 
 struct Rows {
-    std::unique_ptr<Ledger::Row[]> of[ranks];
+    std::unique_ptr<Ledger::Sheet> of[ranks];
     Rows() {
-        for (auto& one : of) one = std::make_unique<Ledger::Row[]>(Ledger::kept);
+        for (auto& one : of) one = std::make_unique<Ledger::Sheet>();
     }
     Ledger ledger(uint32_t rank) {
-        std::vector<Ledger::Row*> rows;
-        for (auto& one : of) rows.push_back(one.get());
-        return Ledger(rank, std::move(rows));
+        std::vector<Ledger::Sheet*> sheets;
+        for (auto& one : of) sheets.push_back(one.get());
+        return Ledger(rank, std::move(sheets));
     }
 };
 
@@ -47,8 +47,7 @@ void calls_that_are_the_same_agree() {
             for (uint64_t call = 1; call <= calls; ++call) {
                 for (auto& other : made)
                     while (call > other.load() + 300) std::this_thread::yield();
-                auto value = static_cast<int64_t>(call);
-                EXPECT(ledger.announce({value, value * 2, 3, 4, 5, 6}) == call);
+                EXPECT(ledger.announce({call, call * 2, 3, 4, 5, 6}) == call);
                 made[rank].store(call);
                 EXPECT(ledger.compare() != Ledger::State::differing);
             }
@@ -65,12 +64,13 @@ void calls_that_differ_are_found_by_all() {
         threads.emplace_back([&, rank] {
             Ledger ledger = rows.ledger(rank);
             ledger.announce({1, 100, 0, 0, 0, 0});
-            ledger.announce({1, rank == 2 ? 101 : 100, 0, 0, 0, 0});
+            ledger.announce({1, rank == 2 ? 101U : 100U, 0, 0, 0, 0});
             Ledger::State state;
             while ((state = ledger.compare()) == Ledger::State::waiting) std::this_thread::yield();
             EXPECT(state == Ledger::State::differing && ledger.agreed() == 1);
             auto next = ledger.next();
-            EXPECT(next[0].first && next[2].first && next[0].second[1] == 100 && next[2].second[1] == 101);
+            EXPECT(next[0].first == Ledger::Seen::it && next[2].first == Ledger::Seen::it && next[0].second[1] == 100 &&
+                   next[2].second[1] == 101);
         });
     for (auto& thread : threads) thread.join();
 }
@@ -82,7 +82,32 @@ void a_rank_that_has_not_come_is_known() {
     second.announce({1, 1, 1, 1, 1, 1});
     EXPECT(first.compare() == Ledger::State::waiting);
     auto next = first.next();
-    EXPECT(next[0].first && next[1].first && !next[2].first);
+    EXPECT(next[0].first == Ledger::Seen::it && next[1].first == Ledger::Seen::it &&
+           next[2].first == Ledger::Seen::nothing);
+}
+
+void two_ranks_that_differ_are_found_before_the_third_comes() {
+    Rows rows;
+    Ledger first = rows.ledger(0), second = rows.ledger(1);
+    first.announce({1, 1});
+    second.announce({1, 2});
+    EXPECT(first.compare() == Ledger::State::differing && second.compare() == Ledger::State::differing);
+}
+
+// A rank gives up and publishes progress that is not real; whoever sees the progress sees that the rank gave up.
+void progress_of_a_rank_that_gave_up_is_not_believed() {
+    for (int trial = 0; trial < 2000; ++trial) {
+        Rows rows;
+        Ledger first = rows.ledger(0), second = rows.ledger(1);
+        std::atomic<uint32_t> progress{0};
+        std::thread gives_up([&] {
+            first.give_up(4);
+            progress.store(1, std::memory_order_relaxed);
+        });
+        while (!progress.load(std::memory_order_relaxed)) std::this_thread::yield();
+        EXPECT(second.uncovered(5) == 0U && !second.uncovered(4) && !first.uncovered(5));
+        gives_up.join();
+    }
 }
 
 // A driver ------------------------------------------------------------------------------------------------------------
@@ -129,16 +154,25 @@ int pop_context(void** context) {
     return 0;
 }
 
+int exchange_capture_mode(int* mode) {
+    static int now = 0;
+    std::swap(now, *mode);
+    return 0;
+}
+
 template <class Function>
 uint64_t address(Function* function) {
     return reinterpret_cast<uint64_t>(function);
 }
 
 Lane::Functions driver() {
-    return {address(wait_and_write), address(copy),         address(copy_rows),     address(launch_kernel),
-            address(call_host),      address(create_event), address(destroy_event), address(record_event),
-            address(query_event),    address(await_event),  address(is_capturing),  address(push_context),
-            address(pop_context)};
+    return {address(wait_and_write), address(copy),
+            address(copy_rows),      address(launch_kernel),
+            address(call_host),      address(create_event),
+            address(destroy_event),  address(record_event),
+            address(query_event),    address(await_event),
+            address(is_capturing),   address(push_context),
+            address(pop_context),    address(exchange_capture_mode)};
 }
 
 Batch every_kind() {
@@ -191,8 +225,9 @@ void what_the_driver_refuses_is_said_and_nothing_is_lost() {
     const int before = events;
     for (refusing = 0; refusing < static_cast<int>(DriverFunction::count); ++refusing) {
         auto function = static_cast<DriverFunction>(refusing);
-        bool never = function == DriverFunction::pop_context || function == DriverFunction::destroy_event ||
-                     function == DriverFunction::query_event || function == DriverFunction::create_event;
+        bool never = function == DriverFunction::pop_context || function == DriverFunction::exchange_capture_mode ||
+                     function == DriverFunction::destroy_event || function == DriverFunction::query_event ||
+                     function == DriverFunction::create_event;
         bool refused = false;
         try {
             lane.give_back(lane.launch(every_kind(), 0, 5, true));
@@ -230,6 +265,8 @@ int main() {
     calls_that_are_the_same_agree();
     calls_that_differ_are_found_by_all();
     a_rank_that_has_not_come_is_known();
+    two_ranks_that_differ_are_found_before_the_third_comes();
+    progress_of_a_rank_that_gave_up_is_not_believed();
     a_batch_goes_into_the_stream();
     where_processes_take_turns_streams_wait_for_a_word();
     what_the_driver_refuses_is_said_and_nothing_is_lost();

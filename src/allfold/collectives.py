@@ -9,7 +9,6 @@ that reduces, a datum is complete when every rank has contributed to it exactly 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from functools import lru_cache
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UsageError
+from .wording import suggest
 
 NOTHING = -1
 """The datum of a chunk that holds nothing; in a postcondition, that of a chunk that may hold anything."""
@@ -142,10 +142,3 @@ def find_collective(name: object) -> Collective:
     if isinstance(name, str) and name in COLLECTIVES:
         return COLLECTIVES[name]
     raise UsageError(f"unknown collective {name!r}; {suggest(name, COLLECTIVES)}")
-
-
-def suggest(name: object, known: object) -> str:
-    """`did you mean 'ring'? known: …`: the end of an error about an unknown name."""
-    names = [str(one) for one in known]  # type: ignore[attr-defined]
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    return (f"did you mean {near[0]!r}? " if near else "") + "known: " + ", ".join(names)

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .collectives import suggest
 from .errors import UsageError
+from .wording import suggest
 
 Array = NDArray[Any]
 Kind = Literal["bool", "integer", "floating", "complex"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class AllfoldError(Exception):
     """The root of the hierarchy.
@@ -115,6 +117,8 @@ class CollectiveTimeout(AllfoldError, TimeoutError):
 class RankFailed(AllfoldError, RuntimeError):
     """A rank started by the launcher raised or died; `traceback` is that rank's own.
 
+    `ranks` are all that failed by themselves, this one first.
+
     >>> def work(comm):
     ...     return 1 / comm.rank
     >>> try:
@@ -124,9 +128,18 @@ class RankFailed(AllfoldError, RuntimeError):
     0 ZeroDivisionError: division by zero
     """
 
-    def __init__(self, message: str, *, rank: int, traceback: str = "", exit_code: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        ranks: Sequence[int] = (),
+        traceback: str = "",
+        exit_code: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.rank = rank
+        self.ranks = [*ranks] or [rank]
         self.traceback = traceback
         self.exit_code = exit_code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -9,6 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import UsageError
+
+try:  # not when it is needed: without a free descriptor nothing can be imported
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
 
 
 def write_whole(
@@ -59,3 +65,14 @@ def _replace(place: Path, data: bytes, private: bool) -> None:
         with suppress(OSError):
             os.unlink(beside)
         raise
+
+
+def explain_open_files(error: OSError, ranks: int) -> str | None:
+    """What to say and what to do if ranks need more open files than this process may have; None for other errors."""
+    if resource is None or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"{ranks} ranks need more open files than this process may have ({most}, `ulimit -n`); "
+        "`ulimit -n 4096` allows more"
+    )

@@ -23,9 +23,9 @@ from types import CodeType
 
 import numpy as np
 
-from .collectives import suggest
 from .dtypes import Array, Dtype, Kind, describe, narrow, widen
 from .errors import UsageError
+from .wording import suggest
 
 Function = Callable[[Array, Array], Array]
 
@@ -228,7 +228,17 @@ WHY_NOT = {
 
 OPS = {name: Op(name, commutative=True) for name in _COMBINE}
 
-_ALIASES = {"mean": "avg", "average": "avg", "prod": "product", "mul": "product"}
+_ALIASES = {
+    "add": "sum",
+    "plus": "sum",
+    "mean": "avg",
+    "average": "avg",
+    "prod": "product",
+    "mul": "product",
+    "multiply": "product",
+    "minimum": "min",
+    "maximum": "max",
+}
 
 _KNOWN_FUNCTIONS: tuple[tuple[object, str], ...] = (
     (sum, "sum"),

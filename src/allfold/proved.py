@@ -41,27 +41,32 @@ def programs_of(
 ) -> Programs:
     """The programs of an algorithm. Exactly the programs returned were checked. `most_handed`: see `compile`."""
     with _proving:
-        return _proved_programs(algorithm_of(collective, algorithm), ranks, root, memory, most_handed)
+        return _proved_programs(_fixed(collective, algorithm, ranks, root), ranks, root, memory, most_handed)
 
 
 def message_programs_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> MessagePrograms:
     """The message programs of an algorithm. Exactly the programs returned were checked."""
     with _proving:
-        return _proved_messages(algorithm_of(collective, algorithm), ranks, root)
+        return _proved_messages(_fixed(collective, algorithm, ranks, root), ranks, root)
 
 
 def schedule_of(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Schedule:
-    """The schedule of an algorithm, which keeps the promise of its collective."""
+    """The schedule of an algorithm, which keeps the promise of its collective.
+
+    To execute exactly what was compared, pass the schedule itself on: a generator may yield something else next time.
+    """
     with _proving:
-        return _proved_versions(algorithm_of(collective, algorithm), ranks, root).schedule
+        return _proved_schedule(_fixed(collective, algorithm, ranks, root), ranks, root)
 
 
 def check_rank_order(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None, op: Op) -> None:
     """Refuse an operation that is not commutative where the algorithm does not keep the order of the ranks."""
     if op.commutative:
         return
-    chosen = algorithm_of(collective, algorithm)
-    if not _keeps_rank_order(chosen, ranks, root):
+    with _proving:
+        chosen = _fixed(collective, algorithm, ranks, root)
+        keeps = _keeps_rank_order(chosen, ranks, root)
+    if not keeps:
         raise UsageError(
             f"{collective}: {op.name} is not commutative, and {chosen.name} with {ranks} ranks does not keep rank "
             f"order; `allfold verify {chosen.name} --ranks {ranks}` shows it, `algorithm=None` takes one that does"
@@ -84,11 +89,21 @@ def _proved_messages(algorithm: Algorithm, ranks: int, root: int | None) -> Mess
     return made
 
 
+@lru_cache(maxsize=256)
+def _proved_schedule(algorithm: Algorithm, ranks: int, root: int | None) -> Schedule:
+    return _proved_versions(algorithm, ranks, root).schedule
+
+
 @lru_cache(maxsize=8)  # large, and needed for one kind of memory after the other, all about the same time
 def _proved_versions(algorithm: Algorithm, ranks: int, root: int | None) -> Versions:
     versions = Versions(_built(algorithm, ranks, root))
     check_promise(versions.state)
     return versions
+
+
+def _fixed(collective: str, algorithm: AnyAlgorithm, ranks: int, root: int | None) -> Algorithm:
+    """The algorithm as one schedule for these ranks: whatever is proved and compiled, is so of this very schedule."""
+    return algorithm_of(collective, _built(algorithm_of(collective, algorithm), ranks, root))
 
 
 @lru_cache(maxsize=256)

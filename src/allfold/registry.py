@@ -6,13 +6,16 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from importlib import import_module
+from types import MethodType
 from typing import Any, TypeVar
 
-from .collectives import COLLECTIVES, find_collective, suggest
+from .collectives import COLLECTIVES, find_collective
 from .errors import ScheduleError, UsageError
 from .patterns import Patterns
 from .schedule import MOST_RANKS, Move, Schedule, build
+from .wording import suggest
 
 Steps = Iterable[Iterable[Move]]
 Generator = TypeVar("Generator", bound=Callable[..., Steps])
@@ -236,7 +239,7 @@ def schedule(
         steps = chosen.function(*arguments, **parameters)
     except (UsageError, ScheduleError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         title = f"{chosen.name}(ranks={ranks})"
         raise ScheduleError(f"{title}: raised {type(error).__name__} before its first step: {error}") from error
     return build(collective, chosen.name, ranks, root, steps, chunks)
@@ -254,7 +257,7 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
         return None if chosen.chunks is None else _whole(f"{chosen.name}: chunks", chosen.chunks, 1, None)
     try:
         chunks = chosen.chunks(ranks, **parameters)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{chosen.name}: chunks(ranks={ranks}) raised {type(error).__name__}: {error}") from None
     return _whole(f"{chosen.name}: chunks", chunks, 1, None)
 
@@ -278,8 +281,32 @@ def algorithm_of(collective: str, algorithm: AnyAlgorithm) -> Algorithm:
     if not callable(algorithm):
         raise UsageError(f"an algorithm is a name, a generator function or a schedule, not {algorithm!r}")
     marks = getattr(algorithm, _REGISTERED_AS, {})
-    name, chunks = marks.get(collective, (getattr(algorithm, "__name__", "algorithm"), None))
-    return Algorithm(collective, name, algorithm, chunks)
+    return _of_function(collective, _Same(algorithm), _Same(marks.get(collective)))
+
+
+class _Same:
+    """An object as a key of a dictionary, by its identity. Every access to a method makes a new object of it."""
+
+    __slots__ = ("_identity", "kept")
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept  # so that nothing else gets its address
+        is_method = isinstance(kept, MethodType)
+        self._identity = (id(kept.__self__), id(kept.__func__)) if is_method else (id(kept),)
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._identity == other._identity
+
+
+# The same object for the same function, so that what is made and proved of it once is remembered. Few: a function that
+# is made for one call only is soon forgotten.
+@lru_cache(maxsize=64)
+def _of_function(collective: str, function: _Same, mark: _Same) -> Algorithm:
+    name, chunks = mark.kept or (getattr(function.kept, "__name__", "algorithm"), None)
+    return Algorithm(collective, name, function.kept, chunks)
 
 
 def _no_generator(ranks: int, root: int = 0) -> Steps:

@@ -25,7 +25,7 @@ from math import prod
 from os.path import basename
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,9 @@ class Schedule:
 
     def step(self, step: int) -> list[Move]:
         """The moves of one step, as `Move`s. Their `where` is only known in the process that made them: see `where`."""
+        if isinstance(step, bool) or not isinstance(step, SupportsIndex) or not 0 <= step.__index__() < self.steps:
+            there = f"a step from 0 to {self.steps - 1}" if self.steps else "no step: the schedule has none"
+            raise UsageError(f"step: expected {there}, not {step!r}")
         start, end = self.starts[step], self.starts[step + 1]
         rows = zip(*(self.columns[name][start:end].tolist() for name in COLUMNS[:5]), strict=True)
         return [Move(bool(reduces), chunk, source, target, into, 0) for reduces, chunk, source, target, into in rows]
@@ -374,6 +377,8 @@ def load(path: str | os.PathLike[str]) -> Schedule:
     """
     try:
         return Schedule.from_json(Path(path).read_bytes())
+    except TypeError:
+        raise UsageError(f"load: expected the path of a file, not {path!r:.80}") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UsageError as error:
@@ -400,15 +405,14 @@ def build(
                 f"{title}: yields more than {_MOST_STEPS:,} steps or {_MOST_MOVES:,} moves; does it come to an end?"
             )
         try:
-            step = next(iterator)
+            rows = _rows(next(iterator), title, len(starts) - 1)  # a step may be a generator, which runs here
         except StopIteration:
             break
         except ScheduleError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a generator that calls sys.exit() has not made its schedule
             message = f"{title}: raised {type(error).__name__} at step {len(starts)}: {error} ({_raised_at(error)})"
             raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
-        rows = _rows(step, title, len(starts) - 1)
         if len(rows):
             flat.append(rows)
             starts.append(starts[-1] + len(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from fractions import Fraction
 
 from .errors import UsageError
@@ -93,3 +94,10 @@ def size_row(begin: int, end: int, factor: float = 2.0, step: int | None = None)
         if following >= end:
             return sizes if sizes[-1] == end else [*sizes, end]
         sizes.append(following)
+
+
+def suggest(name: object, known: object) -> str:
+    """`did you mean 'ring'? known: …`: the end of an error about an unknown name."""
+    names = [str(one) for one in known]  # type: ignore[attr-defined]
+    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    return (f"did you mean {near[0]!r}? " if near else "") + "known: " + ", ".join(names)

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import allfold as af
+from allfold.bench import HOW_TO_GET
 from allfold.bench.case import Case, bus_factor, case_of_size, count_wrong, fill, lengths, repeats
 from allfold.bench.crew import CrewFailed
 from allfold.bench.libraries import _InMainMemory
 from allfold.bench.measure import Timing
 from allfold.bench.peer import Bench
-from allfold.bench.peers import HOW_TO_GET, Wanted, parse_peers, start_peer
+from allfold.bench.peers import Wanted, parse_peers, start_peer
 from allfold.bench.report import FLOOR, WIDTH, Point, Table, Variant
 from allfold.cli import main
 from allfold.collectives import COLLECTIVES

@@ -192,13 +192,36 @@ def test_version(call: Call) -> None:
         (["verify", "ring", "--jobs", "0"], "at least 1"),
         (["verify", "nowhere.py:ring"], "there is no file nowhere.py"),
         (["compare", "--algorithms", "ring,rign"], "did you mean 'ring'?"),
+        (["compare", "ring", "rign"], "did you mean 'ring'?"),
+        (["show", "ring", "--rnaks", "4"], "unknown option --rnaks; did you mean --ranks?"),
+        (["export", "ring", "--too", "json"], "unknown option --too; did you mean --to?"),
+        (["learn", "check", "--wacth"], "did you mean --watch?"),
+        (["run", "-n", "2", "--prefx", "x.py"], "unknown option --prefx; did you mean --prefix?"),
+        (["run", "x.py", "-n", "2"], "-n goes before the script: allfold run -n 2 x.py"),
+        (["run"], "expected -n RANKS"),
+        (["show", "hierarchical", "--with", "groups=[[0,1],[2"], "the value is not JSON"),
+        (["export", "ring", "--to", "json", "-o", "/nowhere/at/all/ring.json"], "No such file or directory"),
+        (["bench", "-n", "100000"], "100000 ranks on one machine are too many"),
+        (["bench", "all_redcue"], "did you mean 'all_reduce'?"),
+        (["bench", "reduce", "--collective", "gather"], "say one of them"),
     ],
 )
 def test_wrong_usage_is_one_sentence(words: list[str], says: str, call: Call) -> None:
     status, out, err = call(*words)
     assert status == 2 and out == ""
-    sentence = [line for line in err.splitlines() if not line.startswith("note: ")]
-    assert len(sentence) == 1 and sentence[0].startswith("allfold") and says in sentence[0]
+    assert len(err.splitlines()) == 1 and err.startswith("allfold") and says in err
+
+
+def test_wrong_options_are_refused_before_anything_is_loaded() -> None:
+    """NumPy and rich take longer to load than a typo should cost."""
+    code = (
+        "import sys; from allfold.cli import COMMANDS, main\n"
+        "assert [main([command, '--nonsense']) for command in COMMANDS] == [2] * len(COMMANDS)\n"
+        "assert main(['shwo']) == main(['run', 'x.py', '-n', '2']) == 2\n"
+        "assert not {'numpy', 'rich', 'allfold._native'} & {*sys.modules}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 # Tables and JSON -----------------------------------------------------------------------------------------------------
@@ -214,6 +237,17 @@ def test_list_counts_every_algorithm(ranks: int, call: Call) -> None:
         assert row["summary"] and {key: row[key] for key in counts.to_json()} == counts.to_json()
 
 
+def test_list_of_many_ranks_builds_no_schedules(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "build", None)
+    status, out, _ = call("list", "all_reduce", "--ranks", "2000", "--json")
+    assert status == 0
+    found = {row["algorithm"]: row for row in json.loads(out)}
+    assert found["ring"]["steps"] == 3998 and found["ring"]["messages"] == 2000 * 3998
+    assert found["two_level"]["messages"] is None  # not declared for groups of different sizes
+    status, out, _ = call("list", "all_gather", "--ranks", "2000")
+    assert status == 0 and "—" in next(line for line in out.splitlines() if "two_level" in line)
+
+
 def test_list_is_a_table_with_a_line_an_algorithm(call: Call) -> None:
     lines = call("list", "all_gather")[1].splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["all_gather", name] for name in af.algorithms("all_gather")]
@@ -227,6 +261,12 @@ def test_compare_counts_the_schedules(call: Call) -> None:
         least = find_collective("all_reduce").bounds(row["ranks"])
         assert row["bounds"]["messages"] == least.messages
         assert Fraction(row["bounds"]["busiest_port_bytes"]).limit_denominator(64) == least.busiest_port_bytes
+
+
+def test_compare_takes_names_as_they_are(call: Call) -> None:
+    assert call("compare", "ring", "tree", "--ranks", "4") == call(
+        "compare", "--algorithms", "ring,tree", "--ranks", "4"
+    )
 
 
 def test_compare_says_what_the_two_columns_count(call: Call) -> None:
@@ -257,10 +297,8 @@ def test_show_json_is_the_schedule(call: Call) -> None:
     assert af.Schedule.from_json(out) == af.schedule("scatter", "tree", 6, root=4)
 
 
-def test_show_prefers_all_reduce_and_names_the_others(call: Call) -> None:
-    status, out, err = call("show", "ring", "--moves-only")
-    assert status == 0 and out == str(af.schedule("all_reduce", "ring", 4)) + "\n"
-    assert err.startswith("note: ring of all_reduce is meant") and "all_gather" in err and "reduce_scatter" in err
+def test_show_prefers_all_reduce_without_a_note(call: Call) -> None:
+    assert call("show", "ring", "--moves-only") == (0, str(af.schedule("all_reduce", "ring", 4)) + "\n", "")
 
 
 def test_show_draws_who_holds_what(call: Call) -> None:
@@ -402,6 +440,57 @@ def test_a_generator_that_raises_is_wrong(call: Call, mine: str) -> None:
     assert status == 1 and "LookupError" in err and "lost the way" in err and "mine.py:" in err
 
 
+ENDINGS = """\
+import os, signal, sys, threading, time
+if "loaded" in sys.argv[2]:
+    os._exit(0)
+def exits(ranks):
+    yield []
+    sys.exit(0)
+def leaves(ranks):
+    os._exit(0)
+    yield []
+def is_killed(ranks):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield []
+def is_ended_by_a_thread(ranks):
+    threading.Thread(target=os._exit, args=(0,)).start()
+    time.sleep(60)
+    yield []
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "ranks", "says"),
+    [
+        ("exits", "4", "raised SystemExit at step 1: 0 (ends.py:6)"),
+        ("leaves", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
+        ("loaded", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
+        ("is_killed", "4", "the process was killed by signal 9 (Killed) while it ran the file: nothing was proved"),
+        ("is_ended_by_a_thread", "4", "the process exited with status 0 while it ran the file: nothing was proved"),
+        ("is_killed", "230-231", "the process that proved is_killed for 23"),
+        ("leaves", "230-231", "the process that proved leaves for 23"),
+    ],
+)
+def test_a_file_that_ends_its_process_proves_nothing(function: str, ranks: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / ("loaded.py" if function == "loaded" else "ends.py")
+    path.write_text(ENDINGS)
+    done = process("verify", f"{path}:{function}", "--collective", "all_reduce", "--ranks", ranks, "--jobs", "2")
+    assert done.returncode == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and says in done.stderr
+
+
+def test_a_folder_that_is_gone_gets_a_sentence(tmp_path: Path) -> None:
+    for words in (("learn",), ("show", "mine.py:f"), ("studio", "--no-browser")):
+        place = tmp_path / "gone"
+        place.mkdir()
+        command = f'cd "{place}" && rmdir "{place}" && exec "$@"'
+        run = ["sh", "-c", command, "sh", sys.executable, "-P", "-m", "allfold", *words]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+        said = f"allfold {words[0]}: the current folder no longer exists; cd to one that does\n"
+        assert (done.returncode, done.stderr) == (2, said)
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -476,7 +565,8 @@ def test_as_a_process() -> None:
 
 def test_a_terminal_without_unicode() -> None:
     done = process("show", "ring", "--ranks", "2", PYTHONIOENCODING="ascii")
-    assert done.returncode == 0 and "0:0?1" in done.stdout
+    assert done.returncode == 0 and "+1:0>1" in done.stdout
+    assert "[01v]" in done.stdout and "?" not in done.stdout
 
 
 @pytest.mark.parametrize("words", [("list",), ("plan", "--ranks", "4", "--json")], ids=lambda words: words[0])
@@ -485,7 +575,7 @@ def test_output_that_nobody_can_take_is_no_traceback(words: tuple[str, ...], whe
     command = [sys.executable, "-m", "allfold", *words]
     done = subprocess.run(["sh", "-c", f'exec "$@" {where}', "sh", *command], stderr=subprocess.PIPE, text=True)
     assert done.returncode == status
-    said = f"allfold {words[0]}: what it says cannot be written: No space left on device\n"
+    said = f"allfold {words[0]}: cannot write output: No space left on device\n"
     assert done.stderr == (said if status else "")
 
 

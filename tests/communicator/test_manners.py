@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -271,6 +272,98 @@ def test_arrays_may_be_dropped_while_they_are_used() -> None:
     assert af.spawn(drops_everything, 2) == [2.0, 2.0]
 
 
+def drops_the_communicator(comm: Communicator) -> float:
+    """The background call of a dropped communicator goes on, and `del` does not wait for it."""
+    group = comm.group([0, 1])
+    assert group is not None
+    array = np.ones(3)
+    if comm.rank == 0:
+        group.all_reduce(array, async_op=True, timeout=60)
+        del group
+        comm.barrier()  # only now does the other rank make the call
+    else:
+        comm.barrier()
+        group.all_reduce(array, timeout=60)
+    while array[0] == 1:
+        time.sleep(0.001)
+    return float(array[0])
+
+
+def test_a_dropped_communicator_finishes_its_background_calls() -> None:
+    assert af.spawn(drops_the_communicator, 2, timeout=30) == [2.0, 2.0]
+
+
+def drops_and_keeps_handles(comm: Communicator) -> str:
+    group, other = comm.group([0, 1]), comm.group([0, 1])
+    assert group is not None and other is not None
+    array = np.ones(3)
+    handle = group.all_reduce(array, async_op=True)
+    del group
+    assert handle is not None
+    handle.wait()  # it keeps the communicator
+    assert (array == 2).all()
+    if comm.rank == 0:
+        other.isend(np.ones(1 << 20), 1)  # longer than a ring, so that it is still under way
+        del other
+        comm.barrier()
+        return ""
+    comm.barrier()
+    with pytest.raises(af.CollectiveTimeout) as caught:
+        other.recv(np.ones(1 << 20), 0, timeout=0.1)
+    return str(caught.value)
+
+
+def test_handles_keep_a_dropped_communicator_and_messages_without_one_are_given_up() -> None:
+    _, said = af.spawn(drops_and_keeps_handles, 2, timeout=30)
+    assert said.startswith("recv: only ") and "came from rank 0" in said
+
+
+def job_has_the_last_reference(comm: Communicator) -> bool:
+    group = comm.group([0, 1])
+    assert group is not None
+    may_end = threading.Event()
+
+    def plus(left: Any, right: Any, group: Communicator | None = group) -> Any:
+        may_end.wait()
+        return left + right
+
+    ended = weakref.ref(group)
+    handle: Any = group.all_reduce(np.ones(3), af.op(plus, commutative=True), async_op=True)
+    del group, plus, handle
+    gc.collect()
+    held = ended() is not None
+    may_end.set()
+    while ended() is not None:
+        time.sleep(0.001)
+    comm.barrier()
+    return held
+
+
+def test_a_background_call_may_hold_the_last_reference_to_its_communicator() -> None:
+    assert af.spawn(job_has_the_last_reference, 2, timeout=30) == [True, True]
+
+
+def keeps_only_the_entry(comm: Communicator) -> list[float]:
+    group = comm.group([0, 1])
+    assert group is not None
+    add = group.summing()
+    del group
+    others = [comm.group([0, 1]) for _ in range(3)]
+    sums = []
+    for bytes in (8, 1 << 16):  # another size may need another program
+        array = np.full(bytes // 8, comm.rank + 1.0)
+        add(array, 10.0)
+        sums.append(float(array[0]))
+    for other in others:
+        assert other is not None
+        other.barrier(timeout=10)
+    return sums
+
+
+def test_an_entry_keeps_its_communicator() -> None:
+    assert af.spawn(keeps_only_the_entry, 2, timeout=30) == [[3.0, 3.0]] * 2
+
+
 def waits_twice(comm: Communicator) -> list[str]:
     def fails(left: Any, right: Any) -> Any:
         raise KeyError("mine")
@@ -320,6 +413,71 @@ def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(what: str, tmp_pat
     for _ in range(3):
         came = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert came.returncode == 0, came.stderr
+
+
+ENDED = """
+import atexit, sys, threading, time
+
+begin = threading.Event()
+inside = threading.Semaphore(0)
+
+@atexit.register  # before allfold registers its own function, and so called after it
+def late():
+    begin.set()
+    assert inside.acquire(timeout=30)
+
+import numpy as np
+import allfold as af
+from allfold.communicator.communicator import Communicator
+from allfold.engines.shared_memory import engine
+
+def forever(*_, **__):
+    inside.release()
+    while True:
+        time.sleep(0.01)
+
+def waits(comm):
+    begin.wait()
+    inside.release()
+    comm.recv(np.ones(3), 1, timeout=0.1)
+
+class Endless:
+    __dlpack__ = __dlpack_device__ = __repr__ = __index__ = forever
+
+class Holds:  # destroyed once the interpreter has begun to end: time for threads to ask for its lock
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+
+op = af.op(forever, commutative=True)
+calls = [  # and the number of ranks that make them
+    (2, lambda comm: comm.all_reduce(np.ones(3), op=op, algorithm="naive")),
+    (2, lambda comm: comm.all_reduce(np.ones(3), op=op, algorithm="naive", async_op=True)),
+    (1, lambda comm: comm.all_reduce(np.ones(3), algorithm=forever)),
+    (1, lambda comm: comm.all_reduce(Endless())),
+    (1, lambda comm: comm.broadcast(np.ones(3), root=Endless())),
+    (1, lambda comm: comm.send(np.ones(3), 0, tag=Endless())),
+    (1, lambda comm: comm.barrier(timeout=0.01)),
+    (1, waits),
+]
+engine.SharedMemory.failed = forever
+engine._SECONDS_TO_COME_OUT = 0.1
+holds, comms = Holds(), []
+for ranks, call in calls:
+    engines = engine.in_threads(2, 60.0)
+    comms += map(Communicator, engines)
+    if call is waits:
+        engine._all.difference_update(engines)  # as if they were made later
+    for comm in comms[-2 : -2 + ranks or None]:
+        threading.Thread(target=call, args=(comm,), daemon=True).start()
+    assert call is waits or inside.acquire(timeout=30)
+sys.exit(3)
+"""
+
+
+def test_threads_that_are_in_calls_when_the_interpreter_ends_do_not_end_the_process() -> None:
+    """Before Python 3.14, the interpreter unwinds threads that ask for its lock too late."""
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 3, done.stderr
 
 
 def different_operations(comm: Communicator, which: str) -> str:

@@ -78,6 +78,27 @@ def test_those_who_are_left_go_on(ranks: int, victims: list[int], end: str) -> N
         assert any("is gone" in results[rank][0] for rank in left)
 
 
+def loses_a_group(comm: Communicator) -> list[int]:
+    group = comm.group([0, 1, 2])
+    comm.barrier()
+    if comm.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)  # it never says that it has dropped the group
+    fails(RankLost, comm.barrier)
+    left = comm.shrink(timeout=PATIENCE)
+    arena = members(comm)[comm.rank].arena
+    left.group([0])
+    held = arena.in_use
+    del group
+    left.group([0])
+    return [held, arena.in_use]
+
+
+def test_the_memory_of_a_group_whose_rank_died_is_released() -> None:
+    first, second, _ = allfold.spawn(loses_a_group, 3, timeout=PATIENCE * 2, survive=True)
+    for held, later in (first, second):
+        assert later < held
+
+
 def test_a_second_rank_that_is_lost_while_they_agree() -> None:
     def work(comm: Communicator) -> int:
         comm.barrier()
@@ -129,6 +150,30 @@ def test_shrinking_waits_for_those_who_live_and_names_them() -> None:
 
     meeting = threading.Event()
     assert run_threads(work, 2)[0] == "shrink: rank 1 did not come within 0.2 s, and is not gone"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_shrinking_can_be_tried_again_after_a_timeout(comes: bool) -> None:
+    """The late rank comes by then, or leaves."""
+
+    def work(comm: Communicator) -> tuple[str, int, float]:
+        said = ""
+        if comm.rank == 2:
+            meeting.wait(PATIENCE)
+            if not comes:
+                comm.close()
+                return said, 0, 0.0
+        else:
+            said = fails(CollectiveTimeout, comm.shrink, timeout=0.1)
+            meeting.wait(PATIENCE)
+        left, array = comm.shrink(timeout=PATIENCE), np.ones(2)
+        left.all_reduce(array)
+        assert "was shrunk already" in fails(UsageError, comm.shrink)
+        return said, left.size, float(array[0])
+
+    meeting = threading.Barrier(3)
+    late, left = "shrink: rank 2 did not come within 0.1 s, and is not gone", 3 if comes else 2
+    assert run_threads(work, 3) == [(late, left, left), (late, left, left), ("", left * comes, left * comes)]
 
 
 def test_a_run_that_survives_ends_well_and_names_the_lost(tmp_path: Any) -> None:

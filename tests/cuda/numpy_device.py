@@ -24,7 +24,7 @@ from allfold.dtypes import find_dtype
 from allfold.errors import DeviceError
 from allfold.ops import OPS
 
-CONTEXT, _NOT_READY = 7, 600
+CONTEXT, _NOT_READY, _CAPTURE_UNSUPPORTED, _RELAXED = 7, 600, 900, 2
 
 
 class NumpyDevice:
@@ -35,7 +35,10 @@ class NumpyDevice:
         self._events: dict[int, threading.Event] = {}
         self._numbers = count(1)
         self.registered: dict[int, int] = {}
-        self.captured: set[int] = set()
+        self.captured: set[int] = set()  # streams that are captured into a graph, in the global mode
+        self.invalidated = False
+        self.queries = 0
+        self._modes = threading.local()
         self.copied: list[int] = []
         self.memory: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
         self.folds = 0
@@ -57,6 +60,7 @@ class NumpyDevice:
             _c_function(self._is_capturing, number, place),
             _c_function(self._push, number),
             _c_function(self._pop, number),
+            _c_function(self._exchange_capture_mode, place),
         ]
         assert len(self._functions) == len(FUNCTIONS)
         self._word = ctypes.c_uint32(0)  # of the lane
@@ -153,6 +157,10 @@ class NumpyDevice:
         self._streams[stream].put(over.set)
 
     def _query_event(self, event: int) -> int:
+        self.queries += 1
+        if self.captured and getattr(self._modes, "mode", 0) != _RELAXED:
+            self.invalidated = True
+            return _CAPTURE_UNSUPPORTED
         return 0 if self._events[event].is_set() else _NOT_READY
 
     def _await_event(self, stream: int, event: int, _: int) -> None:
@@ -160,6 +168,9 @@ class NumpyDevice:
 
     def _is_capturing(self, stream: int, place: Any) -> None:
         place[0] = stream in self.captured
+
+    def _exchange_capture_mode(self, place: Any) -> None:
+        place[0], self._modes.mode = getattr(self._modes, "mode", 0), place[0]
 
     def _push(self, context: int) -> None:
         assert context == CONTEXT
@@ -293,6 +304,6 @@ def _fold(one: Fold) -> None:
         size = one.elements * kind.itemsize
         return np.frombuffer((ctypes.c_char * size).from_address(pointer), kind.carrier)
 
-    result = OPS["sum" if one.op == "avg" else one.op].fold([at(pointer) for pointer in one.sources], kind)
+    result = OPS[one.op].fold([at(pointer) for pointer in one.sources], kind, one.divisor)
     for pointer in one.destinations:
-        at(pointer)[...] = result / one.divisor if one.divisor > 1 else result
+        at(pointer)[...] = result

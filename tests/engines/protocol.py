@@ -153,7 +153,16 @@ def programs(shape: str, ranks: int, rules: Rules) -> list[list[Instruction]]:
 
 def try_everything(shape: str, ranks: int, rules: Rules) -> int:
     """All orders in which the ranks can do this; the number of states."""
-    code = programs(shape, ranks, rules)
+
+    def is_over(world: World) -> bool:
+        return all(world.memory[place(rank, SLEEPERS)] == 0 for rank in range(ranks))
+
+    return try_programs(programs(shape, ranks, rules), rules, is_over)
+
+
+def try_programs(code: list[list[Instruction]], rules: Rules, is_good: Callable[[World], bool]) -> int:
+    """All orders in which the ranks can run these programs; the number of states. `is_good` judges the end."""
+    ranks = len(code)
 
     def moves(world: World) -> Iterable[tuple[str, World]]:
         for rank in range(ranks):
@@ -162,7 +171,7 @@ def try_everything(shape: str, ranks: int, rules: Rules) -> int:
 
     def is_over(world: World) -> bool:
         done = all(rank.at == len(program) for rank, program in zip(world.ranks, code, strict=True))
-        return done and all(world.memory[place(rank, SLEEPERS)] == 0 for rank in range(ranks))
+        return done and is_good(world)
 
     return explore(World((0,) * 3 * ranks, (Rank(),) * ranks), moves, is_over)
 
@@ -207,6 +216,10 @@ def _moves_of(world: World, number: int, program: list[Instruction], rules: Rule
         if me.held < value:
             raise Broken(f"rank {number} uses data of publication {me.held}, not {value}")
         yield what, _change(world, number, next_one._replace(held=0))
+    elif what == "believe":
+        if me.held == value:
+            raise Broken(f"rank {number} believes what was changed after the call")
+        yield what, _change(world, number, next_one._replace(held=0))
 
 
 def _settle(world: World, number: int, program: list[Instruction]) -> World:
@@ -216,6 +229,8 @@ def _settle(world: World, number: int, program: list[Instruction]) -> World:
         what, where, value = program[me.at]
         if what == "go if":
             me = me._replace(at=where if me.seen >= value else me.at + 1, seen=0)
+        elif what == "go if odd":
+            me = me._replace(at=where if me.seen % 2 else me.at + 1, seen=0)
         elif what == "go":
             me = me._replace(at=where, seen=0)
         elif what == "fence" and not me.buffer:

@@ -22,6 +22,7 @@ class Rules:
     looks_once_more: bool = True  # and again, after a rank was seen to be gone
     waits_for_equal_views: bool = True
     heeds_the_dead: bool = True  # a decision counts even if the rank that made it is dead
+    keeps_its_view: bool = True  # a rank whose time was up goes on with the view that it has written
 
 
 class Rank(NamedTuple):
@@ -37,13 +38,24 @@ class Rank(NamedTuple):
     gone: int = 0
     common: int = 0
     equal: bool = True
+    tries: int = 1
 
 
 World = tuple[Rank, ...]
 
 
-def try_agreement(ranks: int, crashes: int, rules: Rules = Rules(), lost: int = 0) -> int:  # noqa: B008 - it is frozen
-    """Try all orders with up to this many crashes, including the initial `lost`; returns the number of states."""
+def try_agreement(
+    ranks: int,
+    crashes: int,
+    rules: Rules = Rules(),  # noqa: B008 - it is frozen
+    lost: int = 0,
+    tries: int = 1,
+) -> int:
+    """Try all orders with up to this many crashes, including the initial `lost`; returns the number of states.
+
+    A rank whose time is up after a round of checks may try again, up to this often. Trying later is being slow, which
+    is in all orders anyway; so a new try is a move only where it changes something.
+    """
 
     settled: set[World] = set()
 
@@ -60,6 +72,8 @@ def try_agreement(ranks: int, crashes: int, rules: Rules = Rules(), lost: int = 
             if rank.phase == "begin" and crashed < crashes:
                 dead = Rank(False, rank.state, rank.view, phase="end")
                 yield f"{number} crashes", _with(world, number, dead)
+            if rank.phase == "begin" and rank.state == 1 and rank.tries < tries:
+                yield f"{number} tries again", _with(world, number, _again(rank, ranks, rules))
             then = _with(world, number, _next(world, number, rules))
             while crashed == crashes and then[number].phase == "gone":  # what cannot change any more is read at once
                 then = _with(then, number, _next(then, number, rules))
@@ -88,6 +102,10 @@ def _come_to_an_end(world: World, rules: Rules, settled: set[World]) -> None:
     raise Broken("nobody crashes any more, and they do not come to an end")
 
 
+def _again(me: Rank, ranks: int, rules: Rules) -> Rank:
+    return Rank(True, 1, me.view if rules.keeps_its_view else (1 << ranks) - 1, tries=me.tries + 1)
+
+
 def _next(world: World, number: int, rules: Rules) -> Rank:
     """The state of a rank after its next read or write, following `agree_on_survivors`."""
     me = world[number]
@@ -102,7 +120,7 @@ def _next(world: World, number: int, rules: Rules) -> Rank:
         if me.phase == "begin":
             return me._replace(phase="gone", at=_peer_after(me, number, -1))
         smaller = me.common | 1 << number
-        return Rank(True, 1, smaller)
+        return Rank(True, 1, smaller, tries=me.tries)
     if me.phase == "gone":
         if me.at < len(world):
             gone = me.gone if world[me.at].alive else me.gone | 1 << me.at
@@ -120,7 +138,7 @@ def _next(world: World, number: int, rules: Rules) -> Rank:
             return me
     if me.common | 1 << number != me.view:
         return me._replace(phase="once more", equal=True)
-    return _decide(me, me.view) if me.equal else Rank(True, 1, me.view)
+    return _decide(me, me.view) if me.equal else Rank(True, 1, me.view, tries=me.tries)
 
 
 def _peer_after(me: Rank, number: int, at: int) -> int:
@@ -128,7 +146,7 @@ def _peer_after(me: Rank, number: int, at: int) -> int:
 
 
 def _decide(me: Rank, decision: int) -> Rank:
-    return Rank(True, 2, me.view, decision, "end")
+    return Rank(True, 2, me.view, decision, "end", tries=me.tries)
 
 
 def _with(world: World, number: int, rank: Rank) -> World:

@@ -3,6 +3,7 @@ the same kinds; an engine that leaves something out says so."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -157,6 +158,14 @@ def left_a_call(comm: Communicator) -> None:
         comm.barrier()
 
 
+def left_after_an_exception(comm: Communicator) -> None:
+    if comm.rank != 1:
+        comm.barrier()
+    else:
+        with contextlib.suppress(ValueError), comm:
+            raise ValueError("bad data")
+
+
 def aborted(comm: Communicator) -> None:
     if comm.rank == 1:
         comm.abort()
@@ -187,6 +196,11 @@ def group_against_barrier(comm: Communicator) -> None:
         (late, af.CollectiveTimeout, r"rank 1( on host1)? did not come within 0.2 s"),
         (left, af.RankLost, r"rank 1( on host1)? has left"),
         (left_a_call, af.RankLost, r"rank 1( on host1)? has left"),
+        (
+            left_after_an_exception,
+            af.RankLost,
+            r"rank 1( on host1)? has left.*: it is ending after ValueError: bad data",
+        ),
         (aborted, af.RankLost, "abort|gave up"),
         (wrong_message, af.MismatchError, r"rank 1 sent float64\[3\]"),
         (group_against_barrier, af.MismatchError, "mismatched calls: "),

@@ -5,8 +5,10 @@ Everything that can be tested with ranks as threads is in the files test_engine_
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -94,6 +96,47 @@ def test_large_arrays_are_fetched_unless_a_rank_is_told_not_to(unwilling: list[i
 
     for memories, right in allfold.spawn(work, 3, timeout=PATIENCE):
         assert memories == {"private" if unwilling else "readable"} and right
+
+
+def write_only(bytes: int, first: int = 0) -> np.ndarray[Any, Any]:
+    """An array that the kernel does not read for others from the byte `first` on; its own process can read it all."""
+    array = np.frombuffer(mmap.mmap(-1, bytes), np.uint8)
+    start = ctypes.c_void_p(array.ctypes.data + first)
+    assert ctypes.CDLL(None).mprotect(start, ctypes.c_size_t(bytes - first), mmap.PROT_WRITE) == 0
+    return array
+
+
+def secret(bytes: int) -> np.ndarray[Any, Any]:
+    memfd_secret = 447
+    descriptor = ctypes.CDLL(None).syscall(memfd_secret, 0)
+    if descriptor < 0:  # the kernel has it switched off
+        return write_only(bytes)
+    os.ftruncate(descriptor, bytes)
+    return np.frombuffer(mmap.mmap(descriptor, bytes), np.uint8)
+
+
+@pytest.mark.parametrize("case", ["input", "output", "last page", "secret"])
+def test_large_arrays_that_the_kernel_does_not_read_for_others(case: str) -> None:
+    length = 2**20
+
+    def work(comm: Communicator) -> set[str]:
+        array, everyone = np.empty(length, np.uint8), np.empty(2 * length, np.uint8)
+        if comm.rank == 1 and case == "output":
+            everyone = write_only(2 * length)
+        elif comm.rank == 1:
+            array = (
+                secret(length)
+                if case == "secret"
+                else write_only(length, 0 if case == "input" else length - mmap.PAGESIZE)
+            )
+        array[:] = comm.rank + 1
+        comm.barrier()
+        with comm.trace() as trace:
+            comm.all_gather(array, everyone, algorithm="ring")
+        assert np.array_equal(everyone, np.repeat(np.array([1, 2], np.uint8), length))
+        return {event.memory for event in trace.events if event.collective == "all_gather"}
+
+    assert allfold.spawn(work, 2, timeout=PATIENCE) == [{"private"}] * 2
 
 
 def test_arrays_beyond_the_caches() -> None:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from engine_grid import (
 import allfold
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
+from allfold.engines.shared_memory import engine as shared_memory
 from allfold.errors import CollectiveTimeout, MismatchError, RankLost, ScheduleError, UsageError
 from allfold.launch.threads import run_threads
 from allfold.schedule import Move
@@ -178,6 +180,50 @@ def composed(left: Array, right: Array) -> Array:
 
 
 COMPOSE = allfold.op(composed, commutative=False)
+
+
+def test_a_generator_runs_once_per_communicator() -> None:
+    def work(comm: Communicator) -> int:
+        runs = 0
+
+        def in_order(ranks: int) -> Iterator[list[Move]]:
+            nonlocal runs
+            runs += 1
+            for rank in range(1, ranks):
+                yield [allfold.reduce(0, rank, 0)]
+            yield [allfold.copy(0, 0, rank) for rank in range(1, ranks)]
+
+        comm.all_reduce(np.ones(3, np.int64), algorithm=in_order)
+        first = runs
+        for op in ("sum", COMPOSE, "max", COMPOSE):
+            comm.all_reduce(np.ones(3, np.int64), op=op, algorithm=in_order)
+        return runs - first
+
+    assert run_threads(work, 2) == [0, 0]
+
+
+def test_functions_made_for_one_call_each_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "_MOST_FUNCTIONS", 3, raising=False)
+
+    def work(comm: Communicator) -> tuple[set[str], int]:
+        def called(algorithm: Any) -> None:
+            array = np.full(10, comm.rank + 1.0)
+            comm.all_reduce(array, algorithm=algorithm)
+            assert (array == 3).all()
+
+        with comm.trace() as trace:
+            for number in range(6):
+                called(lambda ranks: turned_ring(ranks))
+                called(turned_ring)  # used between them, and so remembered
+                if number == comm.rank:
+                    gc.collect()  # not at the same time on all ranks
+            for _ in range(5):
+                called(lambda ranks: turned_ring(ranks))
+            called(turned_ring)  # forgotten, and now another one of the same name
+        return {event.algorithm for event in trace.events}, len(comm._engine._functions)  # type: ignore[attr-defined]
+
+    lambdas = {"<lambda>()", *(f"<lambda>()#{number}" for number in range(2, 12))}
+    assert run_threads(work, 2) == [(lambdas | {"turned_ring()", "turned_ring()#2"}, 3)] * 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5] if REDUCED else [1, 2, 3, 4, 5, 8])

@@ -165,6 +165,50 @@ def test_arrays_in_shared_memory_stay_there_as_slices_and_views_and_are_given_ba
     run_threads(work, 2)
 
 
+def test_groups_that_one_rank_keeps_do_not_hold_up_the_release_of_others() -> None:
+    def work(comm: Communicator) -> list[int]:
+        arena = comm._engine.members[comm.rank][0]
+        kept = [comm.group([0, 1]) for _ in range(10)]
+        if comm.rank == 1:
+            kept.clear()
+        used = []
+        for _ in range(12):
+            comm.group([0, 1])
+            used.append(arena.in_use)
+        comm.barrier()  # rank 0 keeps its groups until rank 1 has come this far
+        return used
+
+    for used in run_threads(work, 2):
+        assert len(set(used[1:])) == 1, used
+
+
+def test_the_memory_of_a_shrunk_group_is_released() -> None:
+    def work(comm: Communicator) -> list[int]:
+        arena = comm._engine.members[comm.rank][0]
+        used = []
+        for _ in range(3):
+            group = comm.group([1, 0])
+            assert group is not None
+            group.shrink()
+            del group
+            comm.group([0])
+            used.append(arena.in_use)
+        return used
+
+    for used in run_threads(work, 2):
+        assert len(set(used)) == 1, used
+
+
+def test_groups_that_ranks_name_differently_leave_no_memory_behind() -> None:
+    def work(comm: Communicator) -> None:
+        arena = comm._engine.members[comm.rank][0]
+        before = arena.in_use
+        assert isinstance(fails(comm.group, [0, 1] if comm.rank else [1, 0]), allfold.MismatchError)
+        assert arena.in_use == before
+
+    run_threads(work, 2)
+
+
 def test_shared_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLFOLD_ARENA_BYTES", str(2**23))
 

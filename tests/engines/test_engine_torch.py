@@ -104,18 +104,19 @@ def test_tensors_in_shared_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
-        (lambda: torch.ones(3, device="meta"), "array"),
-        (lambda: torch.ones(3).to_sparse(), "array"),
+        (lambda: torch.ones(3, device="meta"), "the tensor is on the meta device, and has no data"),
+        (lambda: torch.ones(3).to_sparse(), "the tensor is sparse (torch.sparse_coo); pass tensor.to_dense()"),
     ],
 )
-def test_tensors_that_cannot_be_used(make: Any, fact: str) -> None:
+@pytest.mark.parametrize("engine", ["shared_memory", "islands"])
+def test_tensors_that_cannot_be_used(make: Any, fact: str, engine: str) -> None:
     def work(comm: Communicator) -> str:
         with pytest.raises(UsageError) as caught:
             comm.all_reduce(make())
         comm.barrier()
         return str(caught.value)
 
-    for error in run_threads(work, 2):
+    for error in run_threads(work, 2, engine=engine):
         assert error.startswith("all_reduce: ") and fact in error
 
 
@@ -137,3 +138,34 @@ def test_arrays_and_tensors_meet() -> None:
         return float(one[0])
 
     assert run_threads(work, 2) == [2.0, 2.0]
+
+
+def test_backward_refuses_what_a_collective_has_changed() -> None:
+    """As after any operation in place: without it, gradients would silently be those of other numbers."""
+
+    def work(comm: Communicator) -> None:
+        weight = torch.ones(4, requires_grad=True)
+        into_output = comm.all_gather, comm.reduce_scatter
+        for call in (comm.all_reduce, comm.broadcast, comm.reduce, *into_output):
+            scattered = torch.ones(8 if call == comm.reduce_scatter else 2)
+            for strided in (False, True):
+                changed = (torch.ones(8)[::2] if strided else torch.ones(4)) * weight
+                if strided:
+                    changed = torch.stack([changed, changed], 1)[:, 0]
+                loss = (changed**2).sum()
+                call(*((scattered, changed) if call in into_output else (changed,)))
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()
+
+    run_threads(work, 2)
+
+
+def test_results_of_tensors_are_tensors() -> None:
+    def work(comm: Communicator) -> None:
+        whole = comm.all_gather(torch.full((1, 2), comm.rank, dtype=torch.bfloat16))
+        assert whole.dtype is torch.bfloat16 and whole.tolist() == [[0, 0], [1, 1]]
+        part = comm.scatter(array=torch.arange(4, dtype=torch.int16) if comm.rank == 0 else None)
+        assert part.dtype is torch.int16 and part.tolist() == [2 * comm.rank, 2 * comm.rank + 1]
+        assert comm.reduce_scatter(torch.ones(2, requires_grad=True)).tolist() == [2.0]
+
+    run_threads(work, 2)

@@ -9,6 +9,7 @@ import protocol_calls
 import protocol_shrink
 import pytest
 from protocol import Broken, Rules, try_everything
+from protocol_arrays import ArrayRules, try_arrays
 from protocol_calls import Call, try_calls
 from protocol_shrink import try_agreement
 
@@ -187,3 +188,38 @@ def test_survivors_that_are_hasty_are_caught(changed: dict[str, bool], what: str
 def test_looking_once_more_saves_a_view_and_not_the_agreement() -> None:
     """A rank that writes a smaller view looks for decisions again before it can decide on it."""
     assert try_agreement(3, 2, protocol_shrink.Rules(looks_once_more=False)) > 1000
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_survivors_agree_although_some_try_again(keeps: bool) -> None:
+    """Even if they had forgotten whom they saw gone: they would see it again, and decisions first."""
+    assert try_agreement(3, 1, protocol_shrink.Rules(keeps_its_view=keeps), tries=2) > 1000
+
+
+# Arrays of a rank that gives up: native/collectives/communicator_wait.cpp --------------------------------------------
+
+
+@pytest.mark.parametrize("fenced_by_owner", [False, True], ids=["fence", "membarrier"])
+@pytest.mark.parametrize("order", ["tso", "weak"])
+@pytest.mark.parametrize("peer", ["writer", "reader"])
+def test_nobody_writes_into_an_array_or_believes_it_after_its_owner_gave_up(
+    peer: str, order: str, fenced_by_owner: bool
+) -> None:
+    assert try_arrays(peer, ArrayRules(order, fenced_by_owner)) > 5
+
+
+@pytest.mark.parametrize(
+    ("peer", "rules"),
+    [
+        ("writer", ArrayRules(owner_fences=False)),
+        ("writer", ArrayRules(peer_fences=False)),
+        ("writer", ArrayRules(fenced_by_owner=True, owner_fences_for_all=False)),
+        ("writer", ArrayRules(owner_waits=False)),
+        ("writer", ArrayRules(peer_marks=False)),
+        ("reader", ArrayRules("weak", owner_fences=False)),
+        ("reader", ArrayRules(looks_after_reading=False)),
+    ],
+)
+def test_a_rank_that_gives_up_needs_every_part_of_the_protocol(peer: str, rules: ArrayRules) -> None:
+    with pytest.raises(Broken):
+        try_arrays(peer, rules)

@@ -54,7 +54,7 @@ def test_what_differs_is_not_equivalent(first: tuple[str, str, int], second: tup
 def test_to_a_file_and_to_the_terminal(form: str, call: Call, tmp_path: Path) -> None:
     status, out, _ = call("export", "ring", "--ranks", "3", "--to", form)
     assert status == 0
-    path = tmp_path / "there" / "file"
+    path = tmp_path / "file"
     status, said, _ = call("export", "ring", "--ranks", "3", "--to", form, "-o", str(path))
     assert status == 0 and path.read_text() == out
     assert said == f"{path}: all_reduce ring(ranks=3) as {form}, {len(out.encode())} bytes, proved\n"

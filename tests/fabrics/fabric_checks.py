@@ -132,6 +132,29 @@ def a_group_of_its_own(board: Board, fabric: Fabric) -> None:
     assert (narrow == 1).all() and (wide == 2).all()
 
 
+def after_a_cut_memory_is_its_owners_again(board: Board, fabric: Fabric) -> None:
+    """Rank 0 gives up a long message that nobody has asked for yet, and changes what it sent."""
+    given_up, word = fabric.another("given up", range(fabric.size)), np.ones(8, np.uint8)
+    data = np.ones(4 << 20, np.uint8)
+    if fabric.rank == 0:
+        sending = given_up.send(1, data, 5)
+        given_up.cut()
+        data[:] = 9
+        fabric.send(1, word, 6).wait()
+        fabric.receive(1, word, 6).wait()
+        del sending
+    elif fabric.rank == 1:
+        fabric.receive(0, word, 6).wait()
+        data[:] = 0
+        try:
+            given_up.receive(0, data, 5).wait(PATIENCE)
+            assert (data == 1).all(), "it came as it was changed later"
+        except Disconnected:
+            pass
+        fabric.send(0, word, 6).wait()
+    meet(fabric, 7)
+
+
 def one_thread_waits_while_another_works(board: Board, fabric: Fabric) -> None:
     heard = [empty() for _ in others(fabric)]
     receiving = [fabric.receive(rank, data, 50) for rank, data in zip(others(fabric), heard, strict=True)]
@@ -196,6 +219,7 @@ CHECKS: list[Check] = [
     exact_sizes_in_place,
     shorter_messages_leave_the_rest,
     a_group_of_its_own,
+    after_a_cut_memory_is_its_owners_again,
     one_thread_waits_while_another_works,
     what_all_put_up,
     a_rank_that_does_not_come,

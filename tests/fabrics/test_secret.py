@@ -144,6 +144,51 @@ def test_nobody_gets_in_by_repeating_what_he_was_told() -> None:
     assert "rank 0 refuses rank 1" in str(first)
 
 
+def test_nobody_gets_in_between_by_repeating_what_an_earlier_run_has_put_up() -> None:
+    """Rank 0 finds what rank 1 has put up in an earlier run, connects to where that was, and whoever listens there now
+    passes on its challenge to rank 1, and the answer back."""
+    dist = pytest.importorskip("torch.distributed")
+    from allfold.fabrics.gloo import StoreBoard, board_in
+
+    def of_this_run(store: Any, rank: int) -> StoreBoard:
+        board = board_in(store, rank, 2, Secret(RIGHT.encode())).of_this_run(20.0)
+        assert isinstance(board, StoreBoard)
+        return board
+
+    earlier, shown, kept = (dist.HashStore() for _ in range(3))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(of_this_run, [earlier] * 2, range(2)))[1].put("place", b"there")
+        for name in ("nonce/1", "place/1"):
+            shown.set(name, earlier.get(name))
+        first = of_this_run(shown, 0)
+        with pytest.raises(AllfoldError, match="rank 1 is refused"):
+            first.read("place", 1)
+        kept.set("nonce/0", shown.get("nonce/0"))
+        second = of_this_run(kept, 1)
+        stores = dist.HashStore(), dist.HashStore()
+        connect = [(stores[pair], rank) for pair in range(2) for rank in range(2)]
+        ends = list(threads.map(lambda one: StoreBoard(*one, 2).connect("", 30.0), connect))
+
+        def pass_on() -> None:
+            heard = [np.zeros(32, np.uint8) for _ in range(2)]
+            for _ in range(2):
+                for end, peer, room in zip(ends[1:3], (0, 1), heard, strict=True):
+                    end.receive(peer, room, _TAG).wait(10.0)
+                for end, peer, room in zip(ends[1:3], (0, 1), reversed(heard), strict=True):
+                    end.send(peer, room, _TAG).wait(10.0)
+
+        def challenge(board: StoreBoard, fabric: Fabric) -> str:
+            assert board.secret is not None
+            with pytest.raises(AllfoldError) as refused:
+                board.secret.challenge(fabric, 10.0)
+            return str(refused.value)
+
+        passing = threads.submit(pass_on)
+        said = list(threads.map(challenge, (first, second), (ends[0], ends[3])))
+        passing.result(20)
+    assert "rank 0 refuses rank 1" in said[0] and "rank 1 refuses rank 0" in said[1]
+
+
 # Whole runs -----------------------------------------------------------------------------------------------------------
 
 

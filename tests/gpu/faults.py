@@ -1,6 +1,6 @@
 """Seeded trials on a GPU: one of several ranks is killed somewhere, and all others must name it soon.
 
-    python tests/gpu/faults.py [--trials 100] [--seed 0] [--jobs 4]
+    python tests/gpu/faults.py [--trials 100] [--seed 0] [--jobs 4] [--mps]
 
 In a trial, two to four ranks train on one GPU: calls of random sizes, staged and on the GPU, on one or two streams, some
 async, in the whole group or in a pair of ranks. One rank kills itself before a call, in the middle of queued calls, or
@@ -20,6 +20,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from mps import mps
 
 import allfold as af
 
@@ -104,7 +106,13 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=4, help="trials at the same time (default: 4)")
+    parser.add_argument("--mps", action="store_true", help="run NVIDIA's Multi-Process Service meanwhile")
     arguments = parser.parse_args()
+    with mps(arguments.mps):
+        return run(arguments)
+
+
+def run(arguments: argparse.Namespace) -> int:
     import torch
 
     if not torch.cuda.is_available():
@@ -126,7 +134,8 @@ def main() -> int:
         if af.spawn(work, 4, args=(arguments.seed, folder, False), timeout=60.0) != [None] * 4:
             wrong += 1
             print("the next run does not work", flush=True)
-    print(f"{arguments.trials} trials in {time.monotonic() - began:.0f} s, {wrong} wrong")
+    seconds, how = time.monotonic() - began, "with" if arguments.mps else "without"
+    print(f"{'FAIL' if wrong else 'PASS'}: {arguments.trials} trials in {seconds:.0f} s {how} MPS, {wrong} wrong")
     return int(wrong > 0)
 
 

@@ -127,13 +127,15 @@ def _wrong(
     return found
 
 
-def goes_on(work: str, pause: Callable[[Lab, Run], None]) -> Callable[[Setting], str]:
-    """Something happens that passes: nobody may raise."""
+def goes_on(
+    work: str, pause: Callable[[Lab, Run], None], rate: str = "1gbit", silence: str = ""
+) -> Callable[[Setting], str]:
+    """Something happens that passes: nobody may raise. `silence`: for how many seconds a host may not be heard."""
 
     def run(setting: Setting) -> str:
-        with Lab(rate="1gbit") as lab:
+        with Lab(rate=rate) as lab:
             arguments = [setting.backend, work, str(LAST), str(LONG), str(PAUSE + 4.0)]
-            environment = setting.environment()
+            environment = {**setting.environment(), **({"ALLFOLD_HOST_SECONDS": silence} if silence else {})}
             with lab.start(launchers.ranks, RANKS / "endless.py", RANKS_PER_HOST, environment, arguments) as running:
                 _must_be_ready(running)
                 pause(lab, running)
@@ -264,4 +266,6 @@ CHECKS = (
     Check("a link that is down for a second, large all_reduces", goes_on("large", _brief_outage)),
     Check("a rank that is stopped for a second", goes_on("small", _brief_stop)),
     Check("a rank that comes 3 s late", goes_on("late", _nothing_at_all)),
+    # 64 MiB take 5.4 s.
+    Check("a long message over a slow wire", goes_on("message", _nothing_at_all, "100mbit", "2")),
 )

@@ -433,3 +433,27 @@ def test_topo_measures_what_is_between_the_hosts(tmp_path: Path) -> None:
     assert 1e-6 < wire["overhead"] <= wire["latency"] < 1 and 1e6 < wire["bandwidth"] < 1e12
     topology = Topology.from_json(file.read_text(encoding="utf-8"))
     assert topology.ranks == 4 and found["topology"] == topology.to_json()
+
+
+BUILDS = """
+import os
+from allfold import _native
+_native.LAYOUT ^= os.environ["ALLFOLD_HOSTID"] == "host1"  # as on another processor
+import numpy as np
+import allfold as af
+array = np.ones(3)
+try:
+    af.init(timeout=20).all_reduce(array)
+    said = f"sum {array[0]}"
+except af.AllfoldError as error:
+    said = f"{type(error).__name__}: {error}"
+print(said + "\\n", end="", flush=True)
+"""
+
+
+def test_hosts_of_different_layouts_meet(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(BUILDS)
+    command = [sys.executable, "-m", "allfold", "run", "-n", "2", "--hosts", "2", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.stdout.count("sum 2.0") == 2, ran.stdout + ran.stderr

@@ -16,6 +16,7 @@ from saying import said_by
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
+from allfold.engines.islands import world
 from allfold.engines.shared_memory.flight import read as read_flights
 
 
@@ -86,6 +87,38 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     assert all("rank 3 on host1 did not come" in text for _, text, _ in said), said
 
 
+def next_to_a_stopped_rank(comm: Communicator) -> tuple[str, float]:
+    """The last rank of a host is stopped until nobody can send it more heartbeats. The others go on hearing each other."""
+    world._BEAT_SECONDS = world._LOOK_SECONDS  # type: ignore[attr-defined]
+    processes = np.zeros(comm.size, np.int64)
+    comm.all_gather(np.array([os.getpid()]), processes)
+    run, word, said = comm._engine.world, np.ones(1), ""  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 20
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif comm.rank == 0:
+        while run.post.pending() < world._MOST_WAITING and time.monotonic() < deadline:
+            time.sleep(0.01)
+        comm.send(word, 1)
+        comm.recv(word, 1)
+        os.kill(int(processes[-1]), signal.SIGCONT)
+    elif comm.rank == 1:
+        comm.recv(word, 0)
+        later = time.monotonic() + 0.5
+        while run._heard[0] < later and time.monotonic() < deadline:
+            time.sleep(0.01)
+        said = "heard" if run._heard[0] >= later else "heard nothing"
+        comm.send(word, 0)
+    array = np.ones(3)
+    comm.all_reduce(array, timeout=30)
+    return said, float(array[0])
+
+
+def test_a_stopped_rank_does_not_keep_other_hosts_from_hearing_each_other() -> None:
+    said = af.spawn(next_to_a_stopped_rank, 4, hosts=[1, 3], timeout=60)
+    assert said == [("", 4.0), ("heard", 4.0), ("", 4.0), ("", 4.0)]
+
+
 def keeps_records(comm: Communicator) -> dict[str, Any]:
     comm.all_reduce(np.ones(4, np.float32))
     comm.broadcast(np.ones(3), algorithm="tree")
@@ -114,6 +147,29 @@ def test_the_last_calls_of_every_rank_are_kept(tmp_path: Path, monkeypatch: pyte
     assert all("rank 3 on host1 did not come" in text for text in group["errors"].values())
 
 
+def says_something_else_each_time(comm: Communicator) -> tuple[int, list[float]]:
+    runs = 0
+
+    def fickle(ranks: int) -> Any:
+        """On rank 0 every second run of it goes the other way round."""
+        nonlocal runs
+        runs += 1
+        first, second = (1, 0) if comm.rank == 0 and runs % 2 == 0 else (0, 1)
+        yield [af.reduce(0, source=second, destination=first)]
+        yield [af.copy(0, source=first, destination=second)]
+
+    sums = []
+    for _ in range(3):
+        array = np.full(8, comm.rank + 1.0)
+        comm.all_reduce(array, algorithm=fickle, timeout=5)
+        sums.append(float(array[0]))
+    return runs, sums
+
+
+def test_the_schedule_that_is_compared_is_the_one_that_runs() -> None:
+    assert af.spawn(says_something_else_each_time, 2, hosts=2, timeout=60) == [(1, [3.0] * 3)] * 2
+
+
 def aborts(comm: Communicator) -> tuple[str, str, float]:
     comm.barrier()
     if comm.rank == 2:
@@ -140,6 +196,31 @@ def test_shrink_goes_on_with_the_survivors_of_all_hosts() -> None:
     said = af.spawn(survives, 4, hosts=2, survive=True, timeout=60)
     assert [one and one[0] for one in said] == [8.0, None, 8.0, 8.0]
     assert "rank 2 of 3" in said[3][1]
+
+
+def shrinks_again(comm: Communicator) -> tuple[str, int, float]:
+    """Rank 3 comes when the others have waited in vain once; then rank 1 dies."""
+    said, file = "", Path(os.environ["ALLFOLD_HOSTS_TEST"])
+    if comm.rank == 3:
+        while not file.exists():
+            time.sleep(0.01)
+    else:
+        said = said_by(lambda: comm.shrink(timeout=0.5))[0]
+        file.touch()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left, array = comm.shrink(timeout=20), np.ones(3)
+    left.all_reduce(array)
+    with pytest.raises(af.UsageError, match="was shrunk already"):
+        comm.shrink()
+    return said, left.size, float(array[0])
+
+
+def test_shrink_can_be_tried_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLFOLD_HOSTS_TEST", str(tmp_path / "come"))
+    said = af.spawn(shrinks_again, 4, hosts=2, survive=True, timeout=60)
+    late = ("CollectiveTimeout", 3, 3.0)
+    assert said == [late, None, late, ("", 3, 3.0)]
 
 
 def raises(comm: Communicator) -> tuple[str, str, float]:
@@ -232,6 +313,30 @@ def in_the_background(comm: Communicator) -> tuple[str, str, float]:
 def test_a_call_in_the_background_has_a_timeout_too() -> None:
     for kind, text, seconds in af.spawn(in_the_background, 4, hosts=2, timeout=60):
         assert kind in ("CollectiveTimeout", "RankLost") and "rank 1 on host0 did not come" in text and seconds < 2
+
+
+def rewrites(comm: Communicator) -> tuple[str, float]:
+    """The group fails while the thread of a background call folds. Its caller then changes the array."""
+    folds, goes_on, array = threading.Event(), threading.Event(), np.ones(3)
+
+    def slow(left: Any, right: Any) -> Any:
+        folds.set()
+        goes_on.wait(20)
+        return left + right
+
+    handle = comm.all_reduce(array, af.op(slow, commutative=True), async_op=True)
+    assert handle is not None and folds.wait(20)
+    comm.abort()
+    threading.Timer(0.3, goes_on.set).start()
+    kind, _, _ = said_by(handle.wait)
+    array[:] = 99
+    goes_on.wait(20)
+    assert comm._engine._turn.acquire(timeout=20)  # type: ignore[attr-defined]
+    return kind, float(array[0])
+
+
+def test_after_an_error_nobody_writes_into_the_array_of_a_call() -> None:
+    assert af.spawn(rewrites, 2, hosts=2, timeout=60) == [("RankLost", 99.0)] * 2
 
 
 @pytest.mark.parametrize(

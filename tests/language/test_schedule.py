@@ -198,3 +198,14 @@ def test_an_algorithm_that_never_ends_is_stopped() -> None:
 def test_chunks_that_are_no_number_are_refused(chunks: Any) -> None:
     with pytest.raises(af.UsageError, match="chunks"):
         af.schedule("all_reduce", Algorithm("all_reduce", "mine", lambda ranks: [], chunks), 2)
+
+
+@pytest.mark.parametrize("step", [-1, 6, 99, True, 1.0, None])
+def test_a_step_that_is_not_there(step: Any) -> None:
+    with pytest.raises(af.UsageError, match=r"step: expected a step from 0 to 5, not"):
+        af.schedule("all_reduce", "ring", 4).step(step)
+
+
+def test_load_needs_a_path() -> None:
+    with pytest.raises(af.UsageError, match="load: expected the path of a file, not None"):
+        af.load(None)  # type: ignore[arg-type]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pty
 import resource
 import secrets
 import select
@@ -12,7 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +116,105 @@ def test_what_a_script_defines_needs_no_guard(tmp_path: Path) -> None:
     assert (finished.stdout, finished.stderr) == ("once\n", "")
 
 
+SCRIPT_WITH_CLASSES = """\
+import argparse, enum, multiprocessing, pickle, sys
+import allfold
+
+class Kind(enum.Enum):
+    ONE = 1
+
+class Answer:
+    def __init__(self, number): self.number = number
+
+def twice(answer): return Answer(2 * answer.number)
+
+def work(comm, given):
+    assert sys.modules["__main__"].__file__ == __file__
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--number", type=int, required=True)
+    number = parser.parse_args().number
+    assert pickle.loads(pickle.dumps(Kind.ONE)) is Kind.ONE and pickle.loads(pickle.dumps(twice)) is twice
+    assert isinstance(pickle.loads(pickle.dumps(given)), Answer)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.map(twice, [Answer(number)])[0]
+
+print([one.number for one in allfold.spawn(work, 2, args=(Answer(1),))])
+"""
+
+
+def test_ranks_have_the_arguments_and_the_classes_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_WITH_CLASSES)
+    command = [sys.executable, script, "--number", "21"]
+    finished = subprocess.run(command, capture_output=True, text=True, env=with_allfold(), check=False)
+    assert (finished.stdout, finished.stderr) == ("[42, 42]\n", "")
+
+
+def test_a_script_that_multiprocessing_imports_starts_no_ranks(tmp_path: Path) -> None:
+    """A script without a guard would otherwise start ranks that start processes that start ranks."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, allfold\n"
+        "def work(comm):\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "    return process.exitcode\n"
+        "print(allfold.spawn(work, 1))\n"
+    )
+    finished = subprocess.run([sys.executable, script], capture_output=True, text=True, env=with_allfold(), check=False)
+    assert finished.stdout == "[1]\n" and "put what starts ranks under if __name__ == '__main__':" in finished.stderr
+
+
+async def asynchronous(place: Place) -> None: ...
+
+
+def yields(place: Place) -> Iterator[int]:
+    yield place.rank
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "sentence"),
+    [
+        (print, {"args": 5}, r"args is the tuple of what follows the communicator, as in args=\(5,\)"),
+        (print, {"args": "ab"}, r"as in args=\('ab',\)"),
+        (asynchronous, {}, "asynchronous is async"),
+        (yields, {}, "yields is a generator"),
+        (partial(yields), {}, "yields is a generator"),
+        (print, {"hosts": 2.0}, r"hosts: expected a number of hosts, or the number of ranks on each, not 2\.0"),
+        (print, {"hosts": None.__class__}, "hosts: expected a number of hosts"),
+    ],
+)
+def test_work_that_cannot_be_meant(work: Any, options: Any, sentence: str) -> None:
+    for start in (allfold.spawn, allfold.start):
+        with pytest.raises(UsageError, match=sentence):
+            start(work, 2, **options)
+
+
+def test_what_ranks_write_goes_where_this_process_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(place: Place) -> None:
+        os.write(1, f"output of {place.rank}\n".encode())
+        print("errors", file=sys.stderr, end="")
+
+    everywhere(work, 2)
+    output, errors = capsys.readouterr()
+    assert sorted(output.splitlines()) == ["output of 0", "output of 1"] and errors == "errorserrors"
+    redirected = io.StringIO()
+    with redirect_stdout(redirected):
+        everywhere(lambda place: print("é"), 1)
+    assert redirected.getvalue() == "é\n" and capsys.readouterr().out == ""
+
+
+def test_pytest_shows_the_test_and_not_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import allfold\ndef test_it():\n    allfold.spawn(lambda comm: 1 / 0, 1)  # the line\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir", tmp_path, tmp_path]
+    finished = subprocess.run(command, capture_output=True, text=True, env=with_allfold(), check=False)
+    assert "# the line" in finished.stdout and "ZeroDivisionError" in finished.stdout
+    assert "_native.require_engine" not in finished.stdout and "supervisor.watch" not in finished.stdout
+
+
 def test_spawn_works_beside_other_threads_and_from_them() -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.extend(everywhere(lambda place: place.rank, 2)))
@@ -136,8 +238,10 @@ def fail_on_rank_one(place: Place, how: str) -> object:
         os._exit(3)
     if how == "os._exit 0":
         os._exit(0)
-    if how == "unpicklable":
+    if how == "generator":
         return (number for number in range(3))
+    if how == "unpicklable":
+        return threading.Lock()
     os.kill(os.getpid(), signal.Signals[how])
     return None
 
@@ -151,7 +255,8 @@ def fail_on_rank_one(place: Place, how: str) -> object:
         ("sys.exit text", "exited with status 1", "SystemExit: a last word", 1),
         ("os._exit", "exited with status 3", "", 3),
         ("os._exit 0", "exited with status 0 before it returned a result", "", 0),
-        ("unpicklable", "raised UsageError", "rank 1 returned a generator that cannot be pickled", 1),
+        ("generator", "raised UsageError", "rank 1 returned a generator, whose body never ran", 1),
+        ("unpicklable", "raised UsageError", "rank 1 returned a lock that cannot be pickled", 1),
         ("SIGKILL", "was killed by SIGKILL", "", -9),
         ("SIGTERM", "was killed by SIGTERM", "", -15),
     ],
@@ -168,6 +273,32 @@ def test_a_rank_that_fails_is_named(how: str, sentence: str, in_traceback: str, 
     if how == "raise":
         assert "in fail_on_rank_one" in failure.traceback
         assert "worker.py" not in failure.traceback
+
+
+def fail_one_after_the_other(place: Place, folder: str) -> None:
+    """Rank 2 fails first, then rank 1, then rank 3; rank 0 only because it has lost one."""
+    before = {1: 2, 3: 1, 0: 3}.get(place.rank)
+    if before is not None:
+        mark = Path(folder) / str(before)
+        wait_for(mark.exists)
+        wait_for_end_of([int(mark.read_text())])
+    (Path(folder) / "new").write_text(str(os.getpid()))
+    (Path(folder) / "new").rename(Path(folder) / str(place.rank))
+    if place.rank == 3:
+        os._exit(7)
+    raise RankLost("rank 2 was lost") if place.rank == 0 else ValueError(place.rank)
+
+
+def test_of_several_ranks_that_fail_all_are_named(tmp_path: Path) -> None:
+    with pytest.raises(RankFailed) as caught:
+        everywhere(fail_one_after_the_other, 4, str(tmp_path), survive=True)
+    assert (caught.value.rank, caught.value.ranks) == (2, [2, 1, 3, 0])
+    said = str(caught.value).splitlines()[0].partition(") ")[2]
+    assert said == (
+        "raised ValueError; then rank 1 raised ValueError, rank 3 exited with status 7, rank 0 raised RankLost"
+    )
+    _, _, errors = allfold_run("-n", 2, "--survive", "--", "sh", "-c", 'test "$RANK" = 1 && exit 7; exit 8')
+    assert errors.count(b"exited with status") == 2 and b"; then rank " in errors
 
 
 def test_the_cause_goes_before_what_follows_from_it(tmp_path: Path) -> None:
@@ -290,13 +421,7 @@ def test_output_with_prefixes(capfd: pytest.CaptureFixture[str]) -> None:
 
 # Commands -------------------------------------------------------------------------------------------------------------
 
-COMMAND_LINE = """
-import argparse, sys
-from allfold.cli.run import add_arguments, run
-parser = argparse.ArgumentParser(prog="allfold")
-add_arguments(parser.add_subparsers().add_parser("run"))
-sys.exit(run(parser.parse_args()))
-"""
+COMMAND_LINE = "import sys; from allfold.cli import main; sys.exit(main())"
 
 
 def with_allfold() -> dict[str, str]:
@@ -317,6 +442,15 @@ def allfold_run(
     with start(*arguments, stdin=stdin, cwd=cwd) as process:
         output, errors = process.communicate(timeout=PATIENCE)
         return process.returncode, output, errors
+
+
+def test_too_few_open_files_for_a_rank_are_named() -> None:
+    script = "import allfold as af; af.spawn(lambda comm: comm.barrier(), 16)"
+    command = ["sh", "-c", 'ulimit -n 32; exec "$0" -c "$1"', sys.executable, script]
+    done = subprocess.run(command, capture_output=True, text=True, env=with_allfold(), check=False)
+    assert done.returncode == 1
+    assert "16 ranks need more open files than this process may have (32, `ulimit -n`)" in done.stderr.splitlines()[-1]
+    assert "During handling" not in done.stderr and "OSError" not in done.stderr
 
 
 def test_too_few_open_files_are_named() -> None:
@@ -385,6 +519,44 @@ def test_exit_statuses_and_the_last_line(arguments: list[object], expected: int,
         position = 0
         for piece in sentence.split("{}"):
             position = lines[0].index(piece, position)
+
+
+def test_a_breakpoint_in_one_rank_has_the_terminal(tmp_path: Path) -> None:
+    """Rank 0 waits in its collective for longer than its timeout, while rank 1 is at its prompt."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, allfold\n"
+        "comm = allfold.init(timeout=0.2)\n"
+        "breakpoint()\n"
+        "comm.barrier()\n"
+        "os.write(1, b'done %d\\n' % comm.rank)\n"
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "allfold", "run", "-n", "2", "--prefix", "--pdb", "1", script]
+    running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=with_allfold())
+    os.close(theirs)
+    seen = b""
+
+    def see(what: bytes) -> None:
+        nonlocal seen
+        while what not in seen:
+            assert select.select([ours], [], [], PATIENCE)[0], seen
+            seen += os.read(ours, 4096)
+        seen = seen.partition(what)[2]
+
+    try:
+        see(b"(Pdb) ")
+        os.write(ours, b"import time; time.sleep(0.6); print('rank', comm.rank)\n")
+        see(b"\nrank 1")
+        see(b"(Pdb) ")
+        os.write(ours, b"continue\n")
+        see(b"done")
+        see(b"done")
+        assert running.wait(PATIENCE) == 0
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)
 
 
 def test_lines_never_mix_and_junk_passes_through(tmp_path: Path) -> None:

@@ -100,17 +100,21 @@ def fits(collective: str, ranks: int, chunks: int, datum: Datum, chunk: int) -> 
 # Right ones -----------------------------------------------------------------------------------------------------------
 
 
-def draw(rng: random.Random, collective: str, ranks: int, most_steps: int = 5) -> Drawn:
-    return _Drawing(rng, collective, ranks, most_steps).drawn()
+def draw(rng: random.Random, collective: str, ranks: int, most_steps: int = 5, root: int | None = None) -> Drawn:
+    return _Drawing(rng, collective, ranks, most_steps, root).drawn()
 
 
 class _Drawing:
     """A schedule in progress. `live` are cells that together hold every contribution to a piece of data exactly
     once."""
 
-    def __init__(self, rng: random.Random, collective: str, ranks: int, most_steps: int) -> None:
+    def __init__(
+        self, rng: random.Random, collective: str, ranks: int, most_steps: int, root: int | None = None
+    ) -> None:
         self.rng, self.collective, self.ranks = rng, collective, ranks
-        self.root = rng.randrange(ranks) if collective in ROOTED else None
+        self.root = None
+        if collective in ROOTED:
+            self.root = rng.randrange(ranks) if root is None else root
         part = 1 if collective == "barrier" else rng.choice([1, 1, 2, 3, 5])
         self.chunks = part * ranks if collective in SLICED else part
         self.width = self.chunks + rng.choice([0, 1, 2, 4])

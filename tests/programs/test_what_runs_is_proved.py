@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
@@ -23,7 +25,7 @@ from allfold.errors import ScheduleError, UsageError
 from allfold.programs.check import check
 from allfold.programs.compile import compile
 from allfold.programs.rows import Lists
-from allfold.proved import programs_of
+from allfold.proved import message_programs_of, programs_of, schedule_of
 from allfold.registry import Algorithm
 from allfold.schedule import Move, copy, reduce
 from allfold.symbolic import State
@@ -368,6 +370,55 @@ def test_rounding_belongs_to_an_expression() -> None:
     results = af.replay(schedule, inputs)
     assert [float(result[0]) for result in results if result is not None] == [2050, 2048, 2050]
     assert af.verify(af.schedule("all_reduce", "naive", 3)).same_bits
+
+
+# Generators that are asked once ---------------------------------------------------------------------------------------
+
+
+class Counts:
+    """A generator that counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, ranks: int) -> Steps:
+        self.runs += 1
+        yield [reduce(0, source=rank, destination=0) for rank in range(1, ranks)]
+        yield [copy(0, source=0, destination=rank) for rank in range(1, ranks)]
+
+    def method(self, ranks: int) -> Steps:
+        return self(ranks)
+
+
+@pytest.mark.parametrize("how", ["object", "method", "function"])
+def test_a_generator_is_asked_once_for_all_that_is_made_of_it(how: str) -> None:
+    counts = Counts()
+    function = lambda ranks: counts(ranks)  # noqa: E731
+    for _ in range(3):
+        generator = {"object": counts, "method": counts.method, "function": function}[how]
+        schedule = schedule_of("all_reduce", generator, 4, None)
+        assert message_programs_of("all_reduce", generator, 4, None).schedule is schedule
+        assert message_programs_of("all_reduce", schedule, 4, None).schedule is schedule
+        assert programs_of("all_reduce", generator, 4, None, "shared").schedule is schedule
+    assert counts.runs == 1
+
+
+def test_generators_that_are_made_for_one_call_are_forgotten() -> None:
+    counts = [Counts() for _ in range(600)]
+    known = [weakref.ref(one) for one in counts]
+    while counts:
+        schedule_of("all_reduce", counts.pop(0), 2, None)
+    gc.collect()
+    assert sum(one() is not None for one in known) < 400
+
+
+def test_a_function_that_is_registered_after_its_first_use_gets_its_new_name() -> None:
+    def later(ranks: int) -> Steps:
+        yield [reduce(0, source=1, destination=0)]
+
+    assert registry.algorithm_of("reduce", later) is registry.algorithm_of("reduce", later)
+    setattr(later, registry._REGISTERED_AS, {"reduce": ("sooner", 1)})
+    assert registry.algorithm_of("reduce", later).name == "sooner"
 
 
 # Versions in documents ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The expected outcome of a fault trial: which rank should have heard what about whom, and when."""
+"""The expected outcome of a fault trial: which rank should have raised what about whom, and when."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from fault_plans import Plan
 from fault_ranks import STATUS
 
 TYPED = (None, "RankLost", "CollectiveTimeout", "MismatchError", "SharedMemoryError")
+OWN = {  # the errors of a victim that stays alive
+    "interrupt": ("Trouble", "KeyboardInterrupt"),
+    "operation raises": ("Trouble",),
+    "generator raises": ("ScheduleError",),
+    "descriptors": ("AllfoldError",),
+}
 MARGIN = (
     5.0  # seconds in which the process could run: a machine that is shared may keep it waiting for a core for longer
 )
@@ -19,14 +25,13 @@ Line = dict[str, Any]
 
 @dataclass
 class Told:
-    """What one rank reported: its lines, its process, and how and when that ended."""
+    """One rank's report: its lines, its process, and how and when that ended."""
 
     process: int
     lines: list[Line] = field(default_factory=list)
     died: float | None = None  # when it was seen to have ended
     stopped: float | None = None
     status: int | None = None
-    was_killed: bool = False  # by the runner, at the end
 
     def last(self, event: str) -> Line | None:
         return next((line for line in reversed(self.lines) if line["event"] == event), None)
@@ -34,7 +39,7 @@ class Told:
 
 @dataclass
 class Verdict:
-    """Complaints, none if all is well; and how long after the fault the survivors heard of it, in seconds."""
+    """Complaints, none if all is well; and how long after the fault the survivors raised, in seconds."""
 
     complaints: list[str] = field(default_factory=list)
     heard: list[float] = field(default_factory=list)
@@ -45,30 +50,49 @@ class Verdict:
 def judge(plan: Plan, told: list[Told]) -> Verdict:
     verdict = Verdict()
     victim = told[plan.victim]
-    if plan.family == "slow" or plan.fault == "arena":
-        everyone = range(plan.ranks)
-    else:
-        everyone = [rank for rank in range(plan.ranks) if rank != plan.victim]
-    ends = {rank: told[rank].last("end") for rank in everyone}
-    for rank, end in ends.items():
+    speechless = plan.family == "death" or (plan.family, plan.comes) == ("late", "never")
+    ends: dict[int, Line] = {}
+    for rank, one in enumerate(told):
+        _own_complaints(plan, rank, one, verdict)
+        if (end := one.last("end")) is not None:
+            ends[rank] = end
+        if rank == plan.victim and speechless and victim.last("settled") is None:
+            continue
         if end is None:
-            verdict.complaints.append(f"rank {rank} never said how it ended (status {told[rank].status})")
-        elif end["error"] not in TYPED:
+            verdict.complaints.append(f"rank {rank} never said how it ended (status {one.status})")
+        elif end["error"] not in (*TYPED, *(OWN.get(plan.fault, ()) if rank == plan.victim else ())):
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
-        elif told[rank].status != 0:
-            verdict.complaints.append(f"rank {rank} ended with status {told[rank].status}")
+        elif one.status != 0:
+            verdict.complaints.append(f"rank {rank} ended with status {one.status}")
+        elif one.last("checked") is None:
+            verdict.complaints.append(f"rank {rank} has not looked at its arrays")
     if verdict.complaints:
         return verdict
-    rules = {"death": _death, "stuck": _stuck, "mismatch": _mismatch, "memory": _memory, "slow": _nothing}
-    rules["memory"] = _nothing if plan.fault == "arena" else _memory
-    rules[plan.family](plan, told, victim, {rank: end for rank, end in ends.items() if end}, verdict)
+    others = {rank: end for rank, end in ends.items() if rank != plan.victim}
+    rules = {
+        "death": _death,
+        "late": _late,
+        "fails": _fails,
+        "mismatch": _mismatch,
+        "memory": _memory,
+        "slow": _nothing,
+    }
+    rule = _nothing if plan.fault == "arena" else rules[plan.family]
+    rule(plan, told, victim, ends if rule is _nothing else others, verdict)
     if plan.afterwards == "shrink" and verdict.happened:
         _going_on(plan, told, ends, verdict)
     return verdict
 
 
+def _own_complaints(plan: Plan, rank: int, one: Told, verdict: Verdict) -> None:
+    """Everything that a rank itself has found wrong."""
+    verdict.complaints += [f"rank {rank}: {line['text']}" for line in one.lines if line["event"] == "wrong"]
+    if (checked := one.last("checked")) is not None:
+        verdict.complaints += [f"rank {rank} has mapped {file}" for file in checked["files"]]
+
+
 def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
-    through = _is_in_its_last_call(plan, victim) or victim.last("end") is not None
+    through = _is_through(plan, victim)
     if through and any(end["error"] is None for end in ends.values()):
         verdict.happened = False
     if victim.died is None:
@@ -77,12 +101,12 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
     for rank, end in ends.items():
         if end["error"] is None:
             if not through:
-                verdict.complaints.append(f"rank {rank} heard nothing, and came to a good end")
+                verdict.complaints.append(f"rank {rank} raised nothing, and came to a good end")
             continue
         later = end["time"] - max(victim.died, _entered(told[rank]))
         if end["error"] == "CollectiveTimeout" and end["text"].startswith("rendezvous:"):
             # Nobody can know of a process that died before it sent anything.
-            _must_name(plan, rank, end, verdict)
+            _must_name(plan, told, rank, end, verdict)
             if victim.last("met") or "did not come" not in end["text"]:
                 verdict.complaints.append(f"rank {rank} ran out of time, and the victim had come: {end['text']}")
             if end["time"] - _entered(told[rank]) - _queued(told[rank], end) > plan.timeout + MARGIN:
@@ -93,14 +117,13 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
         if end["error"] != "RankLost":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
             continue
-        verdict.heard.append(max(0.0, later))
-        verdict.able.append(max(0.0, later - _queued(told[rank], end)))
-        if verdict.able[-1] > MARGIN:
-            verdict.complaints.append(f"rank {rank} heard of it after {later:.1f} s: {end['text']}")
-        _must_name(plan, rank, end, verdict)
+        _in_time(rank, told[rank], end, later, verdict)
+        _must_name(plan, told, rank, end, verdict)
+    if plan.engine != "shared_memory":
+        return
     # Sends and receives do not say how a rank died.
     said = [end["text"] for end in ends.values() if end["error"] == "RankLost" and not _is_of_a_message(end)]
-    gone = [text for text in said if f"rank {plan.victim} (process" in text and _label(text) == 0]
+    gone = [text for text in said if f"rank {plan.victim} (process" in text and not _is_of_a_group(text)]
     if gone and not any(f"(process {victim.process})" in text for text in gone):
         verdict.complaints.append(f"the victim's process {victim.process} is not named: {gone[0]}")
     how = {"kill": "killed by signal 9", "segfault": "killed by signal 11", "exit": f"status {STATUS}"}.get(plan.fault)
@@ -109,55 +132,88 @@ def _death(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ve
         verdict.complaints.append(f"how it died is not said, though that could be seen: {seen[0]}")
 
 
-def _stuck(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
-    through = _is_in_its_last_call(plan, victim) or victim.last("end") is not None
-    if through and any(end["error"] is None for end in ends.values()):
+def _late(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    own = victim.last("end")
+    if own is not None and own["error"] is None and all(end["error"] is None for end in ends.values()):
+        verdict.happened = False  # it came in time after all, or had nothing left to do
+        return
+    racing = plan.comes == "racing"
+    through = _is_through(plan, victim) and not (own is not None and own["error"])
+    # All ranks hear of the first that gives up; and nobody gives up before it is in a call itself.
+    entered = max([_entered(one) for one in told if one is not victim])
+    for rank, end in ends.items():
+        if end["error"] is None:
+            if not racing and not through:
+                verdict.complaints.append(f"rank {rank} raised nothing, and came to a good end")
+            continue
+        if end["error"] not in ("CollectiveTimeout", "RankLost"):
+            verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
+            continue
+        waited = end["time"] - entered
+        if waited - _queued(told[rank], end) > plan.timeout + MARGIN:
+            verdict.complaints.append(
+                f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s: {end['text']}"
+            )
+        verdict.heard.append(max(0.0, waited))
+        if not racing and not _is_of_a_message(end):  # it names the awaited rank, which may wait for others
+            _must_name(plan, told, rank, end, verdict)
+        if plan.engine == "shared_memory":
+            _must_describe(plan, victim, rank, end, verdict)
+    if own is not None and own["error"] is None and not through and not racing:
+        verdict.complaints.append("the late rank raised nothing, and came to a good end")
+    if own is not None and own["error"] not in (None, "CollectiveTimeout", "RankLost"):
+        verdict.complaints.append(f"the late rank: {own['error']}: {own['text']}")
+
+
+def _must_describe(plan: Plan, victim: Told, rank: int, end: Line, verdict: Verdict) -> None:
+    """A rank that is told what the victim does is told the truth."""
+    described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
+    words = {"stop": "it is stopped", "hold the interpreter": "it does not say where it is"}
+    known = described is not None and plan.comes == "never" and not _is_of_a_group(end["text"])
+    if known and words[plan.fault] not in described[1]:  # type: ignore[index]
+        verdict.complaints.append(f"rank {rank} is not told what the victim does: {end['text']}")
+
+
+def _fails(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
+    own = victim.last("end")
+    assert own is not None
+    through = _is_through(plan, victim) and own["error"] is None
+    if own["error"] is None or any(end["error"] is None for end in ends.values()):
+        # An abort may come when the victim has made its last call, and before the others have returned from theirs.
         verdict.happened = False
     for rank, end in ends.items():
         if end["error"] is None:
-            if not through:
-                verdict.complaints.append(f"rank {rank} heard nothing, and came to a good end")
+            if own["error"] is not None and not _is_in_its_last_call(plan, victim):
+                verdict.complaints.append(f"rank {rank} raised nothing, and came to a good end")
             continue
-        waited = end["time"] - _entered(told[rank])
-        follows = end["error"] == "RankLost" and (_follows(plan, told, end) or _is_of_a_message(end))
-        if end["error"] != "CollectiveTimeout" and not follows:
+        if own["error"] is None and not through:
+            verdict.complaints.append(f"rank {rank} raised, and the victim did not: {end['text']}")
+        if end["error"] != "RankLost":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
             continue
-        if waited - _queued(told[rank], end) > plan.timeout + MARGIN:
-            verdict.complaints.append(f"rank {rank} waited {waited:.1f} s, with a timeout of {plan.timeout} s")
-        verdict.heard.append(max(0.0, waited))
-        if not follows and not _is_of_a_message(end):  # it names the awaited rank, which may wait for others
-            _must_name(plan, rank, end, verdict)
-        described = re.search(rf"; rank {plan.victim} \(process {victim.process}\)([^;]*;[^;]*)", end["text"])
-        if described and _communicator(plan, end["text"]) == tuple(range(plan.ranks)):
-            words = {
-                "stop": "it is stopped",
-                "sleep": "it is at ",
-                "hold the interpreter": "it does not say where it is",
-            }
-            if words[plan.fault] not in described[1]:
-                verdict.complaints.append(f"rank {rank} is not told what the victim does: {end['text']}")
+        _in_time(rank, told[rank], end, end["time"] - max(own["time"], _entered(told[rank])), verdict)
+        _must_name(plan, told, rank, end, verdict)
 
 
 def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
     where = plan.calls[plan.at].where
     members = plan.members(where)
     own = victim.last("end")
-    if own is None:
-        verdict.complaints.append("the rank that differed never said how it ended")
-        return
+    assert own is not None
     everyone = {**ends, plan.victim: own}
     for rank, end in everyone.items():
         if rank not in members and end["error"] in (None, "RankLost"):
             continue
-        if end["error"] == "RankLost" and (_label(end["text"]) != where or _is_of_a_message(end)):
-            continue  # second-hand: about a rank that has given up there
+        if end["error"] == "RankLost" and (_follows(plan, told, end) or _is_of_a_message(end)):
+            continue  # second-hand: about a rank that has given up elsewhere
+        if plan.fault == "group" and end["error"] == "RankLost":
+            continue  # that breaks no communicator, so what another rank does next may be heard of first
         if end["error"] != "MismatchError":
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
             continue
-        communicator = _communicator(plan, end["text"])
-        named = {communicator[number] for number in _ranks_in(end["text"]) if number < len(communicator)}
-        if named != set(communicator) and plan.fault != "group":
+        named = _named(plan, end["text"])
+        # Across hosts, two of the ranks that differ are named.
+        if plan.engine != "islands" and plan.fault != "group" and named != set(_communicator(plan, end["text"])):
             verdict.complaints.append(f"rank {rank} is not told of every rank: {end['text']}")
         if plan.victim not in named:
             verdict.complaints.append(f"rank {rank} is not told of rank {plan.victim}: {end['text']}")
@@ -167,9 +223,7 @@ def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line],
 
 def _memory(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], verdict: Verdict) -> None:
     end = victim.last("end")
-    if end is None:
-        verdict.complaints.append(f"the rank without memory never said how it ended (status {victim.status})")
-        return
+    assert end is not None
     if end["error"] is None and all(other["error"] is None for other in ends.values()):
         verdict.happened = False  # there was just enough memory
         return
@@ -181,7 +235,7 @@ def _memory(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], v
         if other["error"] not in ("RankLost", "CollectiveTimeout"):
             verdict.complaints.append(f"rank {rank}: {other['error']}: {other.get('text')}")
             continue
-        _must_name(plan, rank, other, verdict)
+        _must_name(plan, told, rank, other, verdict)
         if victim.last("met") or not other["text"].startswith("rendezvous:"):
             if other["error"] != "RankLost":
                 verdict.complaints.append(f"rank {rank} waited in vain for one that had gone: {other['text']}")
@@ -195,15 +249,15 @@ def _nothing(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], 
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end['text']}")
 
 
-def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdict: Verdict) -> None:
-    heard = sorted(rank for rank, end in ends.items() if end and end["error"])
-    if plan.family == "mismatch":
-        heard = list(range(plan.ranks))
-    # A rank that heard of it while closing, after its calls had ended, has closed the world and cannot go on with it.
+def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line], verdict: Verdict) -> None:
+    """All that have raised go on together. One that was closing by then is refused: it has left."""
+    heard = sorted(rank for rank, end in ends.items() if end["error"])
+    if plan.family == "death" and plan.victim in heard:
+        heard.remove(plan.victim)
     for rank in [rank for rank in heard if told[rank].last("closes")]:
         heard.remove(rank)
-        went, end = told[rank].last("went on"), told[rank].last("end")
-        if end and end["error"] and (went is None or "shrink: this communicator is closed" not in went.get("text", "")):
+        went = told[rank].last("went on")
+        if went is None or "shrink: this communicator is closed" not in went.get("text", ""):
             verdict.complaints.append(f"rank {rank} was to be refused to go on with what it has closed: {went}")
     for number, rank in enumerate(heard):
         went = told[rank].last("went on")
@@ -214,21 +268,26 @@ def _going_on(plan: Plan, told: list[Told], ends: dict[int, Line | None], verdic
 # Sentences ------------------------------------------------------------------------------------------------------------
 
 
-def _must_name(plan: Plan, rank: int, end: Line, verdict: Verdict) -> None:
-    communicator = _communicator(plan, end["text"])
-    named = {communicator[number] for number in _ranks_in(end["text"]) if number < len(communicator)}
-    if "every other rank" in end["text"]:
-        named = set(communicator)
-    if plan.victim in communicator and plan.victim not in named:
-        verdict.complaints.append(f"rank {rank} is told of somebody else than rank {plan.victim}: {end['text']}")
+def _in_time(rank: int, told: Told, end: Line, later: float, verdict: Verdict) -> None:
+    verdict.heard.append(max(0.0, later))
+    verdict.able.append(max(0.0, later - _queued(told, end)))
+    if verdict.able[-1] > MARGIN:
+        verdict.complaints.append(f"rank {rank} raised after {later:.1f} s: {end['text']}")
+
+
+def _must_name(plan: Plan, told: list[Told], rank: int, end: Line, verdict: Verdict) -> None:
+    named = _named(plan, end["text"])
+    if plan.victim in _communicator(plan, end["text"]) and plan.victim not in named:
+        if not _follows(plan, told, end):
+            verdict.complaints.append(f"rank {rank} is told of somebody else than rank {plan.victim}: {end['text']}")
     elif not named - {rank}:
         verdict.complaints.append(f"rank {rank} is told of nobody: {end['text']}")
 
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
     """Whether a rank that it names had itself heard of the fault before, in another communicator or a message."""
-    for number in _ranks_in(end["text"]):
-        other = told[plan.members(_label(end["text"]))[number]].last("end")
+    for rank in _named(plan, end["text"]):
+        other = told[rank].last("end")
         heard_before = other and other["error"] and other["time"] < end["time"]
         if heard_before and (_label(other["text"]) != _label(end["text"]) or _is_of_a_message(other)):
             return True
@@ -239,20 +298,36 @@ def _is_of_a_message(end: Line) -> bool:
     return bool(re.match(r"(send|recv|isend|irecv): ", end["text"]))
 
 
-def _ranks_in(text: str) -> set[int]:
-    """The ranks that a sentence names, numbered as in its communicator; without the label, which lists members."""
-    sentence = re.sub(r"\((call \d+ of )?(group \d+ of )?the world[^)]*\)", "", text)
+_LABEL = r"(?:group \d+ of )*the world(?:: ranks? \d+(?:(?:, | and )\d+)*)*"
+
+
+def _named(plan: Plan, text: str) -> set[int]:
+    """The ranks that a sentence names, by their numbers in the world."""
+    communicator = _communicator(plan, text)
+    if "every other rank" in text:
+        return set(communicator)
+    sentence = re.sub(_LABEL, "", text)  # which lists members
     lists = re.findall(r"\branks? (\d+(?:(?:, | and )\d+)*)", sentence) + re.findall(r"group: .*", text)
-    return {int(number) for one in lists for number in re.findall(r"\d+", one)}
+    numbers = {int(number) for one in lists for number in re.findall(r"\d+", one)}
+    return {communicator[number] for number in numbers if number < len(communicator)}
+
+
+def _label(text: str) -> str:
+    """The communicator that a sentence is about; the world if it names none."""
+    found = re.search(_LABEL, text)
+    return found[0] if found else "the world"
+
+
+def _is_of_a_group(text: str) -> bool:
+    return _label(text) != "the world"
 
 
 def _communicator(plan: Plan, text: str) -> tuple[int, ...]:
-    return plan.members(_label(text))
-
-
-def _label(text: str) -> int:
-    group = re.search(r"group (\d+) of the world", text)
-    return int(group[1]) if group else 0
+    """Its members, by their numbers in the world: a group lists them by their numbers in the one that it was made from."""
+    members = tuple(range(plan.ranks))
+    for numbers in re.findall(r": ranks? ([\d, and]+)", _label(text)):
+        members = tuple(members[int(number)] for number in re.findall(r"\d+", numbers))
+    return members
 
 
 def _entered(told: Told) -> float:
@@ -264,6 +339,10 @@ def _queued(told: Told, end: Line) -> float:
     """For how long a rank had to wait for a core in its last call, by its busiest thread."""
     line = told.last("calls") or told.last("meets")
     return float(end.get("queued", 0.0) - line.get("queued", 0.0)) if line else 0.0
+
+
+def _is_through(plan: Plan, victim: Told) -> bool:
+    return _is_in_its_last_call(plan, victim) or victim.last("end") is not None
 
 
 def _is_in_its_last_call(plan: Plan, victim: Told) -> bool:

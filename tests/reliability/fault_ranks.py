@@ -1,4 +1,4 @@
-"""One rank of a fault trial: it makes its calls, checks the results, fails as planned, and reports what it heard."""
+"""One rank of a fault trial: it makes its calls, checks the results, fails as planned, and reports what it saw."""
 
 from __future__ import annotations
 
@@ -7,133 +7,419 @@ import ctypes
 import json
 import os
 import resource
+import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+import traceback
 from pathlib import Path
 from typing import Any
 
+import fault_calls
 import numpy as np
-from fault_plans import ROOTED, Call, Plan
-from numpy.typing import NDArray
+from fault_calls import Made, Memory, Watched, WrongResult
+from fault_plans import MESSAGES, PATIENT, Call, Plan
 
-from allfold import AllfoldError, SharedMemoryError
-from allfold.communicator.communicator import Communicator, connect
-
-Array = NDArray[Any]
+from allfold import AllfoldError, CollectiveTimeout, MismatchError, RankLost, SharedMemoryError
+from allfold.communicator.communicator import Communicator, connect, connect_across
 
 SHRINKING = 15.0
+LATEST = 20.0  # seconds until a late rank comes, whatever the others do
+HELD_UP = 0.3
 STATUS = 3  # exit status of a rank that exits where it should not
 ARENA_BYTES = 64 * 2**20  # where the address space is short, so that "short" means the same on every machine
 SMALLEST_ARENA = 2**23
+AREA_BYTES = 1 << 18  # of the device made of NumPy: it touches all of it
 
 
 class Trouble(Exception):
     """What the victim raises."""
 
 
-class WrongResult(Exception):
-    pass
+def take_part(plan: Plan, rank: int, key: str, folder: str, report: int, control: int) -> int:
+    """Returns the exit status of this rank. What it did and saw goes to `report`, one line each."""
+    return Rank(plan, rank, key, folder, report, control).runs()
 
 
-def take_part(plan: Plan, rank: int, key: str, report: int, control: int) -> int:
-    """Returns the exit status of this rank. What it did and heard goes to `report`, one line each."""
+class Rank:
+    def __init__(self, plan: Plan, rank: int, key: str, folder: str, report: int, control: int) -> None:
+        self.plan, self.rank, self.key, self.folder = plan, rank, key, folder
+        self.report, self.control = report, control
+        self.is_victim = rank == plan.victim
+        self.communicators: list[Communicator | None] = []
+        self.pending: list[Made] = []
+        self.current: Made | None = None
+        self.watched: list[Watched] = []
+        self.memory = Memory()
+        self.is_through = False  # no fault any more
 
-    def say(**facts: Any) -> None:
+    def say(self, **facts: Any) -> None:
         times = {"time": time.monotonic(), "queued": _seconds_queued()}
-        os.write(report, json.dumps({**times, **facts}).encode() + b"\n")
+        os.write(self.report, json.dumps({**times, **facts}).encode() + b"\n")
 
-    is_victim = rank == plan.victim
-    communicators: list[Communicator | None] = []
-    status = 0
-    try:
-        if plan.fault == "address space":
-            os.environ["ALLFOLD_ARENA_BYTES"] = str(ARENA_BYTES)
-        if is_victim:
-            _before(plan)
-        say(event="meets")
-        if is_victim and plan.moment == "during":
-            _prepare_blow(plan)
-        world = connect(rank, plan.ranks, key, plan.timeout)
-        communicators.append(world)
-        facts = os.fstat(world._engine.members[rank][0].descriptor)
-        say(event="met", memory=[facts.st_dev, facts.st_ino])
-        _make_calls(plan, rank, communicators, say)
-        say(event="closes")
-        for communicator in communicators:
-            if communicator is not None:
-                communicator.close()
-        say(event="end", error=None)
-    except AllfoldError as error:
-        say(event="end", error=type(error).__name__, text=str(error))
-        status = _afterwards(plan, communicators, say, control, error)
-    except Trouble:
-        status = 1
-    except Exception as error:  # any other error is wrong, and the judge should see it
-        say(event="end", error=type(error).__name__, text=str(error))
-    return status
+    def runs(self) -> int:
+        status = 0
+        try:
+            if self.plan.fault == "address space":
+                os.environ["ALLFOLD_ARENA_BYTES"] = str(ARENA_BYTES)
+            if self.is_victim:
+                self._before()
+            self.say(event="meets")
+            if self.is_victim and self.plan.moment == "during":
+                self._prepare_blow()
+            self.communicators.append(self._meets())
+            self.say(event="met", memory=_shared_memory())
+            self._make_calls()
+            self.is_through = True
+            self._say_what_changed([one for one in self.watched if not one.stays])
+            self.watched = [one for one in self.watched if one.stays]
+            self.say(event="closes")
+            for communicator in self.communicators:
+                if communicator is not None:
+                    communicator.close()
+            self.say(event="end", error=None)
+            self._waits_for_the_others()
+        except (AllfoldError, Trouble, KeyboardInterrupt) as error:
+            if isinstance(error, Trouble) and self.plan.family == "death":
+                return 1
+            try:
+                status = self._failed(error)
+            except Exception:
+                self.say(event="wrong", text=traceback.format_exc())
+        except Exception as error:  # any other error is wrong, and the judge should see it
+            text = str(error) if isinstance(error, WrongResult) else traceback.format_exc()
+            self.say(event="end", error=type(error).__name__, text=text)
+        return status
 
+    def _meets(self) -> Communicator:
+        plan = self.plan
+        if plan.engine == "islands":
+            from allfold.fabrics.table import board_from_environment
 
-def _make_calls(plan: Plan, rank: int, communicators: list[Communicator | None], say: Callable[..., None]) -> None:
-    world = communicators[0]
-    assert world is not None
-    pending: list[tuple[Any, Callable[[], None]]] = []
-    for number, call in plan.calls_of(rank):
-        say(event="calls", call=number, where=call.where)
-        if rank == plan.victim and number == plan.at:
-            if plan.moment == "between":
-                _blow(plan, world)
-            elif plan.moment == "inside":
-                _prepare_blow(plan)
-        if call.kind == "group":
-            named = plan.groups[call.salt] if call.salt >= 0 else plan.groups[0][1:] or (1 - rank,)
-            communicators.append(world.group(named))
-            continue
-        communicator = communicators[call.where]
-        assert communicator is not None
-        handle, check = begin(communicator, call)
-        if handle is None:
-            check()
-        else:
-            pending.append((handle, check))
-        if len(pending) > 1 or not call.background:
-            # Waited for in turn, some of them only after another call was made.
-            _finish(pending)
-    _finish(pending)
+            hosts = [host for host, ranks in enumerate(plan.hosts) for _ in range(ranks)]
+            os.environ.update(ALLFOLD_HOSTID=f"host{hosts[self.rank]}", ALLFOLD_STORE=f"{self.folder}/store")
+            return connect_across(board_from_environment(os.environ, self.rank, plan.ranks, PATIENT), PATIENT)
+        if plan.engine == "gpu":
+            self.memory = Memory(_device(plan))
+        meeting = plan.moment in ("before", "during")
+        return connect(self.rank, plan.ranks, self.key, plan.timeout if meeting else PATIENT)
 
+    # Calls ------------------------------------------------------------------------------------------------------------
 
-def _finish(pending: list[tuple[Any, Callable[[], None]]]) -> None:
-    while pending:
-        handle, check = pending.pop(0)
-        handle.wait()
-        check()
-
-
-def _afterwards(
-    plan: Plan, communicators: list[Communicator | None], say: Callable[..., None], control: int, error: AllfoldError
-) -> int:
-    if plan.afterwards == "exit" or not communicators or isinstance(error, SharedMemoryError):
-        return 0
-    for communicator in communicators:  # or ranks that wait in another one would wait until their timeout
-        if communicator is not None:
-            communicator.abort()
-    if plan.afterwards == "shrink":
-        world = communicators[0]
+    def _make_calls(self) -> None:
+        plan, world = self.plan, self.communicators[0]
         assert world is not None
+        reaches = any(call.memory(0) == "reached" for call in plan.calls)
+        if plan.engine == "gpu" and (plan.warm or reaches):
+            warm = self._made(world, Call("all_reduce", elements=1, arrays=("device",)), "the first call")
+            warm.begin(PATIENT)
+            warm.check()
+        prepared: dict[int, Made] = {}
+        for number, call in enumerate(plan.calls):
+            if call.memory(0) == "reached":  # a collective call of its own, so before everything that may go wrong
+                prepared[number] = self._made(world, call, f"call {number}")
+        for number, call in plan.calls_of(self.rank):
+            self.say(event="calls", call=number, where=call.where)
+            timeout = plan.timeouts[self.rank] if number >= plan.at else PATIENT
+            if call.kind == "group":
+                named = plan.groups[call.salt] if call.salt >= 0 else plan.groups[0][1:] or (1 - self.rank,)
+                self._comes_to(number, None)
+                self.communicators.append(world.group(named))
+                continue
+            comm = self.communicators[call.where]
+            assert comm is not None
+            meant = plan.calls[number] == call
+            made = prepared.pop(number) if number in prepared and meant else self._made(comm, call, f"call {number}")
+            self.current = made
+            self._comes_to(number, comm)
+            made.begin(timeout)
+            self._disarm()
+            self.current = None
+            if made.handle is None:
+                made.check()
+            else:
+                self.pending.append(made)
+            if len(self.pending) > 2 or not call.background:
+                # Waited for in turn, some of them only after another call was made.
+                self._finish()
+        self._finish()
+
+    def _made(self, comm: Communicator, call: Call, label: str) -> Made:
+        made = Made(comm, call, self.memory, label)
+        self.watched += made.watched
+        return made
+
+    def _finish(self) -> None:
+        while self.pending:
+            self.current = self.pending.pop(0)
+            self.current.finish()
+            self.current.check()
+            self.current = None
+
+    def _comes_to(self, number: int, comm: Communicator | None) -> None:
+        """The planned fault, if this is its rank and its call."""
+        plan = self.plan
+        if number != plan.at:
+            return
+        if not self.is_victim:
+            # One of the others comes a little later, so that the victim may be found waiting.
+            if plan.moment == "inside" and self.rank == (plan.victim + 1) % plan.ranks:
+                time.sleep(min(HELD_UP, 3 * plan.delay))
+            return
+        if plan.moment == "between":
+            self._blow(comm)
+        elif plan.moment == "inside":
+            self._prepare_blow(comm)
+
+    # After an error ---------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> int:
+        self.is_through = True
+        self._disarm()
+        fault_calls.hook = lambda where: None
+        plan, failed, moment = self.plan, self.current, time.monotonic()
+        wrong: list[str] = []
+        try:
+            self._react(failed, error, wrong)
+        except Exception as lie:
+            text = str(lie) if isinstance(lie, WrongResult) else traceback.format_exc()
+            wrong.append(f"after the error: {type(lie).__name__}: {text}")
+        self.say(event="end", error=type(error).__name__, text=str(error), time=moment)
+        if plan.afterwards != "exit" and failed is not None and _breaks(error, failed.call):
+            wrong += self._again(failed)
+        goes_on = plan.afterwards != "exit" and self.communicators and not isinstance(error, SharedMemoryError)
+        if goes_on and plan.afterwards == "shrink":
+            self._shrinks()
+        for complaint in wrong:
+            self.say(event="wrong", text=complaint)
+        if not goes_on:
+            self._check_arrays()
+            return 0
+        return self._waits_for_the_others()
+
+    def _react(self, failed: Made | None, error: BaseException, wrong: list[str]) -> None:
+        """Use the arrays again, at once; then wait for what is still under way, and use its arrays as well."""
+        how = self.plan.reactions[self.rank]
+        in_the_background = failed is not None and failed.handle is not None
+        if in_the_background and not isinstance(error, AllfoldError):
+            self.pending.insert(0, failed)  # type: ignore[arg-type]  # only the waiting was interrupted
+        elif failed is not None:
+            self._takes_back(failed, how)
+        others = {made.comm for made in self.pending if failed is None or made.comm is not failed.comm}
+        if self.plan.afterwards != "exit" and self.communicators:
+            # Or ranks that wait in another communicator would wait until their timeout. On the GPU, calls on its arrays
+            # have a group of their own.
+            broken = self.communicators[0] if failed is None else failed.comm if self.plan.engine != "gpu" else None
+            others |= {comm for comm in self.communicators if comm is not None and comm is not broken}
+        if failed is not None and not _breaks(error, failed.call):
+            others.add(failed.comm)
+        for comm in others:
+            with contextlib.suppress(AllfoldError):  # it may be closed
+                comm.abort()
+        for made in self.pending:
+            began = time.monotonic()
+            try:
+                made.finish()
+                made.check()
+            except (AllfoldError, Trouble):
+                self._takes_back(made, how)
+            except WrongResult as lie:
+                wrong.append(f"WrongResult: {lie}")
+            if time.monotonic() - began > PATIENT:
+                wrong.append(f"{made.label} was waited for for {time.monotonic() - began:.1f} s after an error")
+        self.pending.clear()
+
+    def _takes_back(self, made: Made, how: str) -> None:
+        gone = {id(one) for one in made.watched}
+        self.watched = [one for one in self.watched if id(one) not in gone]
+        self.current = None
+        self.watched += made.react(how)
+
+    def _again(self, failed: Made) -> list[str]:
+        """A broken communicator says so in every later call."""
+        arrays = ("device",) if failed.call.memory(0) in ("device", "reached") else ()
+        again = self._made(failed.comm, Call("all_reduce", elements=1, arrays=arrays), "the call after the error")
+        began = time.monotonic()
+        try:
+            again.begin(PATIENT)
+        except AllfoldError:
+            took = time.monotonic() - began
+            again.react("keep")
+            return [f"the call after the error took {took:.1f} s"] if took > PATIENT / 2 else []
+        return ["the call after the error returned"]
+
+    def _shrinks(self) -> None:
+        world = self.communicators[0]
+        assert world is not None
+        made: Made | None = None
+        began = time.monotonic()
         try:
             left = world.shrink(SHRINKING)
+            arrays = ("device",) if self.plan.engine == "gpu" else ("shared", "ordinary")
             for call in (
-                Call("all_reduce", elements=1000),
-                Call("shift", elements=50),
-                Call("all_gather", elements=300),
+                Call("all_reduce", elements=1000, arrays=arrays, salt=1),
+                Call("shift", elements=50, salt=2),
+                Call("all_gather", elements=300, arrays=arrays[:1], salt=3),
             ):
-                begin(left, call)[1]()
-            say(event="went on", size=left.size, rank=left.rank)
+                made = self._made(left, call, f"{call.kind} after shrink()")
+                made.begin(SHRINKING)
+                made.check()
+            self.communicators.append(left)
+            self.say(event="went on", size=left.size, rank=left.rank, took=time.monotonic() - began)
         except (AllfoldError, WrongResult) as error:
-            say(event="went on", size=None, text=f"{type(error).__name__}: {error}")
-    os.read(control, 1)  # until all ranks have reported
-    return 0
+            self.say(event="went on", size=None, text=f"{type(error).__name__}: {error}")
+            if made is not None:
+                made.react("keep")
+
+    def _waits_for_the_others(self) -> int:
+        """Until all ranks have done what they do, the late ones too: no array may have changed."""
+        self.say(event="settled")
+        while os.read(self.control, 1):
+            pass
+        self._check_arrays()
+        if self.plan.seed % 2:
+            for communicator in self.communicators:
+                if communicator is not None:
+                    with contextlib.suppress(AllfoldError):
+                        communicator.close()
+        return 0
+
+    def _check_arrays(self) -> None:
+        self._say_what_changed(self.watched)
+        if self.plan.fault == "descriptors":  # as many as are needed to look around
+            resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        self.say(event="checked", arrays=len(self.watched), files=_files_in_shared_memory(), memory=_shared_memory())
+
+    def _say_what_changed(self, watched: list[Watched]) -> None:
+        for one in watched:
+            if (complaint := one.complaint()) is not None:
+                self.say(event="wrong", text=f"written outside of calls: {complaint}")
+
+    # The fault --------------------------------------------------------------------------------------------------------
+
+    def _before(self) -> None:
+        plan = self.plan
+        if plan.fault == "arena":
+            os.environ["ALLFOLD_ARENA_BYTES"] = str(SMALLEST_ARENA)
+        if plan.moment != "before":
+            return
+        if plan.family in ("death", "slow"):
+            self._blow(None)
+        elif plan.fault == "address space":
+            # There may be room for its own arena, but never for those of the others.
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            resource.setrlimit(resource.RLIMIT_AS, (used + ARENA_BYTES * (1 + plan.seed % 2) - 2**20,) * 2)
+        elif plan.fault == "file size":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+        elif plan.fault == "descriptors":
+            few = len(os.listdir("/proc/self/fd")) - 1 + plan.seed % 4
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    def _blow(self, comm: Communicator | None) -> None:
+        """Here and now."""
+        plan = self.plan
+        if plan.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif plan.fault == "segfault":
+            ctypes.string_at(0)
+        elif plan.fault == "exit":
+            os._exit(STATUS)
+        elif plan.fault == "raise":
+            raise Trouble
+        elif plan.fault == "leave":
+            for one in self.communicators:
+                if one is not None:
+                    one.close()
+            os._exit(0)
+        elif plan.fault in ("stop", "stop and go on"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif plan.fault == "late":
+            self._is_late()
+        elif plan.fault == "hold the interpreter":
+            # Unlike CDLL, it keeps the interpreter's lock.
+            if plan.comes == "racing":
+                ctypes.PyDLL(None).usleep(int(1e6 * self.plan.lateness))
+            else:
+                ctypes.PyDLL(None).read(self.control, ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+        elif plan.fault in ("operation waits", "operation raises", "generator raises"):
+            fault_calls.hook = self._inside_a_function
+        elif plan.fault == "stream waits":
+            self.memory.device.later(self.memory.stream, self._is_late)
+        elif plan.fault == "abort":
+            if comm is not None and not self.is_through:
+                comm.abort()
+        elif plan.fault == "slow":
+            time.sleep(min(0.5, 20 * plan.delay))
+        elif plan.fault == "arena":
+            assert comm is not None
+            try:
+                comm.empty(SMALLEST_ARENA, np.uint8)
+            except SharedMemoryError as error:
+                if "ALLFOLD_ARENA_BYTES" not in str(error):
+                    raise WrongResult(f"the error does not say what to set: {error}") from error
+            else:
+                raise WrongResult("an arena gave more than it has")
+
+    def _is_late(self) -> None:
+        """Until the runner says so, or for about as long as the others wait."""
+        if self.plan.comes == "racing":
+            time.sleep(self.plan.lateness)
+        elif select.select([self.control], [], [], LATEST)[0]:
+            os.read(self.control, 1)
+
+    def _inside_a_function(self, where: str) -> None:
+        fault_calls.hook = lambda where: None
+        if where not in self.plan.fault:
+            fault_calls.hook = self._inside_a_function
+        elif "waits" in self.plan.fault:
+            self._is_late()
+        else:
+            raise Trouble
+
+    def _prepare_blow(self, comm: Communicator | None = None) -> None:
+        """After a delay, wherever the rank is by then: with a kernel timer, which does not need the interpreter."""
+        plan = self.plan
+        if plan.fault in ("kill", "segfault", "stop", "stop and go on"):
+            number = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV}.get(plan.fault, signal.SIGSTOP)
+            _signal_after(plan.delay, number)
+        elif plan.fault in ("raise", "interrupt"):
+            if plan.fault == "interrupt" and plan.seed % 2:  # as Ctrl-C
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                self._timer = _signal_after(plan.delay, signal.SIGINT)
+            else:
+                signal.signal(signal.SIGALRM, _raise)
+                signal.setitimer(signal.ITIMER_REAL, plan.delay)
+        else:
+            # These need the interpreter lock, which a thread gets while the call waits.
+            threading.Timer(plan.delay, self._blow, (comm,)).start()
+
+    def _disarm(self) -> None:
+        """The interrupt is meant for the call."""
+        if self.plan.fault != "interrupt" or not self.is_victim:
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if (timer := getattr(self, "_timer", None)) is not None:
+            ctypes.CDLL(None).timer_delete(timer)
+            del self._timer
+
+
+def _breaks(error: BaseException, call: Call) -> bool:
+    """Whether a communicator is broken after an error; not by a message, nor by a call that waited for its turn in vain."""
+    is_of_all = call.kind not in MESSAGES and "take turns" not in str(error)
+    return is_of_all and isinstance(error, (CollectiveTimeout, MismatchError, RankLost))
+
+
+def _device(plan: Plan) -> Any:
+    """A device made of NumPy in place of the driver; see tests/cuda."""
+    from test_staging import device_of
+
+    from allfold.cuda import compose, runner, ways
+
+    device = device_of()
+    ways.STAGED_UP_TO = plan.staged_up_to
+    ways._takes_turns = lambda *_: plan.takes_turns
+    compose.AREA_BYTES = runner.AREA_BYTES = AREA_BYTES
+    return device
 
 
 def _seconds_queued() -> float:
@@ -145,72 +431,19 @@ def _seconds_queued() -> float:
     return total / 1e9
 
 
-# The fault
-# ---------------------------------------------------------------------------------------------------------------
+def _shared_memory() -> list[tuple[int, int]]:
+    """The memory files that this process holds: devices and inodes."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that listed them
+            if os.readlink(f"/proc/self/fd/{name}").startswith("/memfd:"):
+                facts = os.stat(f"/proc/self/fd/{name}")
+                found.append((facts.st_dev, facts.st_ino))
+    return found
 
 
-def _before(plan: Plan) -> None:
-    if plan.fault == "arena":
-        os.environ["ALLFOLD_ARENA_BYTES"] = str(SMALLEST_ARENA)
-    if plan.moment != "before":
-        return
-    if plan.family in ("death", "slow"):
-        _blow(plan, None)
-    elif plan.fault == "address space":
-        # There may be room for its own arena, but never for those of the others.
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + ARENA_BYTES * (1 + plan.seed % 2) - 2**20,) * 2)
-    elif plan.fault == "file size":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
-    elif plan.fault == "descriptors":
-        few = len(os.listdir("/proc/self/fd")) - 1 + plan.seed % 4
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))
-
-
-def _blow(plan: Plan, world: Communicator | None) -> None:
-    """Here and now."""
-    if plan.fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif plan.fault == "segfault":
-        ctypes.string_at(0)
-    elif plan.fault == "exit":
-        os._exit(STATUS)
-    elif plan.fault == "raise":
-        raise Trouble
-    elif plan.fault == "leave":
-        if world is not None:
-            world.close()
-        os._exit(0)
-    elif plan.fault in ("stop", "stop and go on"):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif plan.fault == "sleep":
-        time.sleep(600)
-    elif plan.fault == "hold the interpreter":
-        ctypes.PyDLL(None).sleep(600)  # unlike CDLL, it keeps the interpreter's lock
-    elif plan.fault == "slow":
-        time.sleep(min(0.5, 20 * plan.delay))
-    elif plan.fault == "arena":
-        assert world is not None
-        try:
-            world.empty(SMALLEST_ARENA, np.uint8)
-        except SharedMemoryError as error:
-            if "ALLFOLD_ARENA_BYTES" not in str(error):
-                raise WrongResult(f"the error does not say what to set: {error}") from error
-        else:
-            raise WrongResult("an arena gave more than it has")
-
-
-def _prepare_blow(plan: Plan) -> None:
-    """After a delay, wherever the rank is by then: with a kernel timer, which does not need the interpreter."""
-    if plan.fault in ("kill", "segfault", "stop", "stop and go on"):
-        number = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV}.get(plan.fault, signal.SIGSTOP)
-        _signal_after(plan.delay, number)
-    elif plan.fault == "raise":
-        signal.signal(signal.SIGALRM, _raise)
-        signal.setitimer(signal.ITIMER_REAL, plan.delay)
-    else:
-        # These need the interpreter lock, which a thread gets while the call waits.
-        threading.Timer(plan.delay, _blow, (plan, None)).start()
+def _files_in_shared_memory() -> list[str]:
+    return [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/" in line]
 
 
 def _raise(*_: object) -> None:
@@ -226,7 +459,7 @@ class _Event(ctypes.Structure):
     ]
 
 
-def _signal_after(delay: float, number: int) -> None:
+def _signal_after(delay: float, number: int) -> ctypes.c_void_p:
     libc = ctypes.CDLL(None, use_errno=True)
     timer = ctypes.c_void_p()
     event = _Event(signal=number, notify=0)
@@ -235,84 +468,4 @@ def _signal_after(delay: float, number: int) -> None:
         timer, 0, ctypes.byref(moment), None
     ):
         raise OSError(ctypes.get_errno(), "no timer to be had")
-
-
-# Calls whose results are known ----------------------------------------------------------------------------------------
-
-
-def begin(comm: Communicator, call: Call) -> tuple[Any, Callable[[], None]]:
-    """Make a call; returns its handle if it runs in the background, and a function that checks the result."""
-    size, me, salt = comm.size, comm.rank, call.salt
-
-    def part(rank: int, shift: int = 0) -> Array:
-        return ((np.arange(call.elements) + salt + shift) % 11 + rank).astype(call.dtype)
-
-    def folded(shift: int = 0) -> Array:
-        if call.op == "sum":
-            return (part(0, shift).astype(np.int64) * size + size * (size - 1) // 2).astype(call.dtype)
-        return part(size - 1 if call.op == "max" else 0, shift)
-
-    def all_parts(rank: int) -> Array:
-        return np.concatenate([part(rank, shift) for shift in range(size)])
-
-    def array(content: Array | int) -> Array:
-        length = content if isinstance(content, int) else len(content)
-        made = comm.empty(length, call.dtype) if call.shared else np.empty(length, call.dtype)
-        made[:] = 99 if isinstance(content, int) else content
-        return made
-
-    def expect(got: Array | None, wanted: Callable[[], Array]) -> Callable[[], None]:
-        def check() -> None:
-            if got is not None and not np.array_equal(got, wanted()):
-                raise WrongResult(f"rank {me} of {size}: {call} gave {got[:8]}, expected {wanted()[:8]}")
-
-        return check
-
-    rest: dict[str, Any] = {"algorithm": call.algorithm, "async_op": call.background}
-    if call.kind in ROOTED:
-        rest["root"] = call.root
-    is_root = me == call.root
-    if call.kind == "barrier":
-        return comm.barrier(**rest), lambda: None
-    if call.kind == "all_reduce":
-        buffer = array(part(me))
-        return comm.all_reduce(buffer, call.op, **rest), expect(buffer, folded)
-    if call.kind == "reduce":
-        buffer = array(part(me))
-        return comm.reduce(buffer, op=call.op, **rest), expect(buffer if is_root else None, folded)
-    if call.kind == "broadcast":
-        buffer = array(part(me))
-        return comm.broadcast(buffer, **rest), expect(buffer, lambda: part(call.root))
-    if call.kind in ("gather", "all_gather"):
-        output = array(call.elements * size) if is_root or call.kind == "all_gather" else None
-        handle = getattr(comm, call.kind)(array(part(me)), output, **rest)
-        return handle, expect(output, lambda: np.concatenate([part(rank) for rank in range(size)]))
-    if call.kind == "scatter":
-        output = array(call.elements)
-        handle = comm.scatter(output, array(all_parts(me)) if is_root else None, **rest)
-        return handle, expect(output, lambda: part(call.root, me))
-    if call.kind == "reduce_scatter":
-        output = array(call.elements)
-        return comm.reduce_scatter(array(all_parts(me)), output, call.op, **rest), expect(output, lambda: folded(me))
-    if call.kind == "all_to_all":
-        output = array(call.elements * size)
-        handle = comm.all_to_all(array(all_parts(me)), output, **rest)
-        return handle, expect(output, lambda: np.concatenate([part(rank, me) for rank in range(size)]))
-    if call.kind == "shift":
-        buffer, step = array(call.elements), 1 + call.root % max(1, size - 1)
-        sending = comm.isend(array(part(me)), (me + step) % size, tag=salt)
-        comm.recv(buffer, (me - step) % size, tag=salt)
-        sending.wait()
-        return None, expect(buffer, lambda: part((me - step) % size))
-    assert call.kind == "collect"
-    if not is_root:
-        comm.send(array(part(me)), call.root, tag=salt)
-        return None, lambda: None
-    came: dict[int, Array] = {}
-    for _ in range(size - 1):
-        buffer = array(call.elements)
-        came[comm.recv(buffer, None, tag=salt).source] = buffer
-    if len(came) != size - 1:
-        raise WrongResult(f"rank {me} of {size}: {call} brought messages from {sorted(came)} only")
-    rows = [(came[rank], part(rank)) for rank in sorted(came)] or [(array(0), part(0)[:0])]
-    return None, expect(np.concatenate([got for got, _ in rows]), lambda: np.concatenate([want for _, want in rows]))
+    return timer

@@ -20,14 +20,13 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import fault_plans
-import fault_ranks
 import numpy as np
+from fault_calls import Made, Memory, WrongResult
+from fault_plans import OWN, OWN_FIRST, Call
 
 import allfold
 from allfold.communicator.communicator import Communicator
@@ -119,7 +118,7 @@ def small(comm: Communicator, calls: int) -> Course:
             comm.all_reduce(numbers, "max")
             right = numbers[1] == call + total - 1
         if not right:
-            raise fault_ranks.WrongResult(f"call {call} of rank {comm.rank} gave {numbers}")
+            raise WrongResult(f"call {call} of rank {comm.rank} gave {numbers}")
         if call % share == share - 1:
             samples.append(_sample(comm, began))
             progress.say(f"small: {call + 1} of {calls} calls")
@@ -168,25 +167,34 @@ def mixed(comm: Communicator, seconds: float, seed: int) -> Course:
 
 def _stream(comm: Communicator, seed: str, failures: list[BaseException]) -> None:
     dice = random.Random(seed)  # the same on all ranks of the communicator
-    pending: list[tuple[Any, Callable[[], None]]] = []
+    pending: list[Made] = []
+    memory = Memory()
     try:
         for _ in range(CALLS_A_ROUND):
-            call = fault_plans._call(dice, comm.size, [])
-            handle, check = fault_ranks.begin(comm, replace(call, salt=dice.randrange(100)))
-            pending.append((handle, check))
+            call = _repeatable(
+                replace(fault_plans._call(dice, "shared_memory", comm.size, []), salt=dice.randrange(100))
+            )
+            pending.append(Made(comm, call, memory, str(call)))
+            pending[-1].begin(TIMEOUT)
             if not call.background or len(pending) > 4:
-                for handle, check in pending:
-                    if handle is not None:
-                        handle.wait()
-                    check()
-                pending.clear()
-        for handle, check in pending:
-            if handle is not None:
-                handle.wait()
-            check()
+                _finish(pending)
+        _finish(pending)
     except BaseException as error:
         failures.append(error)
         comm.abort()
+
+
+def _finish(pending: list[Made]) -> None:
+    for made in pending:
+        made.finish()
+        made.check()
+    pending.clear()
+
+
+def _repeatable(call: Call) -> Call:
+    """Without functions that are made for one call, which would be compiled each time."""
+    algorithm = None if call.algorithm and " " in call.algorithm else call.algorithm
+    return replace(call, algorithm=algorithm, op="sum" if call.op in (OWN, OWN_FIRST) else call.op)
 
 
 # Watching -------------------------------------------------------------------------------------------------------------

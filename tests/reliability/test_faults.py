@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_judge import Told, judge
-from fault_plans import DEATHS, MEMORY, MISMATCHES, SLOW, STUCK, Plan, plan
+from fault_plans import ENGINES, FAMILIES, MEMORY, Plan, plan
 from soak import A_GROUP, Course, Sample
 
 HERE = Path(__file__).parent
-TRIALS = 30
-PATIENCE = 280.0  # a hanging trial reports itself after a minute
+PATIENCE = 280.0  # a hanging trial reports itself before
+
+# The faults that are tried here: all of them, some on several engines.
+FAULTS = {
+    "shared_memory": (
+        *("kill", "segfault", "raise", "late", "stop", "interrupt", "count", "algorithm", "order"),
+        *("address space", "file size", "descriptors", "arena", "slow"),
+    ),
+    "islands": (
+        *("exit", "late", "hold the interpreter", "operation raises", "abort"),
+        *("dtype", "root", "group", "code of the generator", "stop and go on"),
+    ),
+    "gpu": (
+        *("kill", "leave", "late", "operation waits", "stream waits", "generator raises"),
+        *("collective", "op", "algorithm", "code of the operation", "one call more"),
+    ),
+}
+
+# Trials that found what has been cured since: late ranks that returned what had been rewritten, or wrote into arrays
+# that were the caller's again; causes that were not named; different algorithms that nobody compared.
+WERE_WRONG = {"shared_memory": (5027, 20039, 40033), "islands": (20010, 40057), "gpu": (1034, 20028, 20035, 40006)}
 
 
 def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
@@ -22,10 +42,23 @@ def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
-def test_some_trials_go_as_they_should() -> None:
-    ended = run("faults.py", "--trials", TRIALS, "--seed", 10_000, "--jobs", 3)
+def a_seed(engine: str, **wanted: Any) -> int:
+    """The first seed from 10,000 on whose plan is as wanted."""
+    for seed in count(10_000):
+        one = plan(seed, engine)
+        if all(getattr(one, name) == value for name, value in wanted.items()):
+            return seed
+    raise AssertionError
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_some_trials_pass(engine: str) -> None:
+    if engine == "islands":
+        pytest.importorskip("torch")
+    seeds = [*WERE_WRONG[engine], *(a_seed(engine, fault=fault) for fault in FAULTS[engine])]
+    ended = run("faults.py", "--engine", engine, "--jobs", 3, "--seeds", *seeds)
     assert ended.returncode == 0, ended.stderr
-    assert f"{TRIALS} of {TRIALS} trials went as they should" in ended.stdout
+    assert f"{len(seeds)} of {len(seeds)} trials of {engine} went as they should" in ended.stdout
 
 
 def test_a_short_soak_finds_every_result_right_and_nothing_growing() -> None:
@@ -46,28 +79,37 @@ def test_growth_is_seen() -> None:
 # The plans ------------------------------------------------------------------------------------------------------------
 
 
-def test_plans_are_those_of_their_seeds_and_leave_nothing_out() -> None:
-    plans = [plan(seed) for seed in range(1000)]
-    assert plans[:50] == [plan(seed) for seed in range(50)]
-    assert {one.fault for one in plans} == {*DEATHS, *STUCK, *MISMATCHES, *MEMORY, *SLOW}
-    assert {one.ranks for one in plans} == set(range(2, 9))
-    assert {one.moment for one in plans if one.family == "death"} == {"before", "during", "inside", "between"}
+@pytest.mark.parametrize("engine", ENGINES)
+def test_plans_depend_on_their_seeds_only_and_leave_nothing_out(engine: str) -> None:
+    plans = [plan(seed, engine) for seed in range(500)]
+    assert plans[:30] == [plan(seed, engine) for seed in range(30)]
+    elsewhere = {"shared_memory": {"stream waits"}, "islands": {"stream waits", *MEMORY}, "gpu": set(MEMORY)}[engine]
+    assert {one.fault for one in plans} == {fault for kinds in FAMILIES.values() for fault in kinds} - elsewhere
+    assert {one.ranks for one in plans} == set(range(2, 7))
+    assert {how for one in plans for how in one.reactions} == {"keep", "rewrite", "drop"}
+    assert {one.comes for one in plans if one.family == "late"} == {"racing", "first", "all", "never"}
     for one in plans:
         assert one.calls[-1].kind == "barrier" and one.calls[-1].where == 0, "everybody waits for everybody in the end"
+        assert one.victim in one.members(one.calls[one.at].where)
         meant, given = dict(enumerate(one.calls)), one.calls_of(one.victim)
         if one.family == "mismatch":
             assert given != [(number, call) for number, call in meant.items() if one.victim in one.members(call.where)]
+
+
+def test_every_fault_is_tried_here() -> None:
+    assert {fault for faults in FAULTS.values() for fault in faults} == {
+        fault for kinds in FAMILIES.values() for fault in kinds
+    }
 
 
 # The judge ------------------------------------------------------------------------------------------------------------
 
 
 def a_plan(**wanted: Any) -> Plan:
-    return next(
-        one
-        for one in map(plan, range(100_000))
-        if all(getattr(one, name) == value for name, value in wanted.items()) and not one.groups
-    )
+    return plan(a_seed("shared_memory", groups=(), **wanted), "shared_memory")
+
+
+CHECKED = {"event": "checked", "time": 2.6, "files": []}
 
 
 def told(one: Plan, **ends: Any) -> list[Told]:
@@ -76,7 +118,7 @@ def told(one: Plan, **ends: Any) -> list[Told]:
     ranks = []
     for rank in range(one.ranks):
         is_victim = rank == one.victim
-        end = [] if is_victim else [{"event": "end", "time": 2.5, **ends}]
+        end = [] if is_victim else [{"event": "end", "time": 2.5, **ends}, CHECKED]
         ranks.append(Told(100 + rank, [*lines, *end], died=2.0, status=0 if not is_victim else -9))
     return ranks
 
@@ -118,7 +160,7 @@ def test_the_judge_of_late_news() -> None:
     one = a_plan(fault="kill", moment="between", ranks=3, victim=1, buried=True, afterwards="exit")
     ranks = told(one, error="RankLost", text="barrier: rank 1 (process 101) is gone (call 1 of the world)")
     assert judge(one, ranks).heard == [0.5, 0.5]
-    ranks[0].lines[-1]["time"] = 9.0
+    ranks[0].lines[-2]["time"] = 9.0
     assert "after 7.0 s" in judge(one, ranks).complaints[0]
 
 
@@ -127,15 +169,16 @@ def test_the_judge_of_a_mismatch() -> None:
     everyone = "all_reduce: ranks 0 and 2 came with int16[6] sum, rank 1 with int16[7] sum (call 1 of the world)"
     for text, right in ((everyone, True), ("all_reduce: rank 1 came with int16[7] sum (call 1 of the world)", False)):
         ranks = told(one, error="MismatchError", text=text)
-        ranks[1].lines.append({"event": "end", "time": 2.5, "error": "MismatchError", "text": text})
+        ranks[1].lines += [{"event": "end", "time": 2.5, "error": "MismatchError", "text": text}, CHECKED]
+        ranks[1].status = 0
         assert (judge(one, ranks).complaints == []) is right
 
 
 def test_the_judge_of_those_that_were_only_slow() -> None:
     one = a_plan(fault="slow", ranks=2, victim=0)
     ranks = told(one, error=None)
-    ranks[0].lines.append({"event": "end", "time": 2.5, "error": None})
+    ranks[0].lines += [{"event": "end", "time": 2.5, "error": None}, CHECKED]
     ranks[0].status = 0
     assert judge(one, ranks).complaints == []
-    ranks[1].lines[-1] |= {"error": "CollectiveTimeout", "text": "barrier: rank 0 did not come"}
+    ranks[1].lines[-2] |= {"error": "CollectiveTimeout", "text": "barrier: rank 0 did not come"}
     assert "CollectiveTimeout" in judge(one, ranks).complaints[0]

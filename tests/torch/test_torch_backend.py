@@ -356,6 +356,26 @@ def tensors_that_are_more_than_tensors(rank: int, size: int) -> None:
         dist.all_reduce(spread)
 
 
+def backward_after_a_change(rank: int, size: int) -> None:
+    """torch refuses to go back through numbers that a collective has replaced."""
+    weight = torch.ones(2 * size, requires_grad=True)
+    part, whole = full(1, 2), full(1, 2 * size * size)
+    for change in (
+        dist.all_reduce,
+        lambda tensor: dist.all_reduce(tensor, async_op=True).wait(),
+        lambda tensor: dist.all_reduce(tensor, dist.ReduceOp.MAX),
+        lambda tensor: dist.all_gather_into_tensor(tensor, part),
+        lambda tensor: dist.reduce_scatter_tensor(tensor, whole),
+        lambda tensor: dist.all_gather([*tensor.view(size, 2)], part),
+        lambda tensor: [one.wait() for one in (dist.irecv(tensor, rank), dist.isend(full(1, 2 * size), rank))],
+    ):
+        changed = 2 * weight
+        loss = (changed**2).sum()
+        change(changed)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 CASES: tuple[Callable[[int, int], None], ...] = (
     all_reduce_every_operation,
     all_reduce_multiplied_before,
@@ -375,6 +395,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     several_in_one_call,
     calls_on_the_group_itself,
     tensors_that_are_more_than_tensors,
+    backward_after_a_change,
 )
 
 

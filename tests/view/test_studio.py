@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import inspect
 import json
@@ -27,6 +28,7 @@ from allfold import Schedule
 from allfold.registry import find_algorithm
 from allfold.studio.answers import Answers, TooManyMoves, topology_of, within
 from allfold.studio.edit import EditError, Limits, Workers
+from allfold.studio.server import Studio as Server
 from allfold.view.page import entry
 
 COMMAND = [sys.executable, "-m", "allfold", "studio", "--no-browser"]
@@ -210,6 +212,53 @@ def test_a_link_to_the_page_may_be_followed_but_not_framed(studio: Studio) -> No
         assert studio.ask(f"/?token={studio.token}", **headers)[0] == status
     path = "/api/table?collective=all_reduce&ranks=2"
     assert studio.ask(path, Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")[0] == 403
+
+
+@pytest.mark.parametrize("words", [["studio"], ["learn", "studio"]])
+def test_the_token_is_not_in_the_command_line_of_the_browser(words: list[str], tmp_path: Path) -> None:
+    """The browser is a script: it notes its command line, and keeps what a browser would load."""
+    home, seen = tmp_path / "home", tmp_path / "seen"
+    home.mkdir()
+    os.mkfifo(seen)
+    reader = os.open(seen, os.O_RDONLY | os.O_NONBLOCK)
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {seen}\n')
+    browser.chmod(0o700)
+    environ = {**os.environ, "HOME": str(home), "BROWSER": f"{browser} %s"}
+    studio = subprocess.Popen(
+        [sys.executable, "-m", "allfold", *words], stdout=subprocess.PIPE, text=True, env=environ, cwd=tmp_path
+    )
+    try:
+        assert studio.stdout is not None
+        address = urlsplit(studio.stdout.readline().split()[-1])
+        assert select.select([reader], [], [], 60)[0], "the browser was not started"
+        line = os.read(reader, 4096).decode().strip()
+        file = Path(urlsplit(line).path)
+        assert line == file.as_uri() and file.parent.parent == home
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        target = re.search(r'url=([^"]*)"', file.read_text())
+        assert target is not None and html.unescape(target[1]) == address.geturl()
+        if words != ["studio"]:
+            return  # the rest is the same for both, and takes long
+        connection = http.client.HTTPConnection(address.netloc, timeout=60)
+        # As browsers do it: from a page of another origin, as a document.
+        headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}
+        connection.request("GET", f"/?{address.query}", headers=headers)
+        assert connection.getresponse().status == 200
+        assert list(home.iterdir()) == []
+    finally:
+        os.close(reader)
+        studio.terminate()
+        studio.communicate()
+
+
+def test_a_redirect_page_that_no_browser_has_opened_is_removed_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Server() as server:
+        assert Path(urlsplit(server.redirect_page("")).path).exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_there_are_no_files(studio: Studio) -> None:

@@ -43,8 +43,8 @@ auto interruptible(double seconds, Work work) -> std::optional<decltype(work(fin
         if (std::chrono::duration<double>(now - start).count() > seconds) return true;
         if (now - asked > std::chrono::milliseconds(50)) {
             asked = now;
-            nb::gil_scoped_acquire acquire;
-            interrupted = PyErr_CheckSignals() != 0;
+            WithGil with;
+            interrupted = in_python([] { return PyErr_CheckSignals(); }) != 0;
         }
         return interrupted;
     };

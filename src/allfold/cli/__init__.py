@@ -1,23 +1,26 @@
 """The command line: `allfold COMMAND …`, one file per command.
 
-A command is a module with a `SUMMARY`, `add_arguments(parser)` and `run(arguments)`, which returns the exit status: 0
-for success, 1 if what was checked is wrong, 2 for wrong usage.
+A command is a module with `run(arguments)`, which returns the exit status: 0 for success, 1 if what was checked is wrong,
+2 for wrong usage. Its options and its help are in `usage/`, so that a wrong option is refused before anything is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import gc
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..errors import AllfoldError, UsageError
+from ..wording import suggest
 
 COMMANDS = {
     "list": "which algorithms there are, with their steps and bytes",
@@ -75,9 +78,14 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = tuple(sys.argv[1:] if argv is None else argv)  # `list` is the command of that name here
+    _prepare_streams()
+    is_ours = argv is None and hasattr(os, "fork")  # a process of our own, which may have children
+    return _main_apart(words) if is_ours and _runs_a_file(words) else _main(words)
+
+
+def _main(words: Sequence[str]) -> int:
     # A command makes millions of small objects and hardly any garbage: looking for it each time 700 are new takes long.
     gc.set_threshold(1_000_000, 20, 20)
-    _prepare_streams()
     try:
         try:
             status = 0  # of a pager that ends early
@@ -93,13 +101,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return _BROKEN_PIPE
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno in _DISK_ERRORS:
+            _drop_output()
+            _complain(words, f"cannot write output: {error.strerror}")
+        elif _folder_is_gone():
+            _complain(words, "the current folder no longer exists; cd to one that does")
+        else:
             raise
-        _drop_output()
-        _complain(words, f"what it says cannot be written: {error.strerror}")
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _runs_a_file(words: Sequence[str]) -> bool:
+    return bool(words) and words[0] in _RUN_FILES and any(word.endswith(".py") or ".py:" in word for word in words)
+
+
+def _main_apart(words: Sequence[str]) -> int:
+    """Run the command in a child: the user's file may end its process at any moment, with any status.
+
+    The command has ended well only if the child says so after it. Exit status 0 must mean that something was proved.
+    """
+    reading, writing = os.pipe()
+    launcher = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        if sys.platform == "linux":
+            from ..launch.worker import die_with
+
+            die_with(launcher)
+        own, status = os.getpid(), _main(words)
+        if os.getpid() == own:  # not a process that the file has forked
+            os.write(writing, bytes([status]))
+        os._exit(status)  # does not wait for threads of the file
+    os.close(writing)
+    # Ctrl-C reaches both; the child decides what it means. Other signals to this process are meant for it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+    _, ended = os.waitpid(child, 0)
+    os.set_blocking(reading, False)  # what the file has started may still hold the other end
+    try:
+        said = os.read(reading, 1)
+    except BlockingIOError:
+        said = b""
+    if said:
+        return said[0]
+    code = os.waitstatus_to_exitcode(ended)
+    how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"exited with status {code}"
+    _complain(words, f"the process {how} while it ran the file: nothing was {_RUN_FILES[words[0]]}")
+    return 1
 
 
 def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
@@ -112,19 +163,46 @@ def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+# They take FILE.py:function.
+_RUN_FILES = {"show": "shown", "verify": "proved", "export": "written", "simulate": "simulated"}
+_TAKE_NAMES = (*_RUN_FILES, "list", "compare", "plan", "find")
 _LONG_OUTPUT = ("list", "show", "compare", "topo")
+_USAGES = {"check-bound": "find.check_bound"}  # beside the command that writes what it checks
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not name
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _prepare_streams() -> None:
-    """A terminal that cannot show → or ✓ gets a question mark, not a traceback; and a stream may be closed (`>&-`)."""
+    """A terminal that cannot show → or ✓ gets plain letters, not a traceback; and a stream may be closed (`>&-`)."""
+    codecs.register_error(PLAIN, _plainly)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, it is open to the end
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=PLAIN)
+
+
+PLAIN = "allfold.plain"
+# Of the same width, because columns are aligned before they are written.
+_PLAIN_LETTERS = str.maketrans(
+    "→←↔✓✗·–—−×÷µμαβγ≤≥≈“”’█▀▄▌▐│─┌┐└┘├┤┬┴┼", '><|vx.---x/uuabg<>~""\'#^_##|-+++++++++', ""
+) | {ord("…"): "..."}
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """What an encoding cannot hold, in letters of ASCII; a question mark for what has none."""
+    assert isinstance(error, UnicodeEncodeError)
+    plain = error.object[error.start : error.end].translate(_PLAIN_LETTERS)
+    return "".join(letter if letter.isascii() else "?" for letter in plain), error.end
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _complain(words: Sequence[str], message: str) -> None:
@@ -143,15 +221,54 @@ def _dispatch(words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if not chosen.startswith("-") and chosen not in COMMANDS:
-        from ..collectives import suggest  # with NumPy, which takes longer to load than all that --help needs
-
         raise UsageError(f"unknown command {chosen!r}; {suggest(chosen, COMMANDS)}")
+    options = _options(parser, chosen)
     try:
-        arguments = parser.parse_args(words)
+        arguments, unknown = parser.parse_known_args(words)
     except SystemExit as end:  # after --help and --version
         return end.code if isinstance(end.code, int) else 0
-    status = arguments.run(arguments) if hasattr(arguments, "run") else 0
-    return int(status)
+    except UsageError:
+        # What is missing may be there, and misspelled. What follows the script is the script's own.
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in (*options, "--")]
+        if not unknown or chosen == "run":
+            raise
+    if unknown:
+        where = f"allfold {chosen}" if chosen in COMMANDS else "allfold"
+        raise UsageError(f"{_unknown(unknown, options)} (see {where} --help)")
+    if chosen not in COMMANDS:
+        return 0
+    if chosen in _TAKE_NAMES:
+        from .choose import check
+
+        check(arguments)  # before all that the command itself loads
+    return int(importlib.import_module(f".{chosen.replace('-', '_')}", __name__).run(arguments))
+
+
+def _options(parser: argparse.ArgumentParser, chosen: str) -> Sequence[str]:
+    """The options of a command, and of its own commands."""
+
+    def below(one: argparse.ArgumentParser) -> Iterator[str]:
+        for action in one._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                for name, command in action.choices.items():
+                    if one is not parser or name == chosen:
+                        yield from below(command)
+
+    return [*dict.fromkeys(below(parser))]
+
+
+def _unknown(unknown: Sequence[str], options: Sequence[str]) -> str:
+    """What is said about words that no option and no argument takes."""
+    option = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+    if option is None:
+        return f"unexpected arguments: {' '.join(unknown)}"
+    return unknown_option(option, options)
+
+
+def unknown_option(option: str, options: Sequence[str]) -> str:
+    near = get_close_matches(option, options, n=1, cutoff=0.5)
+    return f"unknown option {option}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
@@ -168,9 +285,9 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name in loaded:
-            module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
+            home = __name__ if name == "completion" else f"{__name__}.usage"  # it has hardly any options
+            module = importlib.import_module(f"{home}.{_USAGES.get(name, name)}")
             command.formatter_class = argparse.RawDescriptionHelpFormatter
-            command.description = getattr(module, "SUMMARY", summary)
+            command.description = module.SUMMARY
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
     return parser

@@ -15,10 +15,11 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from ..collectives import COLLECTIVES, find_collective, suggest
+from ..collectives import COLLECTIVES, find_collective
 from ..errors import AllfoldError, UsageError
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
 from ..schedule import Schedule, load
+from ..wording import suggest
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,20 @@ class Choice:
         return schedule(self.collective, algorithm, ranks, root, **json.loads(self.parameters))
 
 
-def add_with(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--with",
-        dest="parameters",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a parameter of the algorithm, its value in JSON or a plain word: --with groups=[[0,1,2],[3,4]]",
-    )
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse names and numbers of ranks that nothing can be made of; a command does it again as it uses them."""
+    if arguments.collective is not None:
+        find_collective(arguments.collective)
+    if arguments.ranks is not None:
+        rank_counts(arguments.ranks)
+    if hasattr(arguments, "parameters"):
+        for name in getattr(arguments, "names", None) or [getattr(arguments, "name", None)]:
+            if name is not None:
+                choose(name, arguments.collective, arguments.parameters)
 
 
 def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
-    """The algorithm of that name; if several collectives have one, all_reduce's, with a note on the others."""
+    """The algorithm of that name; if several collectives have one, the first's: all_reduce's, where it has one."""
     given = json.dumps(dict(_parameter(word) for word in parameters))
     if collective is not None:
         find_collective(collective)
@@ -83,9 +85,6 @@ def choose(name: str, collective: str | None, parameters: list[str]) -> Choice:
     if not found:
         known = dict.fromkeys(known for one in COLLECTIVES for known in algorithms(one))
         raise UsageError(f"there is no algorithm {name!r}; {suggest(name, known)}; one of your own is FILE.py:function")
-    if len(found) > 1:
-        others = ", ".join(found[1:])
-        sys.stderr.write(f"note: {name} of {found[0]} is meant; --collective chooses another: {others}\n")
     return Choice(found[0], name, given)
 
 
@@ -146,7 +145,9 @@ def _parameter(word: str) -> tuple[str, Any]:
         raise UsageError(f"--with {word}: expected KEY=VALUE, as in --with across=tree or --with groups=[[0,1],[2]]")
     try:
         return key, json.loads(value)
-    except ValueError:
+    except ValueError as error:
+        if value.lstrip()[:1] in ("[", "{", '"'):  # meant as JSON, not as a word
+            raise UsageError(f"--with {word}: the value is not JSON: {error}") from None
         return key, value
 
 

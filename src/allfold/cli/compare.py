@@ -11,52 +11,23 @@ from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
 from ..schedule import Counts, Schedule
 from .choose import is_schedule, rank_counts, read_schedule
-from .terminal import add_color, add_json, progress, times, width, write_json, write_lines, write_table
-
-SUMMARY = """\
-Steps, messages and bytes of algorithms side by side, counted from their schedules, not from formulas. Bytes are given as
-multiples of S, the size of one buffer; a port is one rank's sending or receiving side."""
-
-_EPILOG = """\
-example:
-  $ allfold compare --ranks 8 --algorithms naive,driver,ring
-  ranks  all_reduce  steps  messages in all  bytes in all  messages, busiest port  bytes, busiest port
-  8      naive           1               56          56 S                       7                  7 S
-  8      driver          2               14          14 S                       7                  7 S
-  8      ring           14              112          14 S                      14               1.75 S
-  8      at least                        14          14 S                3 rounds               1.75 S
-  …"""
+from .terminal import progress, times, width, write_json, write_lines, write_table
+from .usage.compare import RANKS
 
 Table = dict[int, dict[str, Counts]]
 
-_RANKS = "2,4,8,16,32"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("--ranks", metavar="A,B,C", help=f"rank counts (default: {_RANKS}, or those of the files)")
-    parser.add_argument(
-        "--collective", metavar="C", help="of this collective (default: all_reduce, or that of the files)"
-    )
-    parser.add_argument(
-        "--algorithms",
-        metavar="A,B",
-        help="these algorithms only; FILE.json or FILE.xml is a schedule, as of allfold find",
-    )
-    add_json(parser)
-    add_color(parser)
-
 
 def run(arguments: argparse.Namespace) -> int:
-    words = [] if arguments.algorithms is None else [word.strip() for word in arguments.algorithms.split(",")]
+    words = [*arguments.names, *([] if arguments.algorithms is None else arguments.algorithms.split(","))]
+    words = list(dict.fromkeys(word.strip() for word in words))
     made = [read_schedule(word) for word in words if is_schedule(word)]
     collective = find_collective(arguments.collective or (made[0].collective if made else "all_reduce"))
     names = algorithms(collective.name)
-    if arguments.algorithms is not None:
+    if words:
         names = [find_algorithm(collective.name, word).name for word in words if not is_schedule(word)]
     ranks = sorted({one.ranks for one in made}) if arguments.ranks is None and made else None
     with progress("counting") as say:
-        table = count(collective.name, names, ranks or rank_counts(arguments.ranks or _RANKS), made, say)
+        table = count(collective.name, names, ranks or rank_counts(arguments.ranks or RANKS), made, say)
     if arguments.json:
         write_json(_as_json(collective.name, table))
         return 0

@@ -8,13 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..collectives import COLLECTIVES
-from ..price.topology.machines import CONSTRUCTORS
-from ..registry import algorithms
-
 SUMMARY = """\
 Print a script that makes a shell complete the commands of allfold, their options, and the names of algorithms, collectives and
-topologies. It is made from this version: make it anew after an upgrade."""
+topologies. It is made from this version: make it again after an upgrade."""
 
 _EPILOG = """\
 example:
@@ -52,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _commands() -> Iterator[_Command]:
+    from ..collectives import COLLECTIVES
+    from ..price.topology.machines import CONSTRUCTORS
+    from ..registry import algorithms
     from . import COMMANDS, parser_of
 
     parsers = next(

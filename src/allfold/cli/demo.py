@@ -17,29 +17,12 @@ from ..registry import algorithms, schedule
 from ..verify import Proof, verify
 from ..view.text import draw
 from .compare import count, write_comparison
-from .terminal import add_color, add_json, times, width, write_json, write_lines, write_table
-
-SUMMARY = """\
-Every all_reduce algorithm on four processes: run on real numbers through shared memory, checked against NumPy and, bit by
-bit, against the reference engine, proved for all inputs, timed and compared. Then the ring, drawn step by step. Where there
-is no engine (macOS, Windows), the reference engine runs them, in one process and without times."""
-
-_EPILOG = """\
-example:
-  $ allfold demo
-  all_reduce between 4 processes: every algorithm, on every rank, gives NumPy's sum and the reference engine's bits
-  …"""
+from .terminal import times, width, write_json, write_lines, write_table
 
 _RANKS = 4
 _ODD_LENGTH = 1003  # not divisible by any of the numbers of chunks
 _TIMED = {"4 KiB": 1024, "16 MiB": 4 * 2**20}  # float32 elements
 _ROUNDS = 5
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    add_json(parser)
-    add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,58 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-from ..collectives import suggest
 from ..errors import UsageError
 from ..export import FORMATS
 from ..files import write_whole
 from ..schedule import Schedule
 from ..verify import verify
-from ..wording import UNITS, format_size, parse_size
-from .choose import add_with, choose, ranks_of
+from ..wording import format_size, parse_size, suggest
+from .choose import choose, ranks_of
 from .terminal import progress
-
-SUMMARY = """\
-Write a schedule in another format: to run on GPUs (msccl-xml, mscclpp-json), to simulate in ASTRA-sim (chakra), to view
-(perfetto), or as it is (json). The output is read back and proved to do the same as the schedule, down to the brackets of
-every reduction. What a format cannot express is refused with the reason."""
-
-_EPILOG = """\
-example:
-  $ allfold export ring --ranks 2 --to msccl-xml
-  <algo name="ring" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allreduce" inplace="1" …
-    <gpu id="0" i_chunks="2" o_chunks="2" s_chunks="0">
-      <tb id="0" send="1" recv="1" chan="0">
-        <step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-        <step s="1" type="rrcs" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" …
-  …
-
-  $ allfold export ring --ranks 8 --to msccl-xml -o ring.xml
-  $ allfold export halving_doubling --ranks 8 --to mscclpp-json -o plan.json
-  $ allfold export ring --ranks 64 --to chakra --size 64M -o traces/ring
-  $ allfold export ring --ranks 8 --to perfetto --topology dgx_h100 --size 256M -o ring.trace.json
-
-exit status: 0 written and proved, 1 the schedule is wrong, 2 wrong usage or more than the format can express."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("name", metavar="NAME", help="an algorithm, FILE.py:function, FILE.xml (MSCCL) or FILE.json")
-    listing = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=listing)
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
-    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    add_with(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to this file (chakra: a prefix, followed by .RANK.et)"
-    )
-    parser.add_argument(
-        "--size",
-        metavar="BYTES",
-        help=f"bytes of the buffer, for chakra and for perfetto with --topology: 64M. {UNITS}",
-    )
-    parser.add_argument("--topology", metavar="T", help="perfetto: use the times of a simulation on this topology")
-    parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(content)
         return 0
     path, data = Path(arguments.output), content.encode()
-    write_whole(path, data, folders=True)
+    write_whole(path, data)
     result = "proved" if arguments.topology is None else "checked"
     sys.stdout.write(f"{path}: {schedule.collective} {schedule.title} as {form}, {len(data)} bytes, {result}\n")
     return 0
@@ -136,10 +92,10 @@ def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> str:
         raise UsageError("--to chakra writes one file per rank: add -o PREFIX")
     prefix = Path(arguments.output)
     if prefix.name in ("", ".."):
-        raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in traces/ring")
+        raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in -o ring")
     size = parse_size("64M" if arguments.size is None else arguments.size)
     files = chakra.write(schedule, size)
     for rank, content in enumerate(files):
-        write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content, folders=True)
+        write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content)
     names = f"{prefix}.0.et" + (f" to {prefix}.{len(files) - 1}.et" if len(files) > 1 else "")
     return f"{names}: {schedule.collective} {schedule.title} of {format_size(size)} as chakra, proved\n"

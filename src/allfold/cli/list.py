@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
 
 from ..collectives import COLLECTIVES, find_collective
+from ..price.cost.closed_form import Form, closed_form
 from ..registry import algorithms, find_algorithm, schedule
 from .choose import one_rank_count
-from .terminal import add_color, add_json, times, write_json, write_table
+from .terminal import progress, times, write_json, write_table
 
-SUMMARY = "List the algorithms, with their steps and the bytes through their busiest port for buffers of S bytes."
-
-_EPILOG = """\
-example:
-  $ allfold list reduce
-  collective  algorithm       steps, 8 ranks  busiest port  what it does
-  reduce      driver                       1           7 S  Everyone sends its buffer to the root, which adds them up.
-  reduce      tree                         3           3 S  Neighbours pair up, one of each pair adds up both and …
-  reduce      chain                        7           1 S  The farthest rank hands its buffer to the next, which …
-  reduce      direct                       2        1.75 S  Each rank collects and adds up the chunk it owns, then …
-  reduce      scatter_gather               6        1.75 S  A reduce_scatter by halving, then the root gathers the …"""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("collective", nargs="?", help="the algorithms of this collective only")
-    parser.add_argument("--ranks", default="8", metavar="N", help="count for N ranks (default: 8)")
-    add_json(parser)
-    add_color(parser)
+_MOST_COUNTED = 128  # ranks; schedules for 2,000 take a minute and gigabytes
 
 
 def run(arguments: argparse.Namespace) -> int:
     ranks = one_rank_count(arguments.ranks)
     wanted = COLLECTIVES if arguments.collective is None else [find_collective(arguments.collective).name]
-    found = [
-        (find_algorithm(one, name), schedule(one, name, ranks).counts) for one in wanted for name in algorithms(one)
-    ]
+    with progress("counting"):
+        found = [(find_algorithm(one, name), _count(one, name, ranks)) for one in wanted for name in algorithms(one)]
     if arguments.json:
         write_json(
             [
@@ -44,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
                     "algorithm": algorithm.name,
                     "summary": algorithm.summary,
                     "ranks": ranks,
-                    **counts.to_json(),
+                    **counts,
                 }
                 for algorithm, counts in found
             ]
@@ -54,8 +39,19 @@ def run(arguments: argparse.Namespace) -> int:
     for algorithm, counts in found:
         is_first = algorithm.name == algorithms(algorithm.collective)[0]
         rows += [None] if is_first and rows else []
-        port = f"{times(counts.busiest_port_bytes)} S"
-        rows.append([algorithm.collective, algorithm.name, str(counts.steps), port, algorithm.summary])
+        bytes, steps = counts["busiest_port_bytes"], counts["steps"]
+        port = "—" if bytes is None else f"{times(Fraction(bytes).limit_denominator(10**9))} S"
+        rows.append(
+            [algorithm.collective, algorithm.name, "—" if steps is None else str(steps), port, algorithm.summary]
+        )
     head = ("collective", "algorithm", f"steps, {ranks} ranks", "busiest port", "what it does")
     write_table(head, rows, arguments.color, left=2)
     return 0
+
+
+def _count(collective: str, name: str, ranks: int) -> dict[str, Any]:
+    """What `Counts.to_json` gives; for many ranks, what the algorithm declares, and None for what it does not."""
+    if ranks <= _MOST_COUNTED:
+        return schedule(collective, name, ranks).counts.to_json()
+    declared = asdict(closed_form(collective, name, ranks) or Form())
+    return {key: float(value) if value and "bytes" in key else value for key, value in declared.items()}

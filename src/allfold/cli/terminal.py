@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -19,28 +18,15 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from ..view.text import WIDTH
+from ..view import WIDTH
+from . import PLAIN
 
 _ENDLESS = 10_000  # in a pipe a row of a table stays one line, however long
 _LEAST_LAST = 24  # the least width of a table's last column on a terminal, if it needs it
 _MOMENT = 0.4  # seconds; what takes longer says that it is under way
-
-
-def add_color(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--color",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="styled output, or plain (default: styled on a terminal unless NO_COLOR is set)",
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
 def width() -> int:
@@ -67,6 +53,8 @@ def write_markdown(text: str, color: bool | None) -> None:
     if not console.is_terminal:
         sys.stdout.write(text + "\n")
         return
+    from rich.markdown import Markdown  # it takes long to load
+
     console.width = min(console.width, WIDTH)
     with console.capture() as captured:
         console.print(Markdown(text, code_theme="ansi_dark"))
@@ -170,7 +158,7 @@ def through_pager() -> Iterator[None]:
     environment = {"LESS": "FRX", **os.environ}
     pager = subprocess.Popen([found, *command[1:]], stdin=subprocess.PIPE, env=environment)
     assert pager.stdin is not None
-    direct, sys.stdout = sys.stdout, _ToPager(pager.stdin, encoding="utf-8", errors="replace")
+    direct, sys.stdout = sys.stdout, _ToPager(pager.stdin, encoding=sys.stdout.encoding, errors=PLAIN)
     try:
         with contextlib.suppress(BrokenPipeError):  # its user has seen enough
             yield

@@ -19,36 +19,9 @@ from ..price.topology.topology import Topology
 from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
 from ..wording import name_ranks
 from .choose import one_rank_count
-from .terminal import add_color, add_json, width, write_json, write_lines, write_table
-
-SUMMARY = """\
-Show the hardware of this machine: cores, caches, memory nodes, GPUs and their links, network cards; as a tree, a table and a
-drawing, with what it means for the choice of an algorithm. Missing hardware is listed as missing. A container's CPU limit is
-taken into account. Started by a launcher on several hosts, it measures what connects them, and rank 0 prints; --emit then
-writes the hosts as a topology with these figures."""
-
-_EPILOG = """\
-between hosts: torchrun --nnodes 2 --nproc-per-node 4 … -m allfold topo --emit hosts.json
-               and then allfold plan --topology hosts.json --size 64M
-
-example:
-  $ allfold topo
-  this machine
-  …
-  $ allfold topo --emit here.json        # as a topology, with built-in figures, for allfold plan --topology here.json
-  $ allfold topo --svg here.svg --json"""
+from .terminal import width, write_json, write_lines, write_table
 
 _SMALL, _LARGE = 1024, 64 * 2**20
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument("--ranks", metavar="N", help="how many ranks the topology has (default: one per core)")
-    parser.add_argument("--emit", metavar="FILE", help="write it as a topology, in JSON")
-    parser.add_argument("--gpus", action="store_true", help="with --emit: the GPUs instead of the cores")
-    parser.add_argument("--svg", metavar="FILE", help="write the drawing as a picture")
-    add_json(parser)
-    add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,10 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rich.console import Console
@@ -20,42 +20,8 @@ from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
 from ..verify import verify
 from ..wording import ranges
-from .choose import Choice, add_with, choose, choose_all, rank_counts
-from .terminal import add_color, add_json, progress, write_json, write_lines, write_table
-
-SUMMARY = """\
-Prove algorithms: every contribution arrives exactly once, every rank ends with what the collective promises, and the compiled
-programs have no deadlock and no unordered access to the same memory. Up to 12 ranks, the programs of messages that run
-across hosts are proved too. For rooted collectives every root is proved. A single case is explained in full; several cases
-give one line per algorithm."""
-
-_EPILOG = """\
-example:
-  $ allfold verify ring --ranks 6
-  all_reduce ring(ranks=6) is right: every contribution arrives exactly once, wherever it must.
-    same bits on all ranks   yes
-    rank order kept          no
-    same for any length      no
-    no deadlock, no unordered access in the compiled programs
-    no deadlock, every message received in the programs across hosts
-    steps                    10
-    rounds (1 message/port)  10  (at least 3)
-    messages in all          60  (at least 10)
-    bytes in all             10 S  (at least 10 S)
-    bytes, busiest port      1.6667 S  (at least 1.6667 S)
-
-  $ allfold verify --all --collective reduce --ranks 1-9
-  collective  algorithm       ranks  cases  same bits  rank order                   any length  result
-  reduce      driver          1–9       45  yes        yes                          yes         proved
-  reduce      tree            1–9       45  yes        root 0, and 7 of 35 others   yes         proved
-  reduce      chain           1–9       45  yes        first and last root only     yes         proved
-  reduce      direct          1–9       45  yes        yes                          yes         proved
-  reduce      hierarchical    1–9       45  yes        root 0, and 20 of 35 others  yes         proved
-  reduce      scatter_gather  1–9       45  yes        yes                          yes         proved
-
-  $ allfold verify my_ring.py:ring --collective all_reduce --ranks 2-9
-
-exit status: 0 all proved, 1 something is wrong (the sentence says where), 2 wrong usage."""
+from .choose import Choice, choose, choose_all, rank_counts
+from .terminal import progress, write_json, write_lines, write_table
 
 _WORTH_A_POOL = 100_000  # estimated moves, about two seconds; below, starting processes is not worth it
 
@@ -83,23 +49,6 @@ class _Case:
     error: str | None = None
     place: dict[str, Any] | None = None
     text: str = ""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="algorithms, FILE.py:function, or a schedule: FILE.xml, FILE.json"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="every built-in algorithm (of the collective, if one is given)"
-    )
-    parser.add_argument("--collective", metavar="C", help="of this collective (default: all_reduce where it has one)")
-    parser.add_argument("--ranks", metavar="N|A-B|A,B,C", help="numbers of ranks (default: 1-16, or those of the file)")
-    parser.add_argument("--roots", default="all", metavar="all|R,…", help="roots of a rooted collective (default: all)")
-    add_with(parser)
-    parser.add_argument("--jobs", type=int, metavar="J", help="processes to use (default: the number of cores)")
-    add_json(parser)
-    add_color(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -187,22 +136,68 @@ def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Cas
     if jobs < 2 or sum(task.size for task in tasks) < _WORTH_A_POOL:
         yield from ((task, _prove(task)) for task in tasks)
         return
-    largest_first = sorted(tasks, key=lambda task: -task.size)  # so that no process is left with a long one at the end
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_die_quietly) as pool:
-        futures = {pool.submit(_prove, task): task for task in largest_first}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise AllfoldError("a process that was proving died, perhaps for want of memory; try --jobs 1") from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    waiting = sorted(tasks, key=lambda task: task.size)  # the largest first: no process is left with it at the end
+    provers = [_Prover() for _ in range(jobs)]
+    try:
+        proving = {prover: prover.ask(waiting.pop()) for prover in provers}
+        while proving:
+            signs: dict[Any, _Prover] = {
+                sign: prover for prover in proving for sign in (prover.connection, prover.process.sentinel)
+            }
+            for prover in {signs[sign] for sign in wait([*signs])}:
+                task = proving.pop(prover)
+                yield task, prover.answer(task)
+                if waiting:
+                    proving[prover] = prover.ask(waiting.pop())
+    finally:
+        for prover in provers:
+            prover.end()
 
 
-def _die_quietly() -> None:
+class _Prover:
+    """A process that proves one task after the other. Not one of an executor, which may stall when its process dies."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_answer, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, task: _Task) -> _Task:
+        with suppress(ConnectionError):  # it has died, as its missing answer says
+            self.connection.send(task)
+        return task
+
+    def answer(self, task: _Task) -> list[_Case]:
+        with suppress(EOFError, ConnectionError):
+            if self.connection.poll():
+                found = self.connection.recv()
+                if isinstance(found, AllfoldError):
+                    raise found
+                return found  # type: ignore[no-any-return]
+        raise AllfoldError(
+            f"the process that proved {task.choice.title} for {task.ranks} ranks has died; "
+            "if it ran out of memory, --jobs 1 may help"
+        )
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _answer(connection: Connection) -> None:
     # Ctrl-C reaches every process of the terminal; only the main process reports it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with suppress(EOFError):  # nobody asks any more
+        while True:
+            task = connection.recv()
+            try:
+                found: list[_Case] | AllfoldError = _prove(task)
+            except AllfoldError as error:
+                found = error
+            connection.send(found)
 
 
 def _prove(task: _Task) -> list[_Case]:

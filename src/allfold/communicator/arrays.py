@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from .. import _native
+from ..engines.arrays import mark_as_changed
 from ..errors import UsageError
 
 
@@ -56,7 +57,10 @@ def whole_numbers(values: Iterable[Any]) -> list[int] | None:
 
 
 def put_back(target: Any, result: Any) -> None:
-    if hasattr(target, "detach"):
+    """Copy a result to where it was asked for, unless it is there already: both may share their memory."""
+    if hasattr(target, "detach") and target.data_ptr() == result.data_ptr():
+        mark_as_changed(target)
+    elif hasattr(target, "detach"):
         target.detach().copy_(result)
     else:
         target[...] = result.reshape(np.shape(target))

@@ -1,10 +1,11 @@
 """The communicator: what users hold. A rank, a size, and every collective on real data between real processes.
 
 Memory. `all_reduce`, `reduce` and `broadcast` work in place: the array that is given becomes the result (on ranks that
-get none, `reduce` uses it as workspace and leaves it undefined). The others take an input and an output; the whole
-array is the concatenation of the ranks' parts in order. Arrays are anything contiguous in memory that supports the
-buffer protocol or DLPack; a NumPy array or a torch tensor that is not contiguous is copied, and the result copied back.
-Arrays made by `empty` lie in shared memory, and collectives on them copy nothing.
+get none, `reduce` uses it as workspace and leaves it undefined). The others take an input and an output, or return a
+new array where no output is given; the whole array is the concatenation of the ranks' parts in order. Arrays are
+anything contiguous in memory that supports the buffer protocol or DLPack; a NumPy array or a torch tensor that is not
+contiguous is copied, and the result copied back. Arrays made by `empty` lie in shared memory, and collectives on them
+copy nothing. Numbers are taken too, and their results returned; `all_gather_object` and its like take any object.
 
 Every call must be made by every rank, in the same order, with the same collective, count, type, operation and root;
 otherwise all ranks raise `MismatchError`. No call waits longer than its timeout.
@@ -30,8 +31,10 @@ from ..registry import AnyAlgorithm
 from .arrays import check_writable, contiguous, copied, is_on_gpu, overlap, put_back, whole_numbers
 from .handle import Handle
 from .messages import PointToPoint
+from .objects import Objects
 from .timeouts import check_timeout
 from .trace import Trace
+from .values import NUMBERS, as_array, describe_part, in_place, number_in, output_for, part_for
 
 if TYPE_CHECKING:
     from .gpu import GpuCalls
@@ -67,7 +70,7 @@ def connect_across(board: Board, timeout: float = DEFAULT_TIMEOUT, room: int | N
     return Communicator(meet_across(board, timeout, room))
 
 
-class Communicator(PointToPoint):
+class Communicator(PointToPoint, Objects):
     """A group of ranks that communicate. Made by `connect`, `init`, `spawn` and `group`.
 
     >>> x = np.full(4, comm.rank + 1.0)
@@ -103,8 +106,10 @@ class Communicator(PointToPoint):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """Combine the arrays of all ranks; every rank's array becomes the result.
+
+        A number cannot be changed: for numbers, the result is returned.
 
         >>> x = np.array([comm.rank, 10.0])
         >>> comm.all_reduce(x, op="max", algorithm="ring")
@@ -114,8 +119,15 @@ class Communicator(PointToPoint):
         >>> handle.wait()
         >>> x
         array([ 2., 20.])
+        >>> comm.all_reduce(comm.rank + 0.5)
+        2.0
         """
-        return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
+        try:
+            return self._call(_ALL_REDUCE, None, array, op, 0, algorithm, async_op, timeout, dtype)
+        except UsageError:
+            if not isinstance(array, NUMBERS):
+                raise
+        return self._call_on_number(_ALL_REDUCE, array, op, 0, algorithm, async_op, timeout, dtype)
 
     def reduce(
         self,
@@ -126,15 +138,22 @@ class Communicator(PointToPoint):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """Combine the arrays of all ranks; the root's array becomes the result, the others are used as workspace.
+
+        For numbers, the result is returned: None on ranks other than the root.
 
         >>> x = np.array([1, 2]) * (comm.rank + 1)
         >>> comm.reduce(x, root=0)
         >>> x
         array([3, 6])
         """
-        return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
+        try:
+            return self._call(_REDUCE, None, array, op, root, algorithm, async_op, timeout, dtype)
+        except UsageError:
+            if not isinstance(array, NUMBERS):
+                raise
+        return self._call_on_number(_REDUCE, array, op, root, algorithm, async_op, timeout, dtype)
 
     def broadcast(
         self,
@@ -144,15 +163,20 @@ class Communicator(PointToPoint):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
-        """Every rank's array becomes a copy of the root's.
+    ) -> Any:
+        """Every rank's array becomes a copy of the root's. For numbers, the root's is returned.
 
         >>> x = np.arange(3.0) if comm.rank == 0 else np.empty(3)
         >>> comm.broadcast(x, root=0)
         >>> x
         array([0., 1., 2.])
         """
-        return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
+        try:
+            return self._call(_BROADCAST, None, array, None, root, algorithm, async_op, timeout, dtype)
+        except UsageError:
+            if not isinstance(array, NUMBERS):
+                raise
+        return self._call_on_number(_BROADCAST, array, None, root, algorithm, async_op, timeout, dtype)
 
     def gather(
         self,
@@ -163,90 +187,113 @@ class Communicator(PointToPoint):
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """The root's output becomes all ranks' arrays, one after the other; other ranks pass no output.
+
+        If the root passes none either, a new array is returned there, and None elsewhere.
 
         >>> output = np.empty(4, np.int64) if comm.rank == 0 else None
         >>> comm.gather(np.array([comm.rank, 10 + comm.rank]), output, root=0)
         >>> output
         array([ 0, 10,  1, 11])
         """
-        self._only_root("gather", "output", output, root)
+        if self.rank == root:
+            if output is None:
+                return self._returned(_GATHER, array, None, root, algorithm, async_op, timeout, dtype)
+        elif output is not None:
+            raise UsageError(f"gather: only the root gives an output; this is rank {self.rank}, the root is {root}")
         return self._call(_GATHER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def scatter(
         self,
-        output: Array,
+        output: Array = None,
         array: Array = None,
         root: int = 0,
         algorithm: Algorithm = None,
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """Every rank's output becomes its part of the root's array; other ranks pass no array.
+
+        If no rank passes an output, a new array is returned. It takes one more message, which says how long it is.
 
         >>> output = np.empty(2, np.int64)
         >>> comm.scatter(output, np.arange(4) if comm.rank == 0 else None, root=0)
         >>> output
         array([0, 1])
         """
-        self._only_root("scatter", "array", array, root)
+        if (array is None) != (self.rank != root):
+            raise UsageError(
+                f"scatter: the root gives an array, and no other rank does; this is rank {self.rank}, the root is {root}"
+            )
+        if output is None:
+            return self._scattered(array, root, algorithm, async_op, timeout, dtype)
         return self._call(_SCATTER, array, output, None, root, algorithm, async_op, timeout, dtype)
 
     def all_gather(
         self,
         array: Array,
-        output: Array,
+        output: Array = None,
         algorithm: Algorithm = None,
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
-        """Every rank's output becomes all ranks' arrays, one after the other.
+    ) -> Any:
+        """Every rank's output becomes all ranks' arrays, one after the other; without an output, a new array is returned.
 
         >>> output = np.empty(2, np.int64)
         >>> comm.all_gather(np.array([comm.rank + 5]), output)
         >>> output
         array([5, 6])
+        >>> comm.all_gather([comm.rank, 7])
+        array([0, 7, 1, 7])
         """
+        if output is None:
+            return self._returned(_ALL_GATHER, array, None, 0, algorithm, async_op, timeout, dtype)
         return self._call(_ALL_GATHER, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def reduce_scatter(
         self,
         array: Array,
-        output: Array,
+        output: Array = None,
         op: str | Op = "sum",
         algorithm: Algorithm = None,
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
+    ) -> Any:
         """Combine the arrays of all ranks; every rank's output becomes its part of the result.
+
+        Without an output, a new array is returned.
 
         >>> output = np.empty(1, np.int64)
         >>> comm.reduce_scatter(np.array([1, 2]) * (comm.rank + 1), output)
         >>> output
         array([3])
         """
+        if output is None:
+            return self._returned(_REDUCE_SCATTER, array, op, 0, algorithm, async_op, timeout, dtype)
         return self._call(_REDUCE_SCATTER, array, output, op, 0, algorithm, async_op, timeout, dtype)
 
     def all_to_all(
         self,
         array: Array,
-        output: Array,
+        output: Array = None,
         algorithm: Algorithm = None,
         async_op: bool = False,
         timeout: float | None = None,
         dtype: str | None = None,
-    ) -> Handle | None:
-        """Part j of rank i's array becomes part i of rank j's output.
+    ) -> Any:
+        """Part j of rank i's array becomes part i of rank j's output; without an output, a new array is returned.
 
         >>> output = np.empty(2, np.int64)
         >>> comm.all_to_all(np.array([10, 11]) + 10 * comm.rank, output)
         >>> output
         array([10, 20])
         """
+        if output is None:
+            return self._returned(_ALL_TO_ALL, array, None, 0, algorithm, async_op, timeout, dtype)
         return self._call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
     def barrier(
@@ -385,7 +432,8 @@ class Communicator(PointToPoint):
         """
         call = self._engine.entry(self._run, vouched=True)
 
-        def sums(array: Array, timeout: float | None) -> None:
+        # It keeps the communicator: the entry alone cannot make every call.
+        def sums(array: Array, timeout: float | None, _keeps: Communicator = self) -> None:
             call(_ALL_REDUCE, None, array, "sum", 0, None, False, timeout, None)
 
         return sums
@@ -417,6 +465,49 @@ class Communicator(PointToPoint):
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
         return None if ticket is None else Handle(self._engine, ticket, (source, target))
 
+    def _call_on_number(
+        self, code: int, number: Any, op: Any, root: int, algorithm: Algorithm, async_op: bool, *rest: Any
+    ) -> Any:
+        """A call that would change its array, on a number: returns the result."""
+        collective = _NAMES[code]
+        if async_op:
+            raise UsageError(f"{collective}: a number is not changed in the background; pass x = numpy.array([…])")
+        array = in_place(collective, number)
+        self._call(code, None, array, op, root, algorithm, False, *rest)
+        return number_in(array, number) if code != _REDUCE or self.rank == root else None
+
+    def _returned(
+        self, code: int, array: Any, op: Any, root: int, algorithm: Algorithm, async_op: bool, *rest: Any
+    ) -> Any:
+        """A call without an output: returns a new one."""
+        collective = _NAMES[code]
+        if async_op:
+            raise UsageError(f"{collective}: with async_op, an output is needed")
+        array = as_array(collective, array)
+        output = output_for(collective, array, self.size)
+        self._call(code, array, output, op, root, algorithm, False, *rest)
+        return output
+
+    def _scattered(
+        self, array: Any, root: int, algorithm: Algorithm, async_op: bool, timeout: float | None, dtype: str | None
+    ) -> Any:
+        """A scatter without an output: the root says what the parts are like, and every rank makes one."""
+        if async_op:
+            raise UsageError("scatter: with async_op, an output is needed")
+        wrong = part = None
+        if self.rank == root:
+            try:
+                array = as_array("scatter", array)
+                part = describe_part(array, self.size)
+            except UsageError as error:
+                wrong = str(error)
+        wrong, part = self._broadcast_json("scatter", (wrong, part), root, timeout)
+        if wrong is not None:
+            raise UsageError(wrong)
+        output = part_for(*part)
+        self._call(_SCATTER, array, output, None, root, algorithm, False, timeout, dtype)
+        return output
+
     def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
         """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
         from .gpu import GpuCalls
@@ -428,7 +519,7 @@ class Communicator(PointToPoint):
         handle = self._gpu.enqueue(call)
         if async_op:
             return handle
-        handle.wait()
+        handle.wait_or_abort()
         return None
 
     def _run_copied(
@@ -453,9 +544,3 @@ class Communicator(PointToPoint):
         else:
             handle.afterwards(lambda: put_back(target, plain_target))
         return handle
-
-    def _only_root(self, collective: str, what: str, array: Array, root: int) -> None:
-        if (array is None) != (self.rank != root):
-            raise UsageError(
-                f"{collective}: the root gives an {what}, and no other rank does; this is rank {self.rank}, the root is {root}"
-            )

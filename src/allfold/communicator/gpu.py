@@ -6,25 +6,31 @@ the call. A call that is not async also waits for the GPU: when it returns, the 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 from .. import _native
 from ..cuda.driver import driver
+from ..cuda.retire import InStream, Kept, Needed, forget_past, retire
 from ..cuda.runner import Again
 from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
+from ..engines.arrays import mark_as_changed
 from ..engines.engine import Call, Engine
-from ..errors import CollectiveTimeout, UsageError
+from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .arrays import is_on_gpu
 from .handle import Handle
 
 _LOOK_AGAIN_SECONDS = 20e-6
 _LAST_CALLS_SECONDS = 5.0
+_FAILED_CALL_SECONDS = 1.0  # for a stream that was let go to come to the end of its calls
 
 
 class GpuCalls:
@@ -34,18 +40,22 @@ class GpuCalls:
         self._engine = engine
         self._device = driver()
         self._ways: dict[int, Ways] = {}  # by context
+        self._kept: deque[InStream] = deque()
+        weakref.finalize(self, retire, Kept(self._kept)).atexit = False
 
     def enqueue(self, call: Call) -> GpuCall:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
         arrays = [array for array in (call.input, call.output) if array is not None]
         located = [_located(call, array) for array in arrays]
+        mark_as_changed(call.output)
         context = self._device.context_of(max(array.pointer for array, _ in located))
         if context not in self._ways:
             self._ways[context] = Ways(self._engine, self._device, context)
         ways = self._ways[context]
         source = None if call.input is None else located[0][0]
         target = None if call.output is None else located[-1][0]
-        again = self._again(ways, call, source, target)
+        # Calls are remembered, arrays are not.
+        again = self._again(ways, call._replace(input=None, output=None), source, target)
         streams = {stream for _, stream in located}
         if len(streams) == 1:
             mark = ways.launch(again, streams.pop(), True)
@@ -55,7 +65,9 @@ class GpuCalls:
             mark = ways.launch(again, None, False)
             for stream in streams:
                 mark.hold(stream)
-        return GpuCall(ways, mark, arrays)
+        forget_past(self._kept)
+        self._kept.append(Needed(mark, arrays))
+        return GpuCall(ways, mark)
 
     def _again(self, ways: Ways, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
         if call.algorithm is not None or (call.op is not None and not call.op.is_builtin):
@@ -76,29 +88,47 @@ class GpuCalls:
 class GpuCall(Handle):
     """A call in a stream. The arrays belong to it until it is done."""
 
-    def __init__(self, ways: Ways, over: _native.Mark, arrays: list[Any]) -> None:
+    def __init__(self, ways: Ways, over: _native.Mark) -> None:
         self._ways = ways
-        self._arrays = tuple(arrays)
         self._over: _native.Mark | None = over
+        self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether the call has ended, in success or failure; `wait` then returns, or raises, at once."""
+        """True if the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
-            if not self._over.is_over() or not self._ways.is_compared():
+            if not self._over.is_over() or not (self._over.is_right or self._ways.is_compared()):
                 return False
-            self._over = self._arrays = None
+            self._error = None if self._over.is_right else self._ways.error()
+            self._over = None
         return True
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
-        limit = None if timeout is None else time.monotonic() + timeout
+        limit, failed_at = None if timeout is None else time.monotonic() + timeout, None
         while not self.done():
-            if limit is not None and time.monotonic() >= limit:
+            now = time.monotonic()
+            if limit is not None and now >= limit:
                 raise CollectiveTimeout(f"wait: the call was not over within {timeout:g} s; it goes on")
+            if failed_at is None and self._ways.error() is not None:
+                failed_at = now
+            if failed_at is not None and now >= failed_at + _FAILED_CALL_SECONDS:
+                break  # work of the user's own holds the stream up, for as long as it likes
             time.sleep(_LOOK_AGAIN_SECONDS)
-        error = self._ways.error()
+        error = self._error if self._over is None else self._ways.error()
         if error is not None:
             raise error
+
+    def wait_or_abort(self) -> None:
+        """The same for a call whose caller cannot wait again: an interrupt ends the calls of all ranks."""
+        try:
+            self.wait()
+        except AllfoldError:
+            raise
+        except BaseException:
+            self._ways.abort()
+            with contextlib.suppress(AllfoldError):
+                self.wait(_LAST_CALLS_SECONDS)
+            raise
 
 
 def _located(call: Call, array: Any) -> tuple[OnDevice, int]:

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..chrome_trace import Row, Track, process_name, trace
 from ..engines.engine import Event
 from ..files import write_whole
@@ -30,17 +28,9 @@ class Trace:
 
     def collect(self, events: list[Event]) -> None:
         """Share this rank's events with all ranks."""
-        communicator = self._communicator
-        own = json.dumps([asdict(event) for event in events]).encode()
-        lengths = np.zeros(communicator.size, np.int64)
-        communicator.all_gather(np.array([len(own)], np.int64), lengths)
-        longest = int(lengths.max())
-        padded = np.zeros(longest, np.uint8)
-        padded[: len(own)] = np.frombuffer(own, np.uint8)
-        everyone = np.zeros((communicator.size, longest), np.uint8)
-        communicator.all_gather(padded, everyone)
-        for rank, length in enumerate(lengths):
-            self.events += [Event(**event) for event in json.loads(everyone[rank, :length].tobytes())]
+        own = [asdict(event) for event in events]
+        for found in self._communicator._all_gather_json("trace", own):
+            self.events += [Event(**event) for event in found]
         self.events.sort(key=lambda event: (event.start, event.rank))
 
     def to_json(self) -> dict[str, Any]:

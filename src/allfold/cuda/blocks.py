@@ -7,14 +7,13 @@ the same block on every rank, which the ranks compare like everything else about
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import AllfoldError, DeviceError, UsageError
+from ..errors import DeviceError, UsageError
 from ..wording import name_ranks
 from .driver import Device
 from .staging import OnDevice
@@ -129,10 +128,13 @@ class Blocks:
             if rank != self._rank:
                 self._device.close(pointer)
 
-    def close(self) -> None:
-        """Give everything back. All ranks have ended their calls."""
-        with contextlib.suppress(AllfoldError), self._device.within(self._context):
-            for block in self._blocks.values():
-                self._close(block.pointers)
-                self._device.free(block.pointers[self._rank])
-        self._blocks.clear()
+    def leave(self) -> None:
+        """Close the other ranks' parts of all blocks: this rank's stream no longer uses them."""
+        for block in self._blocks.values():
+            self._close(block.pointers)
+
+    def free(self) -> bool:
+        """Free this rank's parts, which no other rank uses any more; True once none is held by a tensor."""
+        for number in [one for one in self._blocks if one in self._let_go]:
+            self._device.free(self._blocks.pop(number).pointers[self._rank])
+        return not self._blocks

@@ -26,6 +26,7 @@ _POINTER_CONTEXT = 1
 _NON_BLOCKING = 1
 _PORTABLE_MAPPED = 3
 _OPEN_LAZILY = 1
+_RELAXED_CAPTURE = 2
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # attributes of a device
 _GONE = {4: "the process is ending", 46: "other processes have the GPU to themselves", 100: "there is no GPU"}
 
@@ -43,6 +44,7 @@ FUNCTIONS = (
     "cuStreamIsCapturing",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
+    "cuThreadExchangeStreamCaptureMode",
 )
 """What a lane calls, in the order of native/cuda/lane.hpp."""
 
@@ -140,9 +142,12 @@ class Driver:
     @contextlib.contextmanager
     def within(self, context: int) -> Iterator[None]:
         self._call("cuCtxPushCurrent_v2", _address(context))
+        mode = ctypes.c_int(_RELAXED_CAPTURE)  # see native/cuda/lane.cpp
+        self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
             yield
         finally:
+            self._call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
             self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def new_stream(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -175,17 +176,49 @@ def compiled(op: str, dtype: str, sources: int, architecture: str) -> bytes:
     if found is None:
         raise DeviceError("there is no run-time compiler for GPU kernels (NVRTC) in this environment")
     name = blake2b(f"{found.version} {architecture} {source}".encode(), digest_size=16).hexdigest()
-    place = _cache()
-    if place is not None:
-        try:
-            return (place / name).read_bytes()
-        except OSError:
-            pass
-    code = found.compile(source, architecture)
-    if place is not None:
-        with contextlib.suppress(UsageError):  # then it is compiled again next time
-            write_whole(place / name, code, folders=True, private=True)
+    place = _own_folder(_cache())
+    code = None if place is None else _read_own(place / name)
+    if code is None:
+        code = found.compile(source, architecture)
+        if place is not None:
+            with contextlib.suppress(UsageError):  # then it is compiled again next time
+                write_whole(place / name, code, private=True)
     return code
+
+
+def _own_folder(place: Path | None) -> Path | None:
+    """The folder, made if it is missing, if it is this user's. Whatever others could have put there is removed."""
+    if place is None:
+        return None
+    try:
+        place.parent.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (place.parent, place):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            facts = folder.stat()
+            if facts.st_uid != os.geteuid():
+                return None
+            if not _is_own(facts):
+                folder.chmod(0o700)
+                for path in place.glob("*"):
+                    path.unlink()
+    except OSError:
+        return None
+    return place
+
+
+def _read_own(path: Path) -> bytes | None:
+    """A file that this user has written. The GPU would run whatever somebody else has put there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        return file.read() if _is_own(os.fstat(descriptor)) else None
+
+
+def _is_own(facts: os.stat_result) -> bool:
+    """True if it belongs to this user, and no other one may write to it."""
+    return facts.st_uid == os.geteuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _cache() -> Path | None:

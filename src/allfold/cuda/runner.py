@@ -1,54 +1,53 @@
 """Programs on the GPU: the same compiled programs as in main memory, put into a stream.
 
-Every rank has an arena in its GPU's memory, with two work areas, and a page in main memory with one word per peer, into
-which the peer's stream writes how far it has come; all ranks reach all of them. An instruction is one kernel, or a
-copy. "Wait until a peer has come far enough" is a wait of the stream for such a word. So no kernel ever waits for a
-peer, and the host neither: it puts a call into the stream and goes on.
+The ranks reach each other's work areas on the GPU, and words in main memory into which a peer's stream writes how far it
+has come (memory.py). An instruction is one kernel, or a copy. "Wait until a peer has come far enough" is a wait of the
+stream for such a word. So no kernel ever waits for a peer, and the host neither: it puts a call into the stream and goes
+on.
 
-Nothing in a stream can raise. So a thread watches while calls are under way: it compares what the ranks called, and it
-looks whether all ranks live. If something is wrong it lets its own stream go, by writing the words of its page itself,
-and the next call raises the error.
+Nothing in a stream can raise. So a thread watches while calls are under way: it compares the calls of all ranks, and
+checks that all ranks live. If something is wrong it lets its own stream go, by writing the words of its page itself, and
+the next call raises the error.
+
+A stream that was let go still publishes progress, which is no longer real. So a rank first publishes the last call that
+is over on all ranks, as their words say. A call is over only if, after the stream has come to its end, every rank that
+gave up covers it (`Ledger.uncovered`). A stream writes nothing but the work areas of the group, which only calls that
+fail this check can have read, and the arrays of its own rank.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
 import threading
 import time
 import weakref
-from collections import deque
-from math import inf
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from collections import OrderedDict, deque
+from typing import NamedTuple, Protocol
 
 from .. import _native
-from ..collectives import COLLECTIVES
 from ..engines.engine import FAILURES, Call
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
-from ..programs.compile import Programs
 from ..programs.versions import Memory
 from ..proved import programs_of
-from ..registry import AnyAlgorithm
+from ..schedule import Schedule
 from ..wording import name_ranks
-from .blocks import Blocks, Reached
-from .compose import ALIGNED, AREA_BYTES, WORD_BYTES, After, Places, State, compose
+from .blocks import Reached
+from .compose import ALIGNED, AREA_BYTES, After, Places, State, compose
 from .driver import Device
 from .kernels import MOST_ARRAYS
-from .programs import Facts, Program, check_overlap, facts_of, in_words, program_of
-from .staging import OnDevice
+from .memory import FAILED, LATE, LEFT, MISMATCHED, GroupMemory
+from .programs import Facts, Program, check_overlap, differing, program_of
+from .retire import retire, sweep
+from .staging import OnDevice, Staging
 
-_PAGE = 4096
-_MEETING = struct.Struct("=64sq?")  # handle of the arena, page, whether all went well
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
-_LET_GO = 1 << 30  # more than any wait is ahead
-_STANDING = _PAGE // 4 - 1  # the last word of a page: what its rank says of itself
-_LEFT, _FAILED, _LATE = 1, 2, 3  # it has left; it gave up; it gave up because a call was not over in time
-
+_STAGED_LATER_SECONDS = 1.0  # the engine of a staged call has the better error, and raises it first
+_RELEASE_SECONDS = 5.0
 _MOST_BATCHES = 64  # of one call: one for every state of the areas and of the peers in which it was made
+_MOST_PROGRAMS = 256
+_MOST_UNSETTLED = 64
 
 
 class Launched(NamedTuple):
@@ -57,125 +56,101 @@ class Launched(NamedTuple):
     number: int
     name: str
     deadline: float
-    mark: _native.Mark | None  # None: somebody else has put it into the stream, and knows when it is over
+    mark: _native.Mark
+    end: int | None  # the progress of every rank when it is over; None: staged
 
 
 class Runner:
     """The calls of one engine on arrays of a GPU, or of GPUs that reach each other. Made by all ranks together."""
 
-    def __init__(self, engine: SharedMemory, device: Device, context: int) -> None:
+    def __init__(self, engine: SharedMemory, device: Device, context: int, staging: Staging) -> None:
+        sweep()
         self.engine, self._lane = engine, device.lane(context)
         self.failure: BaseException | None = None
-        self._device, self._context = device, context
-        self.arena = self._page = 0
-        self._arenas: list[int] = []
-        self._flags: list[np.ndarray[Any, Any]] = []
-        self._words: list[int] = []
+        self._device, self._context, self._staging = device, context, staging
+        self.memory = GroupMemory(engine, device, context)
+        self.blocks, self._ledger = self.memory.blocks, self.memory.ledger
         self._base = self._settled = self._areas_used = 0
-        self._programs: dict[int, tuple[Programs, Program]] = {}
-        self.blocks = Blocks(device, context, engine.rank, self._exchanged)
+        self._programs: OrderedDict[tuple[bytes, Memory], Program] = OrderedDict()
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
-        self._changed, self._looking = threading.Condition(), threading.Lock()
+        self._unsettled: deque[tuple[int, int]] = deque()  # calls that are over here, and their ends
+        self._changed, self._looking = threading.Condition(), threading.RLock()
         self._is_closed = False
-        with device.within(context):
-            self._meet()
-        me = weakref.ref(self)
+        launched = self._launched
+        self.memory.is_drained = lambda: all(one.mark.is_over() for one in list(launched))
+        changed = self._changed
+
+        def dropped(_: object) -> None:
+            with changed:
+                changed.notify()
+
+        me = weakref.ref(self, dropped)
+        self._retires = weakref.finalize(self, _retire, self.memory)
+        self._retires.atexit = False
         watched = (me, self._changed, self._launched)
         threading.Thread(target=_watch, args=watched, daemon=True, name="allfold GPU").start()
 
-    def _meet(self) -> None:
-        """Exchange arenas and words with all ranks. If one cannot, all raise."""
-        device, engine = self._device, self.engine
-        arena = engine.members[engine.rank].arena
-        self._page = arena.allocate(2 * _PAGE + _native.Ledger.bytes)
-        trouble, handle = "", b""
-        try:
-            if not device.can_fold("sum", "int32"):
-                raise DeviceError("there is no run-time compiler for GPU kernels (NVRTC) in this environment")
-            self.arena = device.allocate(2 * AREA_BYTES)
-            handle = device.handle_of(self.arena)
-        except DeviceError as error:
-            trouble = str(error)
-        own = _MEETING.pack(handle, self._page, not trouble)
-        met = [_MEETING.unpack(one) for one in self._exchanged(own)]
-        records = []
-        if all(one[2] for one in met) and not trouble:
-            try:
-                for rank, (theirs, page, _) in enumerate(met):
-                    # On another GPU only if the two have access to each other's memory.
-                    self._arenas.append(self.arena if rank == engine.rank else device.open(theirs))
-                    # A whole page of its own in the middle of the two, since pages are what is registered.
-                    start = -(-page // _PAGE) * _PAGE
-                    memory = engine.members[rank].arena.view(start, _PAGE + _native.Ledger.bytes)
-                    flags = memory[:_PAGE]
-                    records.append(memory[_PAGE:])
-                    device.register(flags.ctypes.data, _PAGE)
-                    self._flags.append(flags.view(np.uint32))
-                    self._words.append(device.reached_at(flags.ctypes.data))
-            except DeviceError as error:
-                trouble = str(error)
-        well = self._exchanged(struct.pack("=?", not trouble))
-        if not all(one[0] for one in well):
-            self._release()
-            failed = [rank for rank, one in enumerate(well) if not one[0]]
-            raise DeviceError(trouble or f"{name_ranks(failed)} cannot reach the others' memory on the GPU")
-        self._flags[engine.rank][:] = 0
-        records[engine.rank][:] = 0
-        self._ledger = _native.Ledger(engine.rank, records)
-        self._exchanged(b"\0")
-
-    def _exchanged(self, own: bytes) -> list[bytes]:
-        given = np.frombuffer(own, np.uint8)
-        table = np.empty((self.engine.size, len(own)), np.uint8)
-        self.engine.run(Call("all_gather", given, table, None, 0, None, None, None), False)
-        return [row.tobytes() for row in table]
-
-    def can_run(self, call: Call, dtype: str, algorithm: AnyAlgorithm, memory: Memory) -> bool:
+    def can_run(self, call: Call, dtype: str, built: Schedule, reached: Reached | None) -> bool:
         if call.op is not None and not (call.op.is_builtin and self._device.can_fold(call.op.name, dtype)):
             return False
-        program = self._program(call, algorithm, memory)
+        program = self._program(built, reached)
         return program.work_slots * ALIGNED <= AREA_BYTES and program.most_arrays <= MOST_ARRAYS
 
     def prepare(
-        self,
-        call: Call,
-        source: OnDevice | None,
-        target: OnDevice | None,
-        algorithm: AnyAlgorithm,
-        reached: Reached | None,
+        self, call: Call, source: OnDevice | None, target: OnDevice | None, built: Schedule, reached: Reached | None
     ) -> OnTheGpu:
         """A call for the stream; `reached`, if all ranks reach its arrays."""
         check_overlap(call, source, target, self.engine.rank)
-        program = self._program(call, algorithm, "private" if reached is None else "shared")
-        return OnTheGpu(self, call, program, source, target, reached)
+        where = 0 if reached is None else reached.where
+        facts = Facts.of(call, source, target, self.engine.size, built, where, on_gpu=True)
+        return OnTheGpu(self, call, facts, self._program(built, reached), source, target, reached)
 
-    def accompany(self, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again) -> Accompanied:
-        """A call that somebody else puts into the stream, compared here."""
-        return Accompanied(self, call, source, target, other)
+    def accompany(self, call: Call, facts: Facts, other: Again) -> Accompanied:
+        """A call that staging puts into the stream, compared here."""
+        return Accompanied(self, call, facts, other)
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, facts: bytes) -> None:
+        """Raise if no further call can be made."""
         if self._is_closed:
             raise UsageError(f"{name}: this communicator is closed")
+        if self.failure is None and self._ledger.uncovered(self._ledger.made + 1) is not None:
+            self._ledger.announce(facts)  # if the others gave up because calls differ, they name this one too
+            with self._looking:
+                try:
+                    self._compare_calls()
+                    raise self._gave_up()
+                except AllfoldError as error:
+                    self.fail(error)
         if self.failure is not None:
             raise self.failure
 
-    def keep(self, facts: Facts, name: str, deadline: float, mark: _native.Mark | None) -> None:
+    def error(self) -> BaseException | None:
+        """The error that ended the calls of this group, as far as it is known."""
+        if self.failure is None and self._launched and self._ledger.uncovered(self._ledger.made) is not None:
+            self.look()
+        return self.failure
+
+    def keep(self, facts: bytes, name: str, deadline: float, mark: _native.Mark, end: int | None) -> None:
         """Write down what was called here, for the other ranks to compare, and watch over it until it is over."""
-        self._launched.append(Launched(self._ledger.announce(*facts), name, deadline, mark))
+        self._launched.append(Launched(self._ledger.announce(facts), name, deadline, mark, end))
         if len(self._launched) == 1:
             with self._changed:
                 self._changed.notify()
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
-    def _program(self, call: Call, algorithm: AnyAlgorithm, memory: Memory) -> Program:
-        root = call.root if COLLECTIVES[call.collective].rooted else None
-        programs = programs_of(call.collective, algorithm, self.engine.size, root, memory)
-        # By identity: a name may come to mean another algorithm. The programs are kept, so that the number stays theirs.
-        if id(programs) not in self._programs:
-            self._programs[id(programs)] = programs, program_of(programs, self.engine.rank)
-        return self._programs[id(programs)][1]
+    def _program(self, built: Schedule, reached: Reached | None) -> Program:
+        # Streams write no arrays of other ranks: one that was let go may come to the call when its peer has left it.
+        memory: Memory = "private" if reached is None else "readable"
+        key = built.digest, memory
+        if key not in self._programs:
+            if len(self._programs) >= _MOST_PROGRAMS:
+                self._programs.popitem(last=False)
+            programs = programs_of(built.collective, built, self.engine.size, built.root, memory)
+            self._programs[key] = program_of(programs, self.engine.rank)
+        self._programs.move_to_end(key)
+        return self._programs[key]
 
     def put(self, one: OnTheGpu, before: int | None, holds: bool) -> _native.Mark:
         base = self._base
@@ -185,7 +160,7 @@ class Runner:
         if found is None:
             if len(one.batches) >= _MOST_BATCHES:
                 one.batches.clear()
-            places = Places(self.engine.rank, self._words, self._arenas, one.reached)
+            places = Places(self.engine.rank, self.memory.words, self.memory.arenas, one.reached)
             made, after = compose(one.call, one.program, one.source, one.target, state, places)
             with self._device.within(self._context):
                 found = one.batches[state] = made.made(self._device), after
@@ -196,38 +171,53 @@ class Runner:
         self._seen = [base + seen for seen in after.seen]
         return mark
 
+    @property
+    def progress(self) -> int:
+        """The progress of every rank after the last call that was put into the stream."""
+        return self._base
+
     # Meanwhile -------------------------------------------------------------------------------------------------------
 
     def look(self) -> bool:
-        """Whether calls are still under way; notes what went wrong."""
+        """True while calls are under way; notes what went wrong."""
         with self._looking:
-            return self._look()
+            if self.failure is None:
+                try:
+                    self._compare()
+                    self._check_staging()
+                    return not (self._all_over() or self._check_rest())
+                except AllfoldError as error:
+                    self.fail(error)
+            self.memory.let_go(self._base)  # streams of peers may have written again
+            return not self._all_over()
 
-    def _look(self) -> bool:
-        if self.failure is not None:  # streams of peers may have written again
-            self.fail(self.failure)
-        try:
-            self._compare()
-            self._check_time()
-        except AllfoldError as error:
-            self.fail(error)
+    def _check_rest(self) -> bool:
+        """Raise if the calls that are not over will not be; True if they are, after all."""
+        first = self._first()
+        if first is not None and self._is_agreed(first) and time.monotonic() >= first.deadline:
+            raise CollectiveTimeout(
+                f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), and "
+                "it is not over in time: a stream holds it up, or ranks call several groups in different orders"
+            )
         gone = self._gone()
-        if gone is not None and self.failure is None and not self._all_over():
-            time.sleep(_MOST_UNSEEN_SECONDS)
-            if not self._all_over():
-                self.fail(gone)
-        return not self._all_over()
+        if gone is None:
+            return False
+        time.sleep(_MOST_UNSEEN_SECONDS)
+        if not self._all_over():
+            raise gone
+        return True
 
     def _gone(self) -> AllfoldError | None:
         """If ranks can no longer take part, the error that says so: they have died, or otherwise they gave up."""
-        if not self._flags:  # closed meanwhile
-            return None
-        others = [rank for rank in range(self.engine.size) if rank != self.engine.rank]
-        standing = {rank: int(self._flags[rank][_STANDING]) for rank in others}
-        members = self.engine.members
-        dead = [rank for rank in others if standing[rank] != _LEFT and not _native.is_alive(members[rank].arena)]
-        failed, late = ([rank for rank in others if standing[rank] == how] for how in (_FAILED, _LATE))
+        memory = self.memory
+        standing = {rank: memory.standing(rank) for rank in memory.others}
+        dead = [rank for rank, how in standing.items() if how != LEFT and not memory.is_alive(rank)]
+        mismatched, failed, late = (
+            [rank for rank in memory.others if standing[rank] == how] for how in (MISMATCHED, FAILED, LATE)
+        )
         where = f"of {self.engine.label}"
+        if mismatched:
+            return MismatchError(f"{name_ranks(mismatched)} {where} gave up a call on the GPU: the ranks' calls differ")
         if dead:
             return RankLost(f"{name_ranks(dead)} {where} ended in the middle of a call on the GPU")
         if failed:
@@ -236,34 +226,40 @@ class Runner:
             return CollectiveTimeout(f"{name_ranks(late)} {where} gave up a call on the GPU that was not over in time")
         return None
 
+    def _gave_up(self) -> AllfoldError:
+        return self._gone() or RankLost(f"a rank of {self.engine.label} gave up a call on the GPU")
+
     def _compare(self) -> None:
         """Compare the calls of all ranks as far as they have come; raises if they differ, or if a rank comes too late."""
-        state = self._ledger.compare()
         first = self._first()
-        if state or self.failure is not None or first is None:
+        if self._compare_calls() or first is None:
             return
-        calls = self._ledger.next()
-        where = f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
-        if state is False:
-            by_call: dict[str, list[int]] = {}
-            for rank, (_, facts) in enumerate(calls):
-                by_call.setdefault(in_words(facts), []).append(rank)
-            came = ", ".join(f"{name_ranks(ranks)} came with {words}" for words, ranks in by_call.items())
-            raise MismatchError(f"{came} {where}")
-        missing = [rank for rank, (is_known, _) in enumerate(calls) if not is_known]
-        left = [rank for rank in missing if self._flags[rank][_STANDING] == _LEFT]
+        where = self._where()
+        missing = [rank for rank, facts in enumerate(self._ledger.next()) if facts is None]
+        left = [rank for rank in missing if self.memory.standing(rank) == LEFT]
         if left and self._gone() is None:  # otherwise they have left because of those
             raise RankLost(f"{first.name}: {name_ranks(left)} of {self.engine.label} has left")
         if missing and time.monotonic() >= first.deadline:
             raise CollectiveTimeout(f"{first.name}: {name_ranks(missing)} did not come in time {where}")
 
-    def _check_time(self) -> None:
-        first = self._first()
-        if first is not None and self._is_agreed(first) and time.monotonic() >= first.deadline and not self._all_over():
-            raise CollectiveTimeout(
-                f"{first.name}: all ranks have made the call (number {first.number} of {self.engine.label} on the GPU), and "
-                "it is not over in time: a stream holds it up, or ranks call several groups in different orders"
-            )
+    def _compare_calls(self) -> bool:
+        """Raise if the calls of two ranks differ; True if all calls made here are the same on all ranks."""
+        state = self._ledger.compare()
+        if state is False:
+            raise MismatchError(f"{differing(self._ledger.next())} {self._where()}")
+        return bool(state)
+
+    def _where(self) -> str:
+        return f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
+
+    def _check_staging(self) -> None:
+        """A staged call that failed ends the calls behind it."""
+        error = self._staging.error()
+        if error is None:
+            return
+        gone = self._gone() if isinstance(error, RankLost) else None
+        # Who gave up in time ended the staged calls of all, which then only know that it did.
+        raise gone if isinstance(gone, CollectiveTimeout) else error
 
     def _first(self) -> Launched | None:
         """The first call that is not over, or not known to be the same on all ranks."""
@@ -279,60 +275,86 @@ class Runner:
         return self.failure is not None or self._ledger.agreed == self._ledger.made
 
     def _all_over(self) -> bool:
+        """True if no call is left that may go wrong. Raises if a call was finished on progress that is not real."""
         while (launched := self._first()) is not None:
-            if not self._is_agreed(launched) or (launched.mark is not None and not launched.mark.is_over()):
+            if not self._is_agreed(launched) or not launched.mark.is_over():
                 return False
+            if self.failure is None:
+                self._confirm(launched)
             self._launched.popleft()
         return True
 
-    def fail(self, error: BaseException) -> None:
-        """Let the stream go: its waits see that everybody has come far enough. What it computes is worth nothing."""
-        if self.failure is None:
-            self.failure = error
-            if isinstance(error, FAILURES):
-                self.engine.failed(error)
-        if self._flags:
-            own = self._flags[self.engine.rank]
-            own[:: WORD_BYTES // 4] = (self._base + _LET_GO) & 0xFFFFFFFF
-            own[_STANDING] = _LATE if isinstance(self.failure, CollectiveTimeout) else _FAILED
+    def _confirm(self, launched: Launched) -> None:
+        """Raise unless a call whose end the stream has reached is right."""
+        if launched.end is None:
+            self._check_staging()
+        else:
+            if self._ledger.uncovered(launched.number) is not None:
+                raise self._gave_up()
+            self._unsettled.append((launched.number, launched.end))
+            if len(self._unsettled) > _MOST_UNSETTLED:
+                self._settle()
+        launched.mark.confirm()
 
-    def close(self, seconds: float) -> None:
-        """Wait for what is in the stream, let it go after so many seconds, and give the memory back."""
+    def _settle(self) -> None:
+        """Forget the calls that are over on all ranks."""
+        while self._unsettled and self.memory.all_have_come_to(self._unsettled[0][1]):
+            self._unsettled.popleft()
+
+    def _covered(self) -> int:
+        """The last call that is over on all ranks."""
+        with contextlib.suppress(AllfoldError):
+            self._all_over()
+        self._settle()
+        if self._unsettled:
+            return self._unsettled[0][0] - 1
+        first = self._first()
+        return self._ledger.made if first is None else first.number - 1
+
+    def fail(self, error: BaseException) -> None:
+        """Give up: let the stream go. Others do not believe what it publishes from then on."""
+        with self._looking:
+            if self.failure is None:
+                kinds = {CollectiveTimeout: LATE, MismatchError: MISMATCHED}
+                self.memory.stand(next((how for kind, how in kinds.items() if isinstance(error, kind)), FAILED))
+                self._ledger.give_up(self._covered())
+                self.failure = error  # from here on calls raise, and users may change the arrays
+                self.memory.let_go(self._base)
+                self._staging.fail(error)
+                if isinstance(error, FAILURES):
+                    self.engine.failed(error)
+            self.memory.let_go(self._base)
+
+    def leave(self, seconds: float) -> None:
+        """Wait until the stream is past all calls, and let it go after this many seconds."""
         if self._is_closed:
             return
         self._is_closed = True
         if self.failure is None:
-            self._flags[self.engine.rank][_STANDING] = _LEFT
+            self.memory.stand(LEFT)
         deadline = time.monotonic() + seconds
         while self.look():
             if time.monotonic() >= deadline:
+                if self.failure is not None:  # work of the user's own holds the stream up
+                    break
                 self.fail(RankLost(f"{self.engine.label} was closed while a call on the GPU was under way"))
-                deadline = float("inf")
+                deadline = time.monotonic() + seconds
             time.sleep(_LOOK_AGAIN_SECONDS)
         with self._changed:
             self._changed.notify()
-        # Peers may read this rank's arena until they have ended, too.
-        with contextlib.suppress(AllfoldError):
-            if self.failure is None:
-                self.engine.run(Call("barrier", None, None, None, 0, None, seconds, None), False)
-        self._release()
-        with contextlib.suppress(AllfoldError):
-            self.engine.close(compares=False)
 
-    def _release(self) -> None:
-        device, rank = self._device, self.engine.rank
-        self.blocks.close()
-        with contextlib.suppress(AllfoldError), device.within(self._context):
-            for peer, arena in enumerate(self._arenas):
-                if peer != rank:
-                    device.close(arena)
-            for flags in self._flags:
-                device.unregister(flags.ctypes.data)
-            if self.arena:
-                device.free(self.arena)
-        if self.failure is None:  # otherwise peers may still look at it
-            self.engine.members[rank].arena.release(self._page)
-        self._arenas, self._flags, self.arena = [], [], 0
+    def close(self, seconds: float) -> None:
+        """After `leave`: give the memory back, if the other ranks have left within this many seconds; otherwise later."""
+        if self._retires.detach() is None:
+            return
+        deadline = time.monotonic() + (seconds if self.failure is None else 0.0)
+        with contextlib.suppress(AllfoldError):
+            while not self.memory.give_back():
+                if time.monotonic() >= deadline:
+                    retire(self.memory)
+                    break
+                time.sleep(_LOOK_AGAIN_SECONDS)
+            self.engine.close(compares=False)
 
 
 class Again(Protocol):
@@ -350,6 +372,7 @@ class OnTheGpu:
         self,
         runner: Runner,
         call: Call,
+        facts: Facts,
         program: Program,
         source: OnDevice | None,
         target: OnDevice | None,
@@ -357,51 +380,66 @@ class OnTheGpu:
     ) -> None:
         self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target
         self.reached = reached
-        where = 0 if reached is None else reached.where
-        self._facts, self._name = facts_of(call, source, target, runner.engine.size, where), call.collective
+        self._facts, self._name = facts.packed(), call.collective
         self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
         self.batches: dict[State, tuple[_native.Batch, After]] = {}
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
         runner = self._runner
-        runner.check(self._name)
+        runner.check(self._name, self._facts)
         try:
             mark = runner.put(self, before, holds)
         except DeviceError as error:
             runner.fail(error)
             raise
-        runner.keep(self._facts, self._name, time.monotonic() + self._timeout, mark)
+        runner.keep(self._facts, self._name, time.monotonic() + self._timeout, mark, runner.progress)
         return mark
 
 
 class Accompanied:
-    """A call that somebody else puts into the stream, and that is compared here."""
+    """A call that staging puts into the stream, and that is compared here."""
 
-    def __init__(
-        self, runner: Runner, call: Call, source: OnDevice | None, target: OnDevice | None, other: Again
-    ) -> None:
+    def __init__(self, runner: Runner, call: Call, facts: Facts, other: Again) -> None:
         self._runner, self._other = runner, other
-        self._facts, self._name = facts_of(call, source, target, runner.engine.size, 0), call.collective
+        self._facts, self._name = facts.packed(), call.collective
+        self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
-        self._runner.check(self._name)
+        runner = self._runner
+        runner.check(self._name, self._facts)
         mark = self._other.launch(before, holds)
-        self._runner.keep(self._facts, self._name, inf, None)
+        deadline = time.monotonic() + self._timeout + _STAGED_LATER_SECONDS
+        runner.keep(self._facts, self._name, deadline, mark, None)
         return mark
 
 
 def _watch(reference: weakref.ref[Runner], changed: threading.Condition, launched: deque[Launched]) -> None:
-    while True:
-        runner = reference()
-        if runner is None or runner._is_closed:
-            return
+    runner = reference()
+    while runner is not None and not runner._is_closed:
         try:
             runner.look()
         except DeviceError as error:  # the GPU is lost, or the process ends
             runner.fail(error)
             return
-        del runner
         time.sleep(_LOOK_AGAIN_SECONDS)
         with changed:
-            if not launched:
-                changed.wait(1.0)
+            if not launched:  # while there are calls, somebody must watch over them
+                runner = None
+                if reference() is not None:
+                    changed.wait(1.0)
+        runner = reference()
+    if runner is None:  # dropped without close
+        _give_back_soon()
+
+
+def _retire(memory: GroupMemory) -> None:
+    memory.stand(LEFT)
+    retire(memory)
+
+
+def _give_back_soon() -> None:
+    """What cannot be given back within some seconds is tried again with the next group on a GPU."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    with contextlib.suppress(AllfoldError):
+        while sweep() and time.monotonic() < deadline:
+            time.sleep(10 * _LOOK_AGAIN_SECONDS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,11 +26,13 @@ from ..engines.engine import FAILURES, Call, Deferred, Engine
 from ..errors import AllfoldError, DeviceError, UsageError
 from .batch import Batch
 from .driver import Device
+from .retire import Needed, forget_past, retire
 
 PIECE_BYTES = 32 << 20
-"""Of a longer array, so much is moved at once: less of main memory is taken away from everybody else."""
+"""Of a longer array, this much is moved at once: less of main memory is taken away from everybody else."""
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
+_MOST_PAST_CALLS = 8
 
 
 class OnDevice(NamedTuple):
@@ -40,17 +43,35 @@ class OnDevice(NamedTuple):
     dtype: Dtype
 
 
+class Rooms:
+    """Main memory that the ranks share and that the GPU reaches, and what the stream still needs of staged calls."""
+
+    def __init__(self, device: Device, context: int) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.calls: deque[Needed] = deque()
+        self._device, self._context = device, context
+
+    def give_back(self) -> bool:
+        """See `Retired`."""
+        if not forget_past(self.calls):
+            return False
+        with self._device.within(self._context):
+            while self.arrays:
+                self._device.unregister(self.arrays.popitem()[1].ctypes.data)
+        return True
+
+
 class Staging:
     """The calls of one engine on arrays of one GPU."""
 
     def __init__(self, engine: Engine, device: Device, context: int) -> None:
         self.engine, self.lane = engine, device.lane(context)
         self._device, self._context = device, context
-        self._rooms: dict[str, np.ndarray[Any, Any]] = {}
+        self._rooms = Rooms(device, context)
+        self._retires = weakref.finalize(self, retire, self._rooms)
+        self._retires.atexit = False
         self.rooms_made = 0
         self.outcome = _native.Outcome()
-        self._pending: deque[tuple[int, Staged]] = deque()  # what the stream still needs, and until which call
-        self._put = 0
         self._is_closed = False
         self._failure: BaseException | None = None
 
@@ -78,17 +99,18 @@ class Staging:
             raise UsageError(f"{staged.call.collective}: this communicator is closed")
         if self.outcome.failed or self._failure is not None:
             self.settle()
-        pending, performed = self._pending, self.outcome.performed
-        while pending and pending[0][0] <= performed:
-            pending.popleft()
+        mark = None
         try:
             for batch in staged.batches:
                 mark = self.lane.launch(batch, 0, before, holds)
         except DeviceError as error:
             self._failure = error
             raise
-        self._put += len(staged.batches)
-        pending.append((self._put, staged))
+        assert mark is not None
+        calls = self._rooms.calls
+        calls.append(Needed(mark, staged))
+        if len(calls) > _MOST_PAST_CALLS:
+            forget_past(calls)
         return mark
 
     def drain(self) -> None:
@@ -113,24 +135,29 @@ class Staging:
                 self._failure = error
         return self._failure
 
+    def fail(self, error: BaseException) -> None:
+        """End the calls that are under way, here and on the other ranks, and refuse others, with this error."""
+        if self.error() is None:
+            self._failure = error
+            self.engine.abort()
+
     def close(self, seconds: float) -> None:
-        """Wait for what is in the stream, end it after so many seconds, and give the memory back."""
+        """Wait for what is in the stream, end it after this many seconds, and give the memory back."""
         if self._is_closed:
             return
         self._is_closed = True
-        if not self._all_over(seconds):
+        self._retires.detach()
+        with contextlib.suppress(AllfoldError):
+            if self._given_back(seconds):
+                return
             self.engine.abort()
-            self._all_over(_SECONDS_TO_GIVE_UP)
-        with contextlib.suppress(AllfoldError), self._device.within(self._context):
-            self.drain()
-            for room in self._rooms.values():
-                self._device.unregister(room.ctypes.data)
-        self._rooms.clear()
-        self._pending.clear()
+            if self._given_back(_SECONDS_TO_GIVE_UP):
+                return
+        retire(self._rooms)  # work of the user's own holds the stream up
 
-    def _all_over(self, seconds: float) -> bool:
+    def _given_back(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self.outcome.performed < self._put:
+        while not self._rooms.give_back():
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)
@@ -140,16 +167,17 @@ class Staging:
         """Memory that the ranks share and that the GPU reaches, as long as the array."""
         if array is None:
             return None
-        room = self._rooms.get(name)
+        rooms = self._rooms.arrays
+        room = rooms.get(name)
         if room is None or room.nbytes < array.bytes:
             self.drain()  # copies from and to the old one may be under way
             with self._device.within(self._context):
                 if room is not None:
                     self._device.unregister(room.ctypes.data)
-                    del self._rooms[name], room
+                    del rooms[name], room
                 room = self.engine.empty(max(_LEAST_BYTES, 1 << array.bytes.bit_length()))
                 self._device.register(room.ctypes.data, room.nbytes)
-            self._rooms[name] = room
+            rooms[name] = room
             self.rooms_made += 1
         return room[: array.bytes].view(array.dtype.carrier)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,16 +18,18 @@ from typing import Any
 import numpy as np
 
 from .. import _native
+from ..collectives import COLLECTIVES
 from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import DeviceError, RankLost
 from ..ops import OPS
-from ..programs.versions import Memory
-from ..registry import AnyAlgorithm
+from ..proved import schedule_of
+from ..registry import AnyAlgorithm, find_algorithm
+from ..schedule import Schedule
 from .batch import Batch
 from .driver import Device
-from .programs import elements_of
+from .programs import Facts, elements_of
 from .runner import Again, Runner
 from .staging import OnDevice, Staging
 
@@ -37,6 +40,8 @@ ONE_ROUND_UP_TO = 4 << 20
 _ALIKE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")  # every rank has the same arrays
 _TURN_SECONDS, _TRIAL_SECONDS = 50e-6, 0.02
 _MOST_REMEMBERED = 1024
+_MOST_SCHEDULES = 256
+_LOOK_AGAIN_SECONDS = 0.002
 
 log = logging.getLogger(__name__)
 
@@ -50,13 +55,14 @@ class Ways:
         self.runner: Runner | None = None
         self.takes_turns = True
         self._lock = threading.Lock()
+        self._schedules: OrderedDict[tuple[str, int, int | None], tuple[object, Schedule]] = OrderedDict()
         self.remembered: dict[Any, Again] = {}
         """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
             own = engine.group(range(engine.size), None)
             assert own is not None
             try:
-                self.runner = Runner(own, device, context)
+                self.runner = Runner(own, device, context, self.staging)
             except DeviceError as error:
                 log.info("calls on the GPU are staged through main memory: %s", error)
             else:
@@ -65,25 +71,46 @@ class Ways:
 
     def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
         """A call for the stream."""
+        with self._lock:  # it may replace the memory that other threads' calls go through
+            return self._prepared(call, source, target)
+
+    def _prepared(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
         runner, array = self.runner, source or target
+        named = None if call.algorithm is None else self._built(call, call.algorithm)
+        if named is not None and not isinstance(call.algorithm, str):
+            call = call._replace(algorithm=named)
         if runner is None or array is None:
             return self.staging.prepare(call, source, target)
         # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
         bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
         if bytes > (STAGED_UP_TO if self.takes_turns else 0):
             reached = runner.blocks.find(source, target) if call.collective in _ALIKE else None
-            algorithm = self._algorithm(call, bytes, reached is not None)
-            memory: Memory = "private" if reached is None else "shared"
-            if runner.can_run(call, array.dtype.name, algorithm, memory):
-                return runner.prepare(call, source, target, algorithm, reached)
-        return runner.accompany(call, source, target, self.staging.prepare(call, source, target))
+            built = named or self._built(call, self._choice(call, bytes, reached is not None))
+            if runner.can_run(call, array.dtype.name, built, reached):
+                return runner.prepare(call, source, target, built, reached)
+        facts = Facts.of(call, source, target, runner.engine.size, named)
+        return runner.accompany(call, facts, self.staging.prepare(call, source, target))
+
+    def _built(self, call: Call, algorithm: AnyAlgorithm) -> Schedule:
+        """The schedule of an algorithm: compared and run by every call, however often a generator could be run."""
+        root = call.root if COLLECTIVES[call.collective].rooted else None
+        # Of a name: the algorithm that it means now. What is in the table is kept, so that its number stays its own.
+        meant = find_algorithm(call.collective, algorithm) if isinstance(algorithm, str) else algorithm
+        key = (call.collective, id(meant), root)
+        if key not in self._schedules:
+            if len(self._schedules) >= _MOST_SCHEDULES:
+                self._schedules.popitem(last=False)
+            self._schedules[key] = meant, schedule_of(call.collective, meant, self.staging.engine.size, root)
+        self._schedules.move_to_end(key)
+        return self._schedules[key][1]
 
     def empty(self, bytes: int) -> tuple[int, Callable[[], None]] | None:
         """Memory on the GPU that all ranks reach, and what lets it go; None where there is none. Made by all together."""
         if self.runner is None:
             return None
-        self.remembered.clear()  # what was made for an address may not hold for what is there now
-        number, pointer = self.runner.blocks.new(bytes)
+        with self._lock:
+            self.remembered.clear()  # what was made for an address may not hold for what is there now
+            number, pointer = self.runner.blocks.new(bytes)
         return pointer, partial(self.runner.blocks.let_go, number)
 
     def remember(self, key: Any, again: Again) -> Again:
@@ -95,37 +122,46 @@ class Ways:
 
     def launch(self, again: Again, before: int | None, holds: bool) -> _native.Mark:
         """Put a call into a stream (see `Again`). An error of an earlier call is raised here."""
-        if self.staging.outcome.failed:
-            self.staging.settle()
+        if self.staging.outcome.failed and (error := self.error()) is not None:
+            raise error
         with self._lock:  # several threads may make calls, the autograd engine's among them
             return again.launch(before, holds)
 
-    def _algorithm(self, call: Call, bytes: int, is_reached: bool) -> AnyAlgorithm:
-        if call.algorithm is not None:
-            return call.algorithm
+    def _choice(self, call: Call, bytes: int, is_reached: bool) -> str:
         if call.collective == "all_reduce" and not is_reached and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
             return "naive"
         return choices(call.collective, self.staging.engine.size)[-1][1]
 
     def error(self) -> BaseException | None:
         """What is known to have gone wrong in the stream."""
-        if self.runner is not None and self.runner.failure is not None:
-            return self.runner.failure
-        return self.staging.error()
+        staged = self.staging.error()
+        if self.runner is None:
+            return staged
+        if staged is not None and self.runner.failure is None:
+            self.runner.look()
+        return self.runner.error() or staged
 
     def is_compared(self) -> bool:
-        """Whether it is known that all ranks made the same calls, or that something else went wrong."""
+        """True if all ranks are known to have made the same calls, or something is known to have gone wrong."""
         if self.runner is None or self.error() is not None:
             return True
         self.runner.look()
         return self.runner.is_compared()
 
+    def finish(self) -> None:
+        """Return when the GPU has done all calls, and it is known how they went."""
+        self.staging.drain()
+        while self.runner is not None and self.runner.failure is None and self.runner.look():
+            time.sleep(_LOOK_AGAIN_SECONDS)
+
     def abort(self) -> None:
-        self.staging.engine.abort()
         if self.runner is not None:
             self.runner.fail(RankLost(f"{self.runner.engine.label} was aborted here"))
+        self.staging.engine.abort()
 
     def close(self, seconds: float) -> None:
+        if self.runner is not None:
+            self.runner.leave(seconds)
         self.staging.close(seconds)
         if self.runner is not None:
             self.runner.close(seconds)
@@ -133,8 +169,8 @@ class Ways:
 
 
 def _takes_turns(runner: Runner, device: Device, context: int) -> bool:
-    """Whether the processes have the GPU one after the other: then even the shortest kernel takes long."""
-    engine, word, batch = runner.engine, runner.arena, Batch()
+    """True if the processes have the GPU one after the other: then even the shortest kernel takes long."""
+    engine, word, batch = runner.engine, runner.memory.arena, Batch()
     batch.fold("sum", "int32", [word, word], [word], 1, 1)
     with device.within(context):
         stream, lane, made = device.new_stream(), device.lane(context), batch.made(device)

@@ -20,12 +20,18 @@ Flat = np.ndarray[Any, np.dtype[Any]]
 def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:
     """An array's type, and its memory as a flat array; `dtype` is the element type where the array does not say it."""
     if isinstance(array, np.ndarray):
-        seen, kind = np.asarray(array), find_dtype(array.dtype)  # of subclasses, such as masked arrays, the data
+        if isinstance(array, np.ma.MaskedArray):
+            raise UsageError(
+                f"{what}: a masked array's mask would be ignored; pass x.filled(…), or x.data for all elements"
+            )
+        seen, kind = np.asarray(array), find_dtype(array.dtype)
     elif (named := str(getattr(array, "dtype", ""))).startswith("torch."):  # NumPy has no bfloat16
         named = named.removeprefix("torch.")
         kind, detached = find_dtype(named), array.detach()
         if str(detached.layout) != "torch.strided":
-            raise UsageError(f"{what}: the tensor is sparse ({detached.layout})")
+            raise UsageError(f"{what}: the tensor is sparse ({detached.layout}); pass tensor.to_dense()")
+        if detached.is_meta:
+            raise UsageError(f"{what}: the tensor is on the meta device, and has no data")
         try:
             if not detached.is_contiguous():
                 raise UnfitArray("the tensor is not contiguous")
@@ -34,6 +40,8 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
             seen = (detached.view(sys.modules["torch"].uint16) if named == "bfloat16" else detached).numpy()
         except (TypeError, RuntimeError) as error:  # on another device, or to be conjugated first
             raise UsageError(f"{what}: {error}") from None
+        if written:
+            mark_as_changed(array)
     else:
         try:
             name, seen = _native.view(array, written, dtype)
@@ -51,6 +59,12 @@ def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype
     if not seen.flags.c_contiguous:
         raise UnfitArray("the array is not contiguous")
     return kind, seen if seen.ndim == 1 and seen.dtype == kind.carrier else seen.reshape(-1).view(kind.carrier)
+
+
+def mark_as_changed(array: Any) -> None:
+    """Have torch's backward refuse what was saved of a tensor before, as after every other operation in place."""
+    if getattr(array, "requires_grad", False):
+        sys.modules["torch"].autograd.graph.increment_version(array)
 
 
 def arrays_of(call: Call, ranks: int) -> tuple[Dtype, int, Flat | None, Flat | None]:

@@ -17,7 +17,7 @@ class Came(NamedTuple):
     """A call, its arrays taken and checked."""
 
     call: Call
-    schedule: Schedule | None  # of the algorithm, if one is named
+    schedule: Schedule | None  # of the algorithm, if one is named: what is compared, and what is run
     dtype: Dtype
     elements: int
     input: Flat | None
@@ -29,9 +29,10 @@ class Came(NamedTuple):
         if algorithm is None:
             return cls(call, None, *arrays)
         root = call.root if COLLECTIVES[call.collective].rooted else None
+        schedule = schedule_of(call.collective, algorithm, ranks, root)
         if call.op is not None:
-            check_rank_order(call.collective, algorithm, ranks, root, call.op)
-        return cls(call, schedule_of(call.collective, algorithm, ranks, root), *arrays)
+            check_rank_order(call.collective, schedule, ranks, root, call.op)
+        return cls(call, schedule, *arrays)
 
     @property
     def signature(self) -> tuple[object, ...]:

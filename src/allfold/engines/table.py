@@ -9,9 +9,9 @@ from collections.abc import Callable
 from importlib import import_module
 
 from .. import _native
-from ..collectives import suggest
 from ..errors import UsageError
 from ..fabrics.fabric import Board
+from ..wording import suggest
 from .engine import Engine
 
 ENGINES = {

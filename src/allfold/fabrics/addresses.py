@@ -8,6 +8,7 @@ its addresses that everybody reached. `ALLFOLD_INTERFACE` (or gloo's `GLOO_SOCKE
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import socket
@@ -132,11 +133,14 @@ def _reach(wanted: list[tuple[int, str, int]]) -> list[list[object]]:
     with selectors.DefaultSelector() as selector:
         for rank, address, port in wanted:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            asking = socket.socket(family, socket.SOCK_STREAM)
-            asking.setblocking(False)
-            with contextlib.suppress(BlockingIOError, OSError):
-                asking.connect((address, port))
-            selector.register(asking, selectors.EVENT_WRITE, (rank, address))
+            with contextlib.suppress(OSError):  # this host has no IPv6, or it is switched off
+                asking = socket.socket(family, socket.SOCK_STREAM)
+                asking.setblocking(False)
+                # Any other answer is final: there is no route. SO_ERROR would not repeat it.
+                if asking.connect_ex((address, port)) in (0, errno.EINPROGRESS):
+                    selector.register(asking, selectors.EVENT_WRITE, (rank, address))
+                else:
+                    asking.close()
         deadline = time.monotonic() + _TRY_SECONDS
         while selector.get_map() and (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):

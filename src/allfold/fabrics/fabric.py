@@ -13,14 +13,18 @@ message that was cut off in the middle to the limit of that wait. After `cut`, o
 from __future__ import annotations
 
 import json
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..errors import CollectiveTimeout
 from ..wording import name_ranks
+
+if TYPE_CHECKING:
+    from .secret import Secret
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -47,8 +51,29 @@ class Board(ABC):
 
     rank: int
     size: int
-    has_secret: bool
-    """Whether whoever does not know the secret of the run is kept out; see `secret`."""
+    secret: Secret | None
+    """Who does not know it is kept out."""
+
+    @property
+    def has_secret(self) -> bool:
+        return self.secret is not None
+
+    def of_this_run(self, timeout: float) -> Board:
+        """The same board, on which only this run's entries count; every rank calls it, before anything is put up.
+
+        An earlier run may have had the same secret, and whoever keeps the board may put up its entries again. So every
+        rank names a number that nobody can guess, and from then on the key depends on all of them.
+        """
+        if self.secret is None:
+            self.put("nonce", b'""')  # those who have a secret shall not wait for this rank
+            return self
+        nonces = self.gather_all("nonce", secrets.token_hex(32), timeout)
+        # A rank without a secret: what it says of itself on the board is the better place to refuse it.
+        return self.with_secret(self.secret.within(*nonces)) if all(nonces) else self
+
+    @abstractmethod
+    def with_secret(self, secret: Secret) -> Board:
+        """The same board, with a key of its own."""
 
     @abstractmethod
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:

@@ -39,10 +39,9 @@ class StoreBoard(Board):
     def __init__(
         self, store: dist.Store, rank: int, size: int, secret: Secret | None = None, below: Any = None
     ) -> None:
-        """`secret`: that the store is sealed with. `below`: what must live as long as the store."""
+        """`secret`: that ranks who connect must know, where the store is sealed. `below`: what must live as long as it."""
         self.store, self.rank, self.size = store, rank, size
-        self.secret, self.has_secret = secret, secret is not None
-        self._below = below
+        self.secret, self._below = secret, below
 
     def gather(self, what: str, own: bytes, timeout: float) -> list[bytes | None]:
         self.put(what, own)
@@ -58,8 +57,11 @@ class StoreBoard(Board):
         return found
 
     def some(self, name: str, ranks: Sequence[int]) -> StoreBoard:
-        store = dist.PrefixStore(name, self.store)
-        return StoreBoard(store, list(ranks).index(self.rank), len(ranks), self.secret, self)
+        store, secret = dist.PrefixStore(name, self.store), self.secret and self.secret.within(name)
+        return StoreBoard(store, list(ranks).index(self.rank), len(ranks), secret, self)
+
+    def with_secret(self, secret: Secret) -> StoreBoard:
+        return StoreBoard(_Sealed(self.store, secret), self.rank, self.size, secret, self)
 
     def connect(self, host: str, timeout: float) -> Gloo:
         is_one_host = len(set(self.gather_all("host", host, timeout))) == 1
@@ -200,14 +202,14 @@ class Gloo(Fabric):
 
     def send(self, peer: int, data: Bytes, tag: int) -> _Sending:
         work = self._begin(self._group.send, data, tag, peer)
-        return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
+        return _Long(work, data, peer, self) if data.size > _LONG else _Sending(work, data, peer)
 
     def receive(self, peer: int, data: Bytes, tag: int) -> _Sending:
         work = self._begin(self._group.recv, data, tag, peer)
-        return _Long(work, peer, self) if data.size > _LONG else _Sending(work, peer)
+        return _Long(work, data, peer, self) if data.size > _LONG else _Sending(work, data, peer)
 
     def receive_any(self, data: Bytes, tag: int) -> _Sending:
-        return _Sending(self._begin(self._group.recv_anysource, data, tag), None)
+        return _Sending(self._begin(self._group.recv_anysource, data, tag), data, None)
 
     def _begin(self, begin: Callable[..., Any], data: Bytes, tag: int, *peer: int) -> Any:
         """Begin a transfer.
@@ -251,8 +253,9 @@ class Gloo(Fabric):
 class _Sending:
     """One of gloo's transfers, in either direction."""
 
-    def __init__(self, work: Any, peer: int | None) -> None:
+    def __init__(self, work: Any, data: Bytes, peer: int | None) -> None:
         self._work, self._peer = work, peer
+        self._data = data  # a tensor of read-only memory does not keep it alive
 
     def wait(self, within: float = FOREVER) -> int:
         try:
@@ -265,8 +268,8 @@ class _Sending:
 class _Long(_Sending):
     """A long transfer. If it is cut off in the middle, gloo's wait never ends: so another thread waits, and is left."""
 
-    def __init__(self, work: Any, peer: int, fabric: Gloo) -> None:
-        super().__init__(work, peer)
+    def __init__(self, work: Any, data: Bytes, peer: int, fabric: Gloo) -> None:
+        super().__init__(work, data, peer)
         self._fabric, self._over = fabric, threading.Event()
         self._error: Disconnected | None = None
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
 from .mpi_progress import Moving
@@ -30,8 +32,7 @@ class MpiBoard(Board):
         self, store: Store, name: str = "", ranks: Sequence[int] | None = None, secret: Secret | None = None
     ) -> None:
         """`ranks`: those of this board, by their ranks in the store. `secret`: that ranks who connect must know."""
-        self.store, self.name = store, name
-        self.secret, self.has_secret = secret, secret is not None
+        self.store, self.name, self.secret = store, name, secret
         self.ranks = list(range(store.size) if ranks is None else ranks)
         self.rank, self.size = self.ranks.index(store.rank), len(self.ranks)
 
@@ -40,7 +41,11 @@ class MpiBoard(Board):
         return self.store.find(self._places(what), timeout)
 
     def some(self, name: str, ranks: Sequence[int]) -> MpiBoard:
-        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks], self.secret)
+        secret = self.secret and self.secret.within(name)
+        return MpiBoard(self.store, f"{self.name}{name}/", [self.ranks[rank] for rank in ranks], secret)
+
+    def with_secret(self, secret: Secret) -> MpiBoard:
+        return MpiBoard(self.store, self.name, self.ranks, secret)
 
     def connect(self, host: str, timeout: float) -> Mpi:
         return Mpi(self)
@@ -156,14 +161,27 @@ class Mpi(Fabric):
             return _Pieces([self._begin(begin, peer, piece, tag, receives) for piece in pieces])
         progress = self._progress
         self._require_open(peer)
+        # MPI cannot be told to leave memory alone: a send is never taken back, and a receive that has begun goes on. The
+        # caller's memory is its own again after `cut`, so MPI gets other memory.
+        own, status = np.empty_like(data) if receives else data.copy(), self._mpi.Status()
+
+        def deliver(bytes: int) -> None:
+            data[:bytes] = own[:bytes]
+
         try:
-            request = begin([data, self._mpi.BYTE], peer, tag)
+            request = begin([own, self._mpi.BYTE], peer, tag)
             # A short message has often left, or arrived, already. Nobody else knows this request yet.
-            if request.Test():
-                return _Done(peer)
+            is_done = request.Test(status)
         except self._mpi.Exception as error:
             raise progress.failure(error, peer) from None
-        return self._added(Moving(progress, request, peer, data.nbytes, receives))
+        if is_done:
+            if receives:
+                deliver(status.Get_count(self._mpi.BYTE))
+            return _Done(peer)
+        moving = Moving(progress, request, peer, data.nbytes, receives)
+        if receives:
+            moving.deliver = deliver
+        return self._added(moving)
 
     def _require_open(self, peer: int | None) -> None:
         self._progress.require_open()

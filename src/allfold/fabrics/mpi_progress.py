@@ -46,6 +46,7 @@ class Moving:
         "acknowledge",
         "bell",
         "count",
+        "deliver",
         "done",
         "failure",
         "of",
@@ -69,6 +70,8 @@ class Moving:
         self.request, self.peer, self.count, self.receives = request, peer, count, receives
         self.acknowledge, self.then = acknowledge, then
         self.of: object = None  # the fabric that it belongs to
+        # What to do with this many bytes that have come, before anybody sees that it is done.
+        self.deliver: Callable[[int], None] | None = None
         self.done = False
         self.failure: Exception | None = None
         self.bell: threading.Event | None = None
@@ -269,6 +272,9 @@ class Progress:
     def _end(self, moving: Moving, failure: Exception | None = None) -> None:
         if moving.peer is None and failure is None:
             moving.peer = self._status.Get_source()
+        if moving.deliver is not None and failure is None:
+            moving.deliver(self._status.Get_count(self.mpi.BYTE))
+        moving.deliver = None
         self._open.pop(moving, None)
         moving.end(failure)
 

@@ -1,13 +1,15 @@
 """The secret of a run: whoever does not know it cannot take part in it, whoever can reach the ports.
 
 What ranks put up where they meet is sealed: a keyed hash of its name and its value stands before it. And ranks that
-connect challenge each other first: each proves that it knows the secret, without saying it. This keeps strangers out.
-It does not hide anything, and does not stop somebody who sits on the wire from changing data after the challenge.
+connect challenge each other first: each proves that it knows the secret, without saying it. The keys of both depend on
+the run (`Board.of_this_run`) and on the group. This keeps strangers out. It does not hide anything, and does not stop
+somebody who sits on the wire from changing data after the challenge.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -29,6 +31,10 @@ _MOST_SECRET = 4096
 class Secret:
     def __init__(self, secret: bytes) -> None:
         self._key = hmac.digest(secret, b"allfold", sha256)
+
+    def within(self, *names: str) -> Secret:
+        """A key for one purpose: what is sealed or answered with it counts nowhere else."""
+        return Secret(self._sign(b"within", json.dumps(names).encode(), b""))
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Secret | None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
-from ..collectives import suggest
 from ..errors import UsageError
+from ..wording import suggest
 from .fabric import Board
 
 FABRICS = {

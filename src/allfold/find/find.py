@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 
-from ..collectives import Collective, find_collective, suggest
+from ..collectives import Collective, find_collective
 from ..errors import UsageError
 from ..price.cost.bounds import require_not_below
 from ..price.cost.cost import Cost, cost
@@ -22,6 +22,7 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
+from ..wording import suggest
 from .built_in import MOST_COUNTED, MOST_RANKS, built_in
 from .channels import channels
 from .channels import fits as fits_channels

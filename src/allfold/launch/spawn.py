@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import functools
+import inspect
 import json
+import multiprocessing
 import os
 import pickle
 import secrets
@@ -14,7 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
@@ -24,6 +26,7 @@ from allfold import _native
 from allfold.communicator.timeouts import check_timeout
 from allfold.engines.engine import DEFAULT_TIMEOUT
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
+from allfold.files import explain_open_files
 from allfold.launch.environment import Place, launched_place, place_from_environment, with_meeting_point
 from allfold.launch.supervise import Child, Supervisor
 from allfold.registry import algorithms_of_script
@@ -36,6 +39,8 @@ Handle = TypeVar("Handle")
 Result = TypeVar("Result")
 
 TIMED_OUT = 124  # the exit status that timeout(1) gives
+DEBUGGING = "ALLFOLD_PDB"  # the variable that names the rank in the debugger
+_A_DAY = 86_400.0
 
 
 def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
@@ -55,6 +60,8 @@ def _joined(place: Place, timeout: float) -> Communicator:
     from allfold.communicator.communicator import connect, connect_across
 
     _native.require_engine("a communicator")
+    if DEBUGGING in os.environ:
+        timeout = max(timeout, _A_DAY)  # calls wait for the rank at its prompt
     if not place.spread:
         return connect(place.rank, place.size, place.key, timeout)
     from allfold.fabrics.table import board_from_environment
@@ -91,6 +98,7 @@ def spawn(
     >>> af.spawn(work, ranks=4, args=(10,))
     [60, 60, 60, 60]
     """
+    __tracebackhide__ = True  # pytest then shows the test, and the traceback of the rank
     return run_everywhere(
         _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
     )
@@ -120,9 +128,9 @@ def start(
     >>> af.start(work, ranks=2)
     'rank 0 of 2'
     """
+    __tracebackhide__ = True
     check_ranks(ranks)
-    if not callable(work):
-        raise UsageError(f"start: expected a function that every rank calls, got {work!r}")
+    _check_work("start", work, args)
     place = launched_place()
     if place is None:
         options: dict[str, Any] = {"timeout": timeout, "prefix_output": prefix_output, "survive": survive}
@@ -152,21 +160,26 @@ def run_everywhere(
     hosts: int | Sequence[int] | None = None,
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
+    __tracebackhide__ = True
     _native.require_engine("spawn")
     check_ranks(ranks)
     check_timeout("spawn", timeout)
-    if not callable(work):
-        raise UsageError(f"spawn: expected a function that every rank calls, got {work!r}")
+    _check_work("spawn", work, args)
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "spawn: multiprocessing is importing this script in a process that it has started; "
+            "put what starts ranks under if __name__ == '__main__':"
+        )
     places = _pretended(ranks, hosts)
     pickled = _pickled(enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
     with (
         _enough_files(ranks),
-        _private_file(pickle.dumps((sys.path, _pickled_algorithms(), pickled))) as descriptor,
+        _private_file(pickle.dumps((sys.path, *_script(), _pickled_algorithms(), pickled))) as descriptor,
         _store(places) as store,
         Supervisor(prefix_output, survive) as supervisor,
     ):
-        common = _common_variables(ranks, prefix_output)
+        common = _common_variables(ranks, supervisor.passes_on)
         own = _own_variables(ranks, places, store)
         supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
         supervisor.watch(timeout)
@@ -186,16 +199,20 @@ def launch(
     timeout: float | None = None,
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
+    pdb: int | None = None,
 ) -> int:
-    """Run a command once for every rank, and say on stderr which rank failed; the exit status of the run.
+    """Run a command once for every rank, and say on stderr which ranks failed; the exit status of the run.
 
     0 on success, otherwise the status of the rank that failed first (for a signal, 128 + the number of the signal), 124
     after the timeout, and 128 + the number of a signal to the launcher itself. With `survive` a rank that fails does
-    not end the others, and the run succeeds if one of them does.
+    not end the others, and the run succeeds if one of them does. `pdb` is a rank that has the terminal, for `breakpoint()`
+    in it; the others skip theirs, and wait for it as long as it takes.
     """
     _native.require_engine("a run of several ranks")
     check_ranks(ranks)
     places = _pretended(ranks, hosts)
+    if pdb is not None and not 0 <= pdb < ranks:
+        raise UsageError(f"launch: there is no rank {pdb} among {ranks}")
     if not command:
         raise UsageError("launch: expected a command, the list is empty")
     if shutil.which(command[0]) is None:
@@ -205,19 +222,23 @@ def launch(
             _enough_files(ranks),
             _signals() as interrupts,
             _store(places) as store,
-            Supervisor(prefix_output, survive) as supervisor,
+            Supervisor(prefix_output, survive, terminal=pdb or 0, is_debugging=pdb is not None) as supervisor,
         ):
             common = _common_variables(ranks, prefix_output)
+            if pdb is not None:
+                common[DEBUGGING] = str(pdb)
             for rank, own in enumerate(_own_variables(ranks, places, store)):
-                supervisor.start_command(rank, command, common | own)
+                skips = {} if pdb in (None, rank) else {"PYTHONBREAKPOINT": "0"}
+                supervisor.start_command(rank, command, common | own | skips)
             supervisor.watch(timeout, interrupts)
     except BrokenPipeError:  # the reader of our output has gone, as in `allfold run … | head`
         return 128 + signal.SIGPIPE
     if supervisor.interrupted is not None:
         return 128 + supervisor.interrupted
-    first = next((child for child in supervisor.ended if child.has_failed and not child.was_told_to_end), None)
-    if first is not None:
-        _say(first.how_it_ended())
+    failed = [child for child in supervisor.ended if child.has_failed and not child.was_told_to_end]
+    if failed:
+        first, *others = failed
+        _say(first.how_it_ended() + _also([(child.rank, child.end) for child in others]))
         survived = survive and any(not child.has_failed for child in supervisor.children)
         return 0 if survived else first.shell_status
     if supervisor.late:
@@ -243,7 +264,9 @@ def _pretended(ranks: int, hosts: int | Sequence[int] | None) -> list[int]:
 
 def ranks_per_host(ranks: int, hosts: int | Sequence[int]) -> list[int]:
     """From a number of hosts, or from the number of ranks on each."""
-    counts = [hosts] if isinstance(hosts, (bool, int)) else list(hosts)
+    if isinstance(hosts, SupportsIndex) and not isinstance(hosts, bool):
+        hosts = hosts.__index__()
+    counts = [*hosts] if isinstance(hosts, Iterable) else [hosts]
     if not counts or any(isinstance(one, bool) or not isinstance(one, int) or one < 1 for one in counts):
         raise UsageError(f"hosts: expected a number of hosts, or the number of ranks on each, not {hosts!r}")
     if isinstance(hosts, int):
@@ -315,6 +338,30 @@ def _free_port() -> int:
     return port
 
 
+def _check_work(call: str, work: object, args: object) -> None:
+    if not callable(work):
+        raise UsageError(f"{call}: expected a function that every rank calls, got {work!r}")
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
+        raise UsageError(f"{call}: args is the tuple of what follows the communicator, as in args=({args!r:.40},)")
+    plain = work.func if isinstance(work, functools.partial) else work
+    if inspect.iscoroutinefunction(plain):
+        raise UsageError(
+            f"{call}: {_name(plain)} is async, and a call alone runs nothing of it; wrap it in asyncio.run"
+        )
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise UsageError(f"{call}: {_name(plain)} is a generator, and a call alone runs nothing of it; return a list")
+
+
+def _name(function: object) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _script() -> tuple[list[str], str | None]:
+    """The arguments of this script, and its file: ranks have the same, as in multiprocessing."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return [*map(str, getattr(sys, "argv", []))], None if file is None else os.path.abspath(file)
+
+
 def _pickled(enter: Callable[..., Any], work: Callable[..., Any], args: Sequence[Any]) -> bytes:
     try:
         return cloudpickle.dumps((enter, work, tuple(args)))  # type: ignore[no-any-return]
@@ -365,14 +412,10 @@ def _enough_files(ranks: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        explained = explain_open_files(error, ranks)
+        if explained is None:
             raise
-        import resource  # only here: there is none on Windows
-
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise UsageError(
-            f"{ranks} ranks need more open files than this process may have ({most}, `ulimit -n`); `ulimit -n 4096` allows more"
-        ) from error
+        raise UsageError(explained) from None
 
 
 @contextlib.contextmanager
@@ -435,19 +478,37 @@ def _failure(failed: Sequence[Child]) -> RankFailed:
         told = child.was_told_to_end and not report
         return told, report.get("is_follow_up", False), report.get("time", child.ended_at)
 
-    first = min(failed, key=order)
+    def end(child: Child) -> str:
+        report = reports[child.rank]
+        if not report:
+            return child.end + (" before it returned a result" if child.status == 0 else "")
+        left = report["type"] == "SystemExit"
+        return f"exited with status {report['status']}" if left else f"raised {report['type']}"
+
+    first, *others = sorted(failed, key=order)
+    by_themselves = [child for child in others if reports[child.rank] or not child.was_told_to_end]
     report = reports[first.rank]
-    if not report:
-        how = first.how_it_ended() + (" before it returned a result" if first.status == 0 else "")
-        return RankFailed(how, rank=first.rank, exit_code=first.status)
-    left = report["type"] == "SystemExit"
-    how = f"exited with status {report['status']}" if left else f"raised {report['type']}"
+    how = f"{first} {end(first)}{_also([(child.rank, end(child)) for child in by_themselves])}"
     return RankFailed(
-        f"{first} {how}\n\n{report['traceback'].rstrip()}",
+        f"{how}\n\n{report['traceback'].rstrip()}" if report else how,
         rank=first.rank,
-        traceback=report["traceback"],
-        exit_code=report["status"],
+        ranks=[first.rank, *(child.rank for child in by_themselves)],
+        traceback=report.get("traceback", ""),
+        exit_code=report.get("status", first.status),
     )
+
+
+def _also(ends: Sequence[tuple[int, str]]) -> str:
+    """The ranks that failed after the first one, and how: `; then ranks 2 and 3 raised ValueError`."""
+    alike: dict[str, list[int]] = {}
+    for rank, end in ends:
+        alike.setdefault(end, []).append(rank)
+    said = [f"{name_ranks(sorted(ranks))} {_of_many(end) if ranks[1:] else end}" for end, ranks in alike.items()]
+    return "; then " + ", ".join(said) if said else ""
+
+
+def _of_many(end: str) -> str:
+    return f"were{end.removeprefix('was')}" if end.startswith("was ") else end
 
 
 def _late(supervisor: Supervisor, ranks: int) -> str:

@@ -71,22 +71,32 @@ class Child:
     def __str__(self) -> str:
         return f"rank {self.rank}" + (f" (process {self.process})" if self.process is not None else "")
 
-    def how_it_ended(self) -> str:
+    @property
+    def end(self) -> str:
         assert self.status is not None
         if self.status >= 0:
-            return f"{self} exited with status {self.status}"
+            return f"exited with status {self.status}"
         try:
             name = signal.Signals(-self.status).name
         except ValueError:
             name = f"signal {-self.status}"
-        return f"{self} was killed by {name}"
+        return f"was killed by {name}"
+
+    def how_it_ended(self) -> str:
+        return f"{self} {self.end}"
 
 
 class Supervisor:
     """The processes of one run. Leaving the context ends whatever is left of them."""
 
-    def __init__(self, prefix_output: bool, survive: bool = False) -> None:
+    def __init__(
+        self, prefix_output: bool, survive: bool = False, terminal: int = 0, is_debugging: bool = False
+    ) -> None:
         self.prefix_output = prefix_output
+        # Ranks write to file descriptors. If this process writes elsewhere (a notebook, a test), it passes on what they write.
+        self.passes_on = prefix_output or _is_elsewhere(sys.stdout, 1) or _is_elsewhere(sys.stderr, 2)
+        self.terminal = terminal  # the rank of a command that has our input
+        self.is_debugging = is_debugging  # it also has our output, unchanged
         self.survive = survive  # a rank that fails does not end the others
         self.children: list[Child] = []
         self.ended: list[Child] = []  # in the order in which they ended
@@ -126,12 +136,12 @@ class Supervisor:
         # Isolated and without site: this interpreter lives only a few milliseconds, until it becomes the command.
         bootstrap = [sys.executable, "-I", "-S", WORKER, "exec", str(os.getpid()), *command]
         child = Child(rank)
-        with self._outputs(child) as (stdout, stderr):
+        with self._outputs(child, self.prefix_output) as (stdout, stderr):
             child.command = subprocess.Popen(
                 bootstrap,
                 env=environment,
-                # Input goes to rank 0, as with other launchers: shared among all ranks it would be torn to pieces.
-                stdin=None if rank == 0 else subprocess.DEVNULL,
+                # Input goes to one rank, to rank 0 as with other launchers: shared among all it would be torn to pieces.
+                stdin=None if rank == self.terminal else subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 # A session of its own: Ctrl-C reaches the launcher alone, which then ends all ranks in one way,
@@ -152,7 +162,7 @@ class Supervisor:
         `modules` are what all of them are going to import; `common` and `own` are their environment variables.
         """
         self.requests = list(own)
-        self.template = Template(work, modules, common, len(own), has_output=not self.prefix_output)
+        self.template = Template(work, modules, common, len(own), has_output=not self.passes_on)
         self.children = [Child(rank) for rank in range(len(own))]
         self.selector.register(self.template.connection, selectors.EVENT_READ, self._hear_template)
         if self.template.end_descriptor is not None:
@@ -166,16 +176,16 @@ class Supervisor:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self._listen_to(child, reading, child.report.extend)
         try:
-            with self._outputs(child) as outputs:
+            with self._outputs(child, self.passes_on) as outputs:
                 descriptors = [writing, *(one for one in outputs if one is not None)]
                 self.template.request(self.requests[child.rank], descriptors)
         finally:
             os.close(writing)
 
     @contextlib.contextmanager
-    def _outputs(self, child: Child) -> Iterator[tuple[int | None, int | None]]:
+    def _outputs(self, child: Child, passes_on: bool) -> Iterator[tuple[int | None, int | None]]:
         """Where a rank writes its output and its errors, if this process passes them on."""
-        if not self.prefix_output:
+        if not passes_on or (self.is_debugging and child.rank == self.terminal):
             yield None, None
             return
         writings = []
@@ -183,7 +193,7 @@ class Supervisor:
             for stream in (sys.stdout, sys.stderr):
                 reading, writing = os.pipe2(os.O_CLOEXEC)
                 writings.append(writing)
-                self._listen_to(child, reading, _Lines(child.rank, stream).feed)
+                self._listen_to(child, reading, _Lines(child.rank if self.prefix_output else None, stream).feed)
             yield writings[0], writings[1]
         except BaseException:
             for reading in list(child.sources):
@@ -344,20 +354,41 @@ class Supervisor:
         child.sources.pop(descriptor)(b"")
 
 
-class _Lines:
-    """Puts `[rank] ` in front of every line and passes on only whole lines, so that those of ranks never mix."""
+def _is_elsewhere(stream: TextIO | None, descriptor: int) -> bool:
+    """Whether what is written to a stream of this process goes somewhere else than to the file descriptor."""
+    if stream is None or getattr(stream, "closed", False):
+        return False
+    try:
+        return not os.path.sameopenfile(stream.fileno(), descriptor)
+    except (
+        AttributeError,
+        OSError,
+        ValueError,
+    ):  # it has no descriptor: pytest's capsys, a notebook's stream, a StringIO
+        return True
 
-    def __init__(self, rank: int, stream: TextIO) -> None:
+
+class _Lines:
+    """Puts `[rank] ` in front of every line and passes on only whole lines, so that those of ranks never mix.
+
+    Without a rank, lines are passed on as they are.
+    """
+
+    def __init__(self, rank: int | None, stream: TextIO) -> None:
         self.stream = stream
         self.rest = b""
-        prefix = f"[{rank}] "
-        if stream.isatty() and "NO_COLOR" not in os.environ:
+        self.is_plain = rank is None
+        prefix = "" if rank is None else f"[{rank}] "
+        if rank is not None and stream.isatty() and "NO_COLOR" not in os.environ:
             prefix = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{prefix}\x1b[0m"
         self.prefix = prefix.encode()
 
     def feed(self, data: bytes) -> None:
         """Take more data. Empty `data` means the end: an unfinished line then gets its line break."""
         *lines, self.rest = (self.rest + data).split(b"\n")
+        if self.is_plain and not data:
+            self._write(self.rest)
+            return
         if self.rest and (not data or len(self.rest) > _LONGEST_LINE):
             lines.append(self.rest)
             self.rest = b""

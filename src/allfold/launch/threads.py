@@ -62,5 +62,8 @@ def run_threads(
     if failures:
         # Errors of other ranks that only follow from a lost rank are not the first cause.
         rank, error = min(failures, key=lambda failure: isinstance(failure[1], RankLost))
-        raise RankFailed(f"rank {rank} raised {type(error).__name__}: {error}", rank=rank) from error
+        others = [one for one, _ in failures if one != rank]
+        raise RankFailed(
+            f"rank {rank} raised {type(error).__name__}: {error}", rank=rank, ranks=[rank, *others]
+        ) from error
     return results  # type: ignore[return-value]  # every rank has put its result in its place

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import io
 import os
 import pickle
 import signal
 import sys
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -27,14 +29,14 @@ _MOST_DESCRIPTORS = 3
 
 def main(arguments: list[str]) -> NoReturn:
     task, launcher, *rest = arguments
-    _die_with(int(launcher))
+    die_with(int(launcher))
     if task == "exec":
         _become(rest)
     connection, work, ranks = map(int, rest[:3])
     _fork_ranks(connection, work, ranks, rest[3:])
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask the kernel for a SIGKILL when the parent ends, however it ends. This outlives exec."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "the kernel refused prctl(PR_SET_PDEATHSIG)")
@@ -66,8 +68,9 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
     gc.disable()  # hardly anything of what is imported is garbage
     with os.fdopen(work, "rb") as file:
         file.seek(0)
-        path, algorithms, pickled_work = pickle.load(file)
+        path, argv, script, algorithms, pickled_work = pickle.load(file)
     sys.path[:] = path
+    sys.argv[:] = argv
     for module in modules:
         with contextlib.suppress(Exception):  # the ranks that need it say what is wrong
             importlib.import_module(module)
@@ -98,11 +101,11 @@ def _fork_ranks(connection: int, work: int, ranks: int, modules: list[str]) -> N
         if process == 0:
             os.close(waiting)
             launcher.close()
-            _die_with(template)
+            die_with(template)
             os.setsid()  # as the launcher's own processes; see `Supervisor.start_command`
             os.close(set_up)
             _become_rank(json.loads(message), descriptors[1:])
-            status = _perform(algorithms, pickled_work, descriptors[0])
+            status = _perform(script, algorithms, pickled_work, descriptors[0])
             del algorithms, pickled_work
             _end(status, imported)
         running[process] = rank
@@ -155,13 +158,42 @@ def _tell(launcher: Any, message: dict[str, Any], wait: bool = False) -> None:
             launcher.recv(1)
 
 
-def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) -> int:
+def _load(pickled: bytes, main: ModuleType) -> Any:
+    """Unpickle; what was defined in the script becomes an attribute of `main`, where pickle looks for it by its name."""
+    made: list[Any] = []
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found = super().find_class(module, name)
+            if not (module.startswith("cloudpickle") and name.startswith("_make_")):
+                return found
+
+            def make(*arguments: Any, **options: Any) -> Any:
+                made.append(found(*arguments, **options))
+                return made[-1]
+
+            return make
+
+    loaded = Unpickler(io.BytesIO(pickled)).load()
+    for one in made:
+        name = getattr(one, "__qualname__", None)
+        if getattr(one, "__module__", None) == "__main__" and isinstance(name, str) and name.isidentifier():
+            setattr(main, name, one)
+    made.clear()  # the class above refers to it, and is garbage of the kind that is freed late
+    return loaded
+
+
+def _perform(script: str | None, pickled_algorithms: list[bytes], pickled_work: bytes, report: int) -> int:
     """Do the work and report the outcome; the exit status. Leaves by an exception if this is no longer the rank."""
     import faulthandler
 
     faulthandler.enable()  # a crash in native code then says where it happened, before the launcher says that it did
     rank_process = os.getpid()
     status = 0
+    # The rank's own, not this file: classes of the script are pickled as those of __main__.
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if script is not None:
+        main.__file__ = script
     try:
         import cloudpickle  # type: ignore[import-untyped]
 
@@ -172,12 +204,12 @@ def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) 
         place = place_from_environment()
         try:
             for pickled in pickled_algorithms:
-                match pickle.loads(pickled):
+                match _load(pickled, main):
                     case (made,):
                         register(made)
                     case (collective, name, chunks, generator):
                         algorithm(collective, name, chunks=chunks)(generator)
-            enter, function, args = pickle.loads(pickled_work)
+            enter, function, args = _load(pickled_work, main)
         except Exception as error:
             raise UsageError(
                 f"rank {place.rank} cannot unpickle its work, what that uses of the script, or its arguments: "
@@ -185,6 +217,11 @@ def _perform(pickled_algorithms: list[bytes], pickled_work: bytes, report: int) 
             ) from error
         with enter(place) as handle:
             result = function(handle, *args)
+            if isinstance(result, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+                raise UsageError(
+                    f"rank {place.rank} returned a {type(result).__name__}, whose body never ran; the work must return "
+                    "what it has computed"
+                )
             try:
                 # Before the handle is closed: a result may lie in memory that goes away with it.
                 message = b"R" + cloudpickle.dumps(result)
@@ -210,7 +247,6 @@ def _end(status: int, imported: frozenset[str]) -> NoReturn:
     that the rank has loaded may have asked to be told when the interpreter ends; then it ends in full.
     """
     import atexit
-    import io
     import threading
     from importlib.machinery import EXTENSION_SUFFIXES
 

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..collectives import suggest
 from ..errors import UsageError
+from ..wording import suggest
 
 FOLDER = Path(__file__).parent / "lessons"
 

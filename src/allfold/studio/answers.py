@@ -21,8 +21,9 @@ from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..registry import Algorithm, Steps, find_algorithm, schedule
 from ..schedule import Move
+from ..view import TOPOLOGY
 from ..view.entry import NO_TOPOLOGY, check_size, entry
-from ..view.page import SIZE, TABLE_RANKS, TOPOLOGY, document, planned
+from ..view.page import SIZE, TABLE_RANKS, document, planned
 from ..view.wins import table
 from .edit import MOST_CODE, Limits, Workers
 from .measure import record

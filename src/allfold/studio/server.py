@@ -2,18 +2,22 @@
 
 Any web page in a browser can send requests to this machine's ports. None of them gets through here: a request must name
 this server as its host (which a foreign DNS name that points here does not), must not come from another origin, and
-must carry the token. The token is random, new at every start, and appears only in the address that was printed. No
-answer gives permission to other origins.
+must carry the token. The token is random, new at every start, and appears only in the address that was printed and in a
+file for the browser. No answer gives permission to other origins.
 """
 
 from __future__ import annotations
 
 import hmac
+import html
 import json
 import logging
 import secrets
+import shutil
+import tempfile
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -43,6 +47,7 @@ class Studio(ThreadingHTTPServer):
         self.answers = Answers(limits or Limits())
         self.lessons = Lessons(find_folder(folder))
         self.script = bundle()[0]
+        self._redirect: Path | None = None
         try:
             super().__init__((ADDRESS, port), _Request)
         except OSError as error:
@@ -64,11 +69,37 @@ class Studio(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{ADDRESS}:{self.port}/?token={self.token}"
 
+    def redirect_page(self, place: str) -> str:
+        """The address of a file that sends the browser to `url` and `place`; only this user can read it.
+
+        A browser's command line can be read by all users of the machine, so the token must not be in it. The file is
+        removed when the browser asks for the page, and at the end.
+        """
+        try:  # in the home folder: browsers that are snaps see no other
+            folder = tempfile.mkdtemp(prefix="allfold-studio-", dir=Path.home())
+        except (OSError, RuntimeError):
+            folder = tempfile.mkdtemp(prefix="allfold-studio-")
+        self._redirect = Path(folder)
+        file = self._redirect / "open.html"
+        file.touch(mode=0o600)
+        url = html.escape(self.url + place)
+        file.write_text(
+            f'<!DOCTYPE html><meta charset="utf-8"><title>allfold studio</title>\n'
+            f'<meta http-equiv="refresh" content="0; url={url}"><a href="{url}">Open the studio</a>\n',
+            encoding="utf-8",
+        )
+        return file.as_uri()
+
+    def remove_redirect_page(self) -> None:
+        if self._redirect is not None:
+            shutil.rmtree(self._redirect, ignore_errors=True)
+
     def is_token(self, given: str | None) -> bool:
         return given is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
     def server_close(self) -> None:
         super().server_close()
+        self.remove_redirect_page()
         self.answers.workers.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -123,6 +154,7 @@ class _Request(BaseHTTPRequestHandler):
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if parts.path == "/":
             self._check_token(query.get("token"))
+            self.server.remove_redirect_page()
             return "text/html", page_as_html(self.server.answers.page(self.server.token)).encode()
         if not parts.path.startswith("/api/"):
             raise _Refusal(HTTPStatus.NOT_FOUND, f"there is nothing at {parts.path[:100]}")

@@ -68,6 +68,7 @@ class Group(Member):
             or not tensor.is_cpu
             or tensor.is_neg()
             or tensor.is_conj()
+            or tensor.requires_grad  # the long way marks it as changed
         ):
             other = self._others.get(tensor.device.type)
             return isinstance(other, Group) and other.sums_at_once(tensor)

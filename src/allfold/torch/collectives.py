@@ -103,7 +103,8 @@ class Engine:
         """The message that will arrive, and what has to be done once it has arrived."""
         work = plain(tensor)
         pending = self.communicator.irecv(to_dlpack(as_moved(work)), source, tag)
-        return pending, None if shares_memory(work, tensor) else lambda: bring_home(work, tensor)
+        is_there = shares_memory(work, tensor) and not tensor.requires_grad
+        return pending, None if is_there else lambda: bring_home(work, tensor)
 
     # ---
 
@@ -140,6 +141,8 @@ def bring_home(work: Tensor, tensor: Tensor) -> None:
     """Copy a result to where it was asked for, unless it is there already."""
     if not shares_memory(work, tensor):
         tensor.detach().copy_(work)
+    elif tensor.requires_grad:
+        torch.autograd.graph.increment_version(tensor)  # torch's backward then refuses what was saved before
 
 
 def ints(values: list[int]) -> Tensor:

@@ -26,6 +26,7 @@ from .. import _native
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
 from ..cuda.driver import driver, refuse_capture
+from ..cuda.retire import InStream, Kept, forget_past, retire
 from ..cuda.runner import Again
 from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
@@ -57,7 +58,8 @@ class OnGpu(Group):
     ) -> None:
         super().__init__(communicator, store, timeout, ranks)
         self._engine = self._gpu = _GpuEngine(communicator, group)
-        self._kept: deque[Enqueued] = deque()
+        self._kept: deque[InStream] = deque()
+        weakref.finalize(self, retire, Kept(self._kept)).atexit = False
         self._name = group._name
 
     def _is_elsewhere(self, tensor: Tensor) -> bool:
@@ -76,7 +78,7 @@ class OnGpu(Group):
         over = self._at_once(collective, tensors, how.get("op"), how.get("root", 0), seconds, not is_async)
         if over is None or not is_async:
             return DONE if over is not None else None
-        return self._keep(Enqueued(self._gpu, tensors[0].device, over, results))
+        return self._keep(Enqueued(self._gpu, tensors[0].device, over, results, tensors))
 
     def _at_once(
         self, name: str, tensors: Sequence[Tensor], op: str | None, root: int, seconds: float | None, holds: bool
@@ -85,6 +87,8 @@ class OnGpu(Group):
 
         With `holds`, the current stream waits for it.
         """
+        if tensors[-1].requires_grad:  # the long way marks it as changed
+            return None
         index, where = tensors[0].get_device(), []
         for tensor in tensors:
             if not (tensor.is_cuda and is_plain(tensor)) or tensor.get_device() != index:
@@ -120,19 +124,18 @@ class OnGpu(Group):
     def _perform(self, opts: Any, results: Any, action: Callable[[float | None], None]) -> Any:
         asked, device = opts.timeout.total_seconds(), self._gpu.device
         with torch.cuda.device(device):
-            ways = self._gpu.ways_on(device)
-            ways.lane.follow(torch.cuda.current_stream(device).cuda_stream)
+            ways, stream = self._gpu.ways_on(device), torch.cuda.current_stream(device).cuda_stream
+            ways.lane.follow(stream)
             with self._gpu.on_stream(device), torch.inference_mode():
                 try:
                     action(asked if asked > 0 else self._seconds)
                 except CollectiveTimeout as error:
                     raise GroupTimeout.of(error) from None
-            return self._keep(Enqueued(self._gpu, device, ways.lane.mark(), results, action))
+            return self._keep(Enqueued(self._gpu, device, ways.lane.mark(), results, [action], stream))
 
     def _keep(self, work: Enqueued) -> Any:
-        """Its tensors are kept until it is over."""
-        while self._kept and self._kept[0].is_completed():
-            self._kept.popleft()
+        """Its tensors are kept until it is over, or until the current stream waits for it."""
+        forget_past(self._kept)
         self._kept.append(work)
         return self._remember(work)
 
@@ -148,8 +151,8 @@ class OnGpu(Group):
     def finish(self) -> None:
         """Return when the GPU has done all calls, and raise what went wrong in them."""
         for ways in self._gpu.ways.values():
-            ways.staging.drain()
-        self._kept.clear()
+            ways.finish()
+        forget_past(self._kept)
         error = self._gpu.error()
         if error is not None:
             raise error
@@ -161,7 +164,6 @@ class OnGpu(Group):
     def _leave(self, patience: float) -> None:
         if self._communicator is not None:
             self._gpu.close(patience)
-            self._kept.clear()
         super()._leave(patience)
 
 
@@ -255,26 +257,42 @@ def _tensor_at(pointer: int, let_go: Callable[[], None], bytes: int) -> Tensor:
 
 
 class Enqueued(Awaited):
-    """A call in a stream. It keeps the tensors of the call until the call is over, or the current stream waits for it."""
+    """A call in a stream. Its tensors are kept until it is over, or until the stream that made it waits for it."""
 
     def __init__(
-        self, gpu: _GpuEngine, device: torch.device, over: _native.Mark, results: Any, action: Any = None
+        self,
+        gpu: _GpuEngine,
+        device: torch.device,
+        over: _native.Mark,
+        results: Any,
+        needed: Sequence[Any],
+        behind: int | None = None,
     ) -> None:
         super().__init__()
-        self._gpu, self._device, self._over, self._results, self._action = gpu, device, over, results, action
+        self._gpu, self._device, self._over, self._results, self._behind = gpu, device, over, results, behind
+        self._needed: Sequence[Any] | None = needed  # the tensors, or a function that holds them
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
         error = self.exception()
         if error is not None:
             raise error
-        self._over.hold(torch._C._cuda_getCurrentRawStream(self._device.index))
-        self._action = None
+        stream = torch._C._cuda_getCurrentRawStream(self._device.index)
+        self._over.hold(stream)
+        # Memory that is freed now is used again by later work of this stream, which comes after the call. With tensors
+        # of other streams the caller must say so (`Tensor.record_stream`), as for any use of them on this one.
+        if stream == (self._over.behind if self._behind is None else self._behind):
+            self._needed = None
         return True
 
-    def is_completed(self) -> bool:
+    def is_over(self) -> bool:
         return self._over.is_over()
 
+    def is_completed(self) -> bool:
+        return self.is_over() and self._gpu.ways_on(self._device).is_compared()
+
     def exception(self) -> BaseException | None:
+        if self._over.is_right:
+            return None
         error = self._gpu.error()
         return GroupTimeout.of(error) if isinstance(error, CollectiveTimeout) else error
 

@@ -28,7 +28,7 @@ def all_gather(engine: Engine, tensor: Tensor, outputs: list[Tensor], timeout: f
             f"all_gather: rank {engine.rank} came with {describe(tensor)}, and its place in the output list is {describe(own)}"
         )
     if _is_even(outputs):
-        table = joined(outputs)
+        table = _table_of(outputs)
         if table is not None:
             return engine.all_gather(tensor, table, timeout)
         if _bytes(tensor) <= _SMALL_BYTES:
@@ -71,7 +71,7 @@ def gather(engine: Engine, tensor: Tensor, outputs: list[Tensor] | None, root: i
     check_length("gather", "output list", outputs, engine.size)
     check_alike("gather", "output list", outputs, tensor)
     _check_even("gather", "output list", outputs, tensor)
-    table = joined(outputs)
+    table = _table_of(outputs)
     if table is not None:
         engine.gather(tensor, table, root, timeout)
     else:
@@ -178,6 +178,11 @@ def _send_parts(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], tim
             bring_home()
     for sent in leaving:
         sent.wait(timeout)
+
+
+def _table_of(outputs: list[Tensor]) -> Tensor | None:
+    """One tensor over all outputs, unless torch must be told of each that it has changed."""
+    return None if any(output.requires_grad for output in outputs) else joined(outputs)
 
 
 def _one_piece(tensors: list[Tensor]) -> Tensor:

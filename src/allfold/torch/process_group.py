@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..communicator.communicator import Communicator
 from ..communicator.handle import Handle
+from ..engines.last_words import note_ending
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .collectives import Engine
 from .devices import backends_of, make_backend
@@ -215,7 +216,7 @@ class Member(dist.ProcessGroup):
 
         It must not overtake calls in line. If the engine refuses the arguments, the long way says why.
         """
-        if self._line.open or not (is_in_memory(tensors[0]) and is_in_memory(tensors[-1])):
+        if self._line.open or not (is_in_memory(tensors[0]) and is_in_memory(tensors[-1])) or tensors[-1].requires_grad:
             return None
         asynchronous = opts.asyncOp
         if asynchronous and opts.timeout > _NO_TIME:
@@ -314,6 +315,7 @@ def _destroyed(name: str) -> str:
 @atexit.register
 def _leave_all() -> None:
     """When the interpreter ends, no thread may be in the engine."""
+    note_ending()
     for member in list(_members):
         if member._process == os.getpid():  # a forked child that ends must leave its parent's group alone
             member._leave(_LAST_CALLS_SECONDS)

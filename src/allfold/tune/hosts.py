@@ -29,7 +29,6 @@ from ..registry import schedule
 
 SIZES = tuple(4**power for power in range(5, 14))  # 1 KiB to 64 MiB
 SEGMENTS = (4 << 20, 16 << 20, 32 << 20)
-SECONDS = 60.0
 _ROUNDS, _MOST_CALLS = 5, 100
 _SMALL = 1 << 16  # bytes; what they take is the time of the call and its messages
 _MOST_SIZE, _MOST_MEASUREMENTS = 1 << 50, 10_000

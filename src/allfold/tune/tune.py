@@ -16,6 +16,7 @@ from ..engines.shared_memory.choice import ALWAYS, Way
 from ..engines.shared_memory.tuning import machine
 from ..launch.spawn import spawn
 from ..price.topology.this_machine import read_machine
+from . import SECONDS
 from .caches import Floats, Setting
 from .choose import choose
 from .file import Run
@@ -25,7 +26,6 @@ from .ordinary import Moved, choose_ways, measure_ways
 from .timing import Progress, measure_all
 
 SIZES = tuple(256 * 4**power for power in range(9))  # 256 bytes to 16 MiB
-SECONDS = 120.0
 
 _PART_FOR_WAYS = 0.25  # of the time; the algorithms come first
 

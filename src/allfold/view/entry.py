@@ -115,7 +115,7 @@ def schedule_up_to_error(
                 moves = list(step)
                 done += any(move.moves for move in moves)
                 yield moves
-        except Exception:
+        except (Exception, SystemExit):
             return  # the error is in `wrong`
 
     begun = Algorithm(collective, chosen.name, until, chosen.chunks)

@@ -15,6 +15,7 @@ from ..errors import AllfoldError, ScheduleError, UsageError
 from ..registry import Algorithm, Steps, algorithms, find_algorithm
 from ..registry import schedule as make
 from ..schedule import Schedule
+from . import TOPOLOGY
 from .entry import NO_TOPOLOGY, check_size, describe_topology, entry, key_of, schedule_up_to_error
 from .wins import table
 
@@ -34,7 +35,7 @@ VIEWS = {
 }
 """Names and titles of the views, in the order of their tabs; `web/src/views/table.ts` has the rest."""
 TABLE_RANKS = (2, 4, 8, 16, 32, 64)
-TOPOLOGY, SIZE = "hosts:ranks_per_host=4", 2**20
+SIZE = 2**20
 _OFFERED = (
     TOPOLOGY,
     "one_host",

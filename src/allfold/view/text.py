@@ -19,8 +19,8 @@ from ..collectives import NOTHING
 from ..schedule import Schedule
 from ..symbolic import State
 from ..wording import counted
+from . import WIDTH
 
-WIDTH = 100
 """Where lines wrap if no width is given."""
 
 _DIGITS = 10  # up to this many ranks, each contributor has a digit and a place of its own

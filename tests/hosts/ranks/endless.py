@@ -18,7 +18,7 @@ from report import rank_and_size, say, say_here
 
 DIFFERENT_CALL = 30  # the number of the call in which the victim differs, or leaves
 LATE_SECONDS = 3.0
-COUNTS = {"small": 1000, "large": 4 * 2**20}
+COUNTS = {"small": 1000, "large": 4 * 2**20, "message": 16 * 2**20}
 
 
 def main(backend: str, work: str, victim: str, timeout: str, seconds: str) -> int:
@@ -35,7 +35,9 @@ def main(backend: str, work: str, victim: str, timeout: str, seconds: str) -> in
         is_victim = dist.get_rank() == int(victim)
         for _ in range(3):
             dist.all_reduce(torch.ones(COUNTS["small"]))
-        if work in ("waiting", "barrier", "recv"):
+        if work == "message":
+            calls = _message(is_victim, int(victim))
+        elif work in ("waiting", "barrier", "recv"):
             calls = _wait_for(work, int(victim), is_victim)
         else:
             calls = _loop(work, is_victim, float(seconds))
@@ -61,6 +63,21 @@ def _wait_for(work: str, victim: int, is_victim: bool) -> int:
     if is_victim:
         time.sleep(3600)
     calls[work]()
+    return 1
+
+
+def _message(is_victim: bool, victim: int) -> int:
+    """The victim gets one long message from rank 0, which leaves as soon as it has sent it, as the others do."""
+    import torch
+    import torch.distributed as dist
+
+    say("ready")
+    array = torch.full((COUNTS["message"],), 1.0 - is_victim)
+    if dist.get_rank() == 0:
+        dist.send(array, victim)
+    elif is_victim:
+        dist.recv(array, 0)
+        assert bool((array == 1).all())
     return 1
 
 

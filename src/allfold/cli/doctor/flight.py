@@ -12,11 +12,6 @@ from ...files import write_whole
 from ...wording import name_ranks, ranges
 from ..terminal import write_lines, write_table
 
-FORMATS = {
-    "torch": "a folder of files for torchfrtrace, one per rank",
-    "perfetto": "a Chrome trace, one track per rank",
-}
-
 
 def write_calls(groups: Sequence[dict[str, Any]], last: int, color: bool | None) -> bool:
     """Print every group's last calls; true if ranks of a group differ in a call."""

@@ -32,6 +32,7 @@ from ...wording import name_ranks
 from ..arrays import Flat
 from ..came import Came, difference
 from ..engine import FAILURES, Call, Engine, Entry, Event, Network, check_groups, name_group
+from ..last_words import note_ending
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.flight import keep
 from ..shared_memory.members import number_of
@@ -39,7 +40,7 @@ from . import ways
 from .crossing import BUILT_IN, Crossing
 from .flight import Flight
 from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
-from .job import NUMBER_BYTES, Job
+from .job import FREE_TAGS, NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News
 from .probe import probe
@@ -49,11 +50,11 @@ from .world import World
 
 _GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
+_CUTTING_SECONDS = 5.0  # how long an error waits until all connections are cut; a moment, unless the machine is busy
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
 
-# Tags that no call has: see Job.tag.
-_STRAY_TAG = (1023 << 21) + 2  # of a message that nobody receives, after an error
-_HERE_TAG = (1023 << 21) + 4  # of the barrier in which the ranks of a new group wait for each other
+_STRAY_TAG = FREE_TAGS + 2  # of a message that nobody receives, after an error
+_HERE_TAG = FREE_TAGS + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
@@ -66,6 +67,7 @@ _processes: set[int] = set()  # this one, once it has been in a world; a forked 
 def _end_all() -> None:
     """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
     if os.getpid() in _processes:
+        note_ending()
         for world in list(_worlds):
             world.end()
         _native.park_other_threads()
@@ -117,9 +119,12 @@ class Islands(Engine):
         self._error: AllfoldError | None = None
         self._closed = False
         self._failed = threading.Event()
+        self._cut_off = threading.Event()  # after a failure: no array of a caller is used any more
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._calls, self._groups = 0, 0
+        self.attempt, self._was_shrunk = 0, False  # how often this rank has tried to shrink it, and whether it has
         self._performs = 0  # the thread that makes a call
+        self._performed: Job | None = None  # that call
         self._open: list[Job] = []
         self._stray: list[Transfer] = []  # kept: a transfer that is dropped may take its connection with it
         self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
@@ -133,6 +138,7 @@ class Islands(Engine):
         _worlds.add(world)
         _processes.add(os.getpid())
         world.add(self)
+        world.patience = timeout
         # Nobody makes calls, or leaves, while another rank still connects: it would find the connection closed.
         try:
             fabric.barrier(_HERE_TAG, timeout)
@@ -194,11 +200,16 @@ class Islands(Engine):
         if async_op:
             if self._error is not None:  # it failed meanwhile
                 job.end(self._error)
+                job.release()
             return job
         if here:
             self.perform(job)
         elif job.bell is not None:
-            job.bell.wait()
+            try:
+                job.bell.wait()
+            except BaseException as error:  # the caller has its arrays back, so nobody may use them any more
+                self._give_up(RankLost(f"rank {self.rank} gave up {call.collective}: {type(error).__name__}"))
+                raise
         self._raise(job.error)
         return None
 
@@ -262,7 +273,7 @@ class Islands(Engine):
     def look(self, now: float) -> None:
         """End calls whose time is up; called by the thread that watches."""
         for job in list(self._open):
-            if now > job.deadline and not job.done() and not job.is_late:
+            if now > job.deadline and not job.is_over and not job.is_late:
                 job.is_late = True
                 threading.Thread(target=self._time_out, args=(job,), daemon=True).start()
 
@@ -275,7 +286,7 @@ class Islands(Engine):
         name, limit = job.call.collective, job.limit
         call = f"call {job.number} of {self.label}"
         missing, silent = self._ask(job.number)
-        if job.done() or self._error is not None:  # meanwhile, and then not everybody was asked to the end
+        if job.is_over or self._error is not None:  # meanwhile, and then not everybody was asked to the end
             return
         what = f"{self.world.where(missing, self.ranks)} did not come" if missing else ""
         if silent:
@@ -303,7 +314,7 @@ class Islands(Engine):
         """Make one call, when its turn has come. One that is made by the thread that calls has it already."""
         if job.bell is not None:
             self._turn.acquire()
-        self._performs = threading.get_ident()
+        self._performs, self._performed = threading.get_ident(), job
         try:
             if self._error is not None:
                 raise type(self._error)(*self._error.args)
@@ -319,7 +330,7 @@ class Islands(Engine):
             job.end(self._explained(error))
         except AllfoldError as error:
             better = self.better(error)
-            if self._error is None and better is error:
+            if self._error is None:
                 self._give_up(better)
             job.end(better)
         except BaseException as error:  # the user's operation raised
@@ -327,10 +338,13 @@ class Islands(Engine):
             job.end(error)
             self._give_up(RankLost(text))
         finally:
-            self._performs = 0
+            self._performs, self._performed = 0, None
             with self._lock:
                 self._open.remove(job)
             self._turn.release()
+            if job.error is not None:
+                self._cut_off.wait(_CUTTING_SECONDS)
+            job.release()
 
     def inside(self, job: Job, step: Call | _native.Prepared) -> None:
         """The first collectives of a call inside the island, in which its ranks may differ."""
@@ -413,7 +427,11 @@ class Islands(Engine):
                 raise type(error)(f"{name}: {error}")
 
     def fail(self, error: AllfoldError) -> None:
-        """End all calls of this rank with an error; the first error stays."""
+        """End all calls of this rank with an error; the first error stays.
+
+        Its callers go on, and may change or drop their arrays, only when no connection sends from them or receives into
+        them any more.
+        """
         with self._lock:
             if self._error is not None:
                 return
@@ -422,9 +440,13 @@ class Islands(Engine):
         self._failed.set()
         self.fabric.cut()
         for engine in (self.island, self._outer):
-            engine.abort()
+            engine.native.abort()  # with no word of an exception that is being handled here
+        self.island.messages.close()
+        self._cut_off.set()
         for job in jobs:
-            job.end(error)
+            if job is not self._performed:  # that one ends in `perform`, whose thread may still be at its arrays
+                job.end(error)
+                job.release()
         self.letters.fail(error)
 
     def gone(self, ranks: Sequence[int]) -> AllfoldError | None:
@@ -433,11 +455,15 @@ class Islands(Engine):
             return error
         left = [self.ranks.index(rank) for rank in ranks if rank in self.left_after]
         which = f"{self.world.where(left, self.ranks)} {'has' if len(left) == 1 else 'have'} left"
-        return RankLost(f"{which} {self.label}") if left else None
+        return RankLost(f"{which} {self.label}{self.world.why(ranks)}") if left else None
+
+    def gone_from(self, rank: int) -> AllfoldError | None:
+        """The error of a call that needs this rank of the group, if it is lost or has left."""
+        return self.gone([self.ranks[rank]])
 
     def somebody_left(self, who: int) -> None:
         """A rank has left the run, or this group: calls that it has not made cannot end."""
-        self.letters.fail_what_cannot_come(lambda rank: self.gone([self.ranks[rank]]))
+        self.letters.fail_what_cannot_come(self.gone_from)
         done = self.left_after.get(who, 0)
         if any(job.number > done for job in list(self._open)):
             timer = threading.Timer(_GRACE_SECONDS, self._fail_after, (done, self.gone([who])))
@@ -529,8 +555,12 @@ class Islands(Engine):
         self._check_process("shrink")
         if self._closed:
             raise UsageError("shrink: this communicator is closed")
+        if self._was_shrunk:
+            raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
         self._give_up(self._error or RankLost(f"rank {self.rank} shrinks {self.label}"))
-        return meet_again(self, self.timeout if timeout is None else timeout)
+        made = meet_again(self, self.timeout if timeout is None else timeout)
+        self._was_shrunk = True
+        return made
 
     def close(self, compares: bool) -> None:
         if self._closed or self._is_forked():
@@ -568,6 +598,6 @@ def _is_within(array: Any, bytes: int) -> bool:
 
 def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
-        if not job.done():
+        if not job.is_over:
             job.engine.perform(job)
         del job

@@ -8,7 +8,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ...dtypes import find_dtype
-from ...registry import algorithm_of
 
 if TYPE_CHECKING:
     from .job import Job
@@ -24,7 +23,7 @@ class Noted:
     def __init__(self, job: Job) -> None:
         call = job.call
         self.number, self.collective, self.root = job.number, call.collective, call.root
-        self.op, self.algorithm = call.op, call.algorithm
+        self.op, self.algorithm = call.op, "" if job.named is None else job.named.algorithm
         if job.prepared is None:  # its arrays were taken
             self.dtype, self.bytes = job.dtype, job.elements * job.dtype.itemsize
         else:
@@ -41,7 +40,7 @@ class Noted:
             "op": "" if self.op is None else self.op.name,
             "elements": self.bytes // dtype.itemsize,
             "root": self.root,
-            "algorithm": "" if self.algorithm is None else algorithm_of(self.collective, self.algorithm).name,
+            "algorithm": self.algorithm,
             "begun": self.begun,
             "ended": self.ended or None,
         }

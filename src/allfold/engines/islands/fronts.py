@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...fabrics.fabric import Bytes, Transfer
+from ...fabrics.fabric import MOST_TAG, Bytes, Transfer
+from .job import FREE_TAGS
 from .wire import Links
 
 DIGEST_BYTES = 16
 TEXT_BYTES = 496
 _HEAD_BYTES = DIGEST_BYTES + TEXT_BYTES
-_TAG, _LONG_TAG = 2**31 - 1, (1023 << 21) + 3  # no call has them: see Job.tag
+_TAG, _LONG_TAG = MOST_TAG, FREE_TAGS + 3
 # gloo sends when it knows that the receive is posted. So the receives of the next calls are posted well before them.
 _AHEAD = 2
 ALONG_BYTES = 1 << 16  # the most data that travel with a front

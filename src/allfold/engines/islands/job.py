@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ...dtypes import Dtype
-from ...fabrics.fabric import FOREVER
-from ...registry import algorithm_of
+from ...fabrics.fabric import FOREVER, MOST_TAG
+from ...schedule import Schedule
 from ..arrays import Flat
 from ..came import Came
 from ..engine import Call
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 NUMBER_BYTES = 8
 _SPARE_SECONDS = 2.0
+_INDEX_BITS = 11  # of a tag: which message of a call it is; the other 20 say which call
+FREE_TAGS = MOST_TAG + 1 - (1 << _INDEX_BITS)
+"""From here on, tags that no call has."""
 
 
 class Job:
@@ -33,11 +36,13 @@ class Job:
     elements: int
     input: Flat | None
     output: Flat | None
+    named: Schedule | None = None
+    """The schedule of the algorithm that the call names: the one that is compared."""
     number = 0
     error: BaseException | None = None
     bell: threading.Event | None = None  # of a call in the background
     is_late = False
-    _over = False
+    is_over = False
     _tags = 0
     _came: Came | None = None
 
@@ -52,7 +57,7 @@ class Job:
         """Take the arrays; errors of the caller are raised here."""
         if self._came is None:
             self._came = Came.with_call(self.call, self.engine.size, self.call.algorithm)
-            _, _, self.dtype, self.elements, self.input, self.output = self._came
+            _, self.named, self.dtype, self.elements, self.input, self.output = self._came
 
     def describe(self) -> None:
         """Find the text and the digest, once the call has its number."""
@@ -71,17 +76,20 @@ class Job:
 
     def algorithm(self) -> str:
         """The name of the algorithm that the call follows."""
-        named = self.call.algorithm
-        return self.schedule()[0] if named is None else algorithm_of(self.call.collective, named).name
+        return self.schedule()[0] if self.named is None else self.named.algorithm
 
     def done(self) -> bool:
-        return self._over
+        """Whether its caller may go on, and use its arrays again."""
+        return self.is_over and (self.bell is None or self.bell.is_set())
 
     def end(self, error: BaseException | None) -> None:
-        if not self._over:
-            self.error, self._over = error, True
-            if self.bell is not None:
-                self.bell.set()
+        """Say how it ends; the first to say so is right. Whoever waits for it goes on after `release`."""
+        if not self.is_over:
+            self.error, self.is_over = error, True
+
+    def release(self) -> None:
+        if self.bell is not None:
+            self.bell.set()
 
     def left(self) -> float:
         """How many seconds transfers may still take: more than the call, whose end the others are told of in words."""
@@ -90,8 +98,10 @@ class Job:
     def tag(self) -> int:
         """A new tag, the same one on every rank that has asked as often.
 
-        No other call that can be under way now has it, and hardly ever the same call with another signature.
+        Calls of the same kind with different numbers have different tags, and hardly ever do calls of different kinds
+        have the same: the number is added to a hash. Messages of calls that follow each other in the same order on
+        both ranks do not mind equal tags, as those with the same tag arrive in order.
         """
         index, self._tags = self._tags, self._tags + 1
-        signature: int = int.from_bytes(self.digest[:2], "little") & 1023
-        return (self.number % 1023) << 21 | (index & 2047) << 10 | signature
+        call = (int.from_bytes(self.digest[:8], "little") + self.number) % (FREE_TAGS >> _INDEX_BITS)
+        return call << _INDEX_BITS | index & (1 << _INDEX_BITS) - 1

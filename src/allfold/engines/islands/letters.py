@@ -120,10 +120,11 @@ class Letters:
 
     def arrived(self, source: int, frame: Frame) -> None:
         """A letter has come; called by the thread that takes in the post."""
-        queue = self._long.setdefault(source, deque())
-        queue.append(frame)
-        if len(queue) > 1:
-            return  # a thread is at it
+        with self._lock:
+            queue = self._long.setdefault(source, deque())
+            queue.append(frame)
+            if len(queue) > 1:
+                return  # a thread is at it: see `_take_in`
         if frame.detail & 128:
             threading.Thread(target=self._take_in, args=(source,), name="allfold letter", daemon=True).start()
         else:
@@ -145,8 +146,13 @@ class Letters:
                     _end(one.result, error)
 
     def _take_in(self, source: int) -> None:
+        """Deliver the letters of a rank, oldest first, until there are no more.
+
+        One thread at a time does this: the one that found the queue empty when it put a letter in. It removes its last
+        letter and finds the queue empty under the lock, so the next letter either is seen here or gets a new thread.
+        """
         queue = self._long[source]
-        while queue:
+        while True:
             frame = queue[0]
             tag, elements, number = frame.numbers
             dtype = _DTYPES[frame.detail & 127]
@@ -155,7 +161,10 @@ class Letters:
                 transfer, data = post.data_of(self._engine.ranks[source], number, elements * dtype.itemsize)
                 try:
                     transfer.wait()
-                except Disconnected:  # the rank is gone; the watch says so
+                except Disconnected:  # the rank is gone; the watch says so, or has said so
+                    with self._lock:
+                        queue.clear()
+                    self.fail_what_cannot_come(self._engine.gone_from)
                     return
                 message = Sent(source, tag, dtype, data.view(dtype.carrier))
             else:
@@ -167,7 +176,9 @@ class Letters:
                 else:
                     remove(self._wanted, first)
                     first.take(message)
-            queue.popleft()
+                queue.popleft()
+                if not queue:
+                    return
 
     def _look_inside(self, wanted: Wanted) -> None:
         """For a receive from anybody: look for messages in shared memory as well, until something has come."""

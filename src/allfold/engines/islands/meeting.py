@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +48,9 @@ def here() -> dict[str, Any]:
 
 def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
+    board = board.of_this_run(timeout)
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
-    card["secret"] = board.has_secret
+    card |= {"bytes": sys.byteorder, "secret": board.has_secret}
     if board.rank == 0:  # all ranks choose alike, whatever files they would find
         card["tuned"] = [one.to_json() for one in find_tuned()]
     cards = board.gather_all("place", card, timeout)
@@ -56,14 +58,21 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         without = [rank for rank, one in enumerate(cards) if not one["secret"]]
         raise MismatchError(f"init: {name_ranks(without)} came without the secret that others have (ALLFOLD_SECRET)")
     for rank, one in enumerate(cards):
-        if (one["allfold"], one["layout"]) != (cards[0]["allfold"], cards[0]["layout"]):
+        if (one["allfold"], one["bytes"]) != (cards[0]["allfold"], cards[0]["bytes"]):
             raise MismatchError(
-                f"init: rank 0 on {cards[0]['host']} runs allfold {cards[0]['allfold']} (layout {cards[0]['layout']:x}), rank "
-                f"{rank} on {one['host']} {one['allfold']} (layout {one['layout']:x}); all ranks must run the same build"
+                f"init: {_build(cards, 0)}, {_build(cards, rank)}; all ranks must run the same version, in the same byte order"
             )
     candidates: dict[str, list[int]] = {}
     for rank, one in enumerate(cards):
         candidates.setdefault(json.dumps(one["place"], sort_keys=True), []).append(rank)
+    # The layout of shared memory differs between processors, and matters only to those who share it.
+    for first, *others in candidates.values():
+        if (
+            odd := next((rank for rank in others if cards[rank]["layout"] != cards[first]["layout"]), None)
+        ) is not None:
+            raise MismatchError(
+                f"init: {_build(cards, first)}, {_build(cards, odd)}; all ranks of a host must run the same build"
+            )
     mine = next(ranks for ranks in candidates.values() if board.rank in ranks)
     # The lowest rank of each island names a key that nobody can guess.
     keys = board.gather_all("key", secrets.token_hex(16), timeout)
@@ -93,6 +102,14 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned, identity
     )
     return _of_world(world, engine, timeout)
+
+
+def _build(cards: Sequence[dict[str, Any]], rank: int) -> str:
+    """Words for what a rank runs."""
+    one = cards[rank]
+    return (
+        f"rank {rank} on {one['host']} runs allfold {one['allfold']} (layout {one['layout']:x}, {one['bytes']}-endian)"
+    )
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
@@ -130,31 +147,51 @@ def _of_world(world: World, island: SharedMemory, timeout: float) -> Islands:
 
 
 def meet_again(engine: Islands, timeout: float) -> Engine:
-    """After an error: the engine of the ranks that are left. Every one of them calls it."""
-    world = engine.world
-    world.shrunk += 1
-    ranks = engine.ranks
-    name = f"shrink {engine.number} {world.shrunk}"
-    board = world.board.some(name, ranks) if len(ranks) < world.size else world.board.some(name, range(world.size))
-    board.put("here", b"1")
-    deadline = time.monotonic() + timeout
-    while True:
-        come = board.present("here")
-        lost = [ranks.index(rank) for rank in world.lost() if rank in ranks]
-        missing = [rank for rank in range(len(ranks)) if rank not in come and rank not in lost]
-        if not missing or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    if missing:
-        raise CollectiveTimeout(f"shrink: {name_ranks(missing)} did not come within {timeout:g} s ({engine.label})")
-    left = json.loads(board.decide("left", json.dumps(come).encode()))
+    """After an error: the engine of the ranks that are left. Every one of them calls it, again after a timeout.
+
+    The ranks make attempts, which have numbers. How an attempt ends is decided once, by the first who can tell: with the
+    ranks that are left, or, by one whose time is up, not at all. After that everybody goes on to the next one, so what
+    ranks put up in an attempt never meets what they put up in another.
+    """
+    world, ranks = engine.world, engine.ranks
+    board = world.board.some(f"shrink {engine.number}", ranks)
+    deadline, left = time.monotonic() + timeout, None
+    while left is None:
+        engine.attempt += 1
+        left = _who_is_left(engine, board, deadline, timeout)
     if engine.rank not in left:
         raise RankLost(f"shrink: the others went on without rank {engine.rank} ({engine.label})")
-    smaller = board.some("left " + " ".join(map(str, left)), left)
+    smaller = board.some(f"left {engine.attempt}", left)
     made = world.again(smaller, max(1.0, deadline - time.monotonic()))
     made.label = f"what is left of {engine.label}: {name_ranks(left)}"
     made.timeout = engine.timeout
     return made
+
+
+def _who_is_left(engine: Islands, board: Board, deadline: float, timeout: float) -> list[int] | None:
+    """How this attempt ends: with the ranks that are left, or None if others have given it up."""
+    here, after = (f"here {number}" for number in (engine.attempt, engine.attempt + 1))
+    board.put(here, b"1")
+    while True:
+        lost = [engine.ranks.index(rank) for rank in engine.world.lost() if rank in engine.ranks]
+        come = [rank for rank in board.present(here) if rank not in lost]
+        missing = [rank for rank in range(engine.size) if rank not in come and rank not in lost]
+        if not missing:
+            return _decided(board, engine.attempt, come)
+        if board.present(after):
+            return None
+        if time.monotonic() > deadline:
+            left = _decided(board, engine.attempt, None)
+            if left is None:
+                what = f"{name_ranks(missing)} did not come within {timeout:g} s"
+                raise CollectiveTimeout(f"shrink: {what} ({engine.label})")
+            return left
+        time.sleep(0.02)
+
+
+def _decided(board: Board, attempt: int, proposal: list[int] | None) -> list[int] | None:
+    left: list[int] | None = json.loads(board.decide(f"left {attempt}", json.dumps(proposal).encode()))
+    return left
 
 
 def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:

@@ -49,23 +49,69 @@ class Frame(NamedTuple):
         return cls(News(news), group, detail, (numbers[0], numbers[1], numbers[2]), text)
 
 
+class _Kept:
+    """What was sent to one rank, until it has arrived: dropping it earlier would lose it.
+
+    Each has a thread of its own, since fabrics only say that one transfer is done to whoever waits for it. So a rank that
+    takes in nothing holds up nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[Transfer, Bytes]] = deque()
+        self._something = threading.Condition()
+        self._closed = False
+        self.thread = threading.Thread(target=self._keep, name="allfold post", daemon=True)
+        self.thread.start()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def add(self, transfer: Transfer, data: Bytes) -> None:
+        with self._something:
+            self._sent.append((transfer, data))
+            self._something.notify()
+
+    def close(self) -> None:
+        with self._something:
+            self._closed = True
+            self._something.notify()
+
+    def _keep(self) -> None:
+        while True:
+            with self._something:
+                while not self._sent:
+                    if self._closed:
+                        return
+                    self._something.wait()
+                transfer = self._sent[0][0]
+            with contextlib.suppress(Disconnected):
+                transfer.wait()
+            del transfer
+            with self._something:
+                self._sent.popleft()
+
+
 class Post:
     """One rank's end: `send` never waits; `handle(source, frame)` is called for every frame that comes, until it returns
-    False: then nothing more is awaited."""
+    False: then nothing more is awaited.
 
-    def __init__(self, fabric: Fabric, handle: Callable[[int, Frame], bool]) -> None:
-        self.fabric = fabric
+    Frames have connections of their own, so that news and heartbeats never wait behind long letters.
+    """
+
+    def __init__(self, fabric: Fabric, data: Fabric, handle: Callable[[int, Frame], bool]) -> None:
+        """`fabric`: for frames. `data`: for what does not fit into them."""
+        self.fabric, self._data = fabric, data
         self._handle = handle
-        self._sent: deque[tuple[Transfer, Bytes]] = deque()  # kept until they are done: dropping them loses them
-        self._something = threading.Condition()
+        self._kept: dict[tuple[Fabric, int], _Kept] = {}  # by connection
+        self._lock = threading.Lock()
         self._letters = [0] * fabric.size  # long letters, by destination
+        self._numbering = threading.Lock()  # their frames go in the order of their numbers
         self.closed = False
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._keep)]
-        for thread in self._threads:
-            thread.start()
+        self._reader = threading.Thread(target=self._read, name="allfold news", daemon=True)
+        self._reader.start()
 
     def send(self, peer: int, frame: Frame) -> None:
-        self._begin(peer, frame.pack(), _FRAMES)
+        self._begin(self.fabric, peer, frame.pack(), _FRAMES)
 
     def send_all(self, peers: Iterable[int], frame: Frame) -> None:
         for peer in peers:
@@ -76,40 +122,59 @@ class Post:
         if data.size <= MOST_TEXT:
             self.send(peer, frame._replace(text=data.tobytes()))
             return
-        with self._something:
+        with self._numbering:
             number, self._letters[peer] = self._letters[peer], self._letters[peer] + 1
             tag, elements, _ = frame.numbers
             self.send(peer, frame._replace(detail=frame.detail | 128, numbers=(tag, elements, number)))
-            self._begin(peer, data, _DATA + number % _DATA)
+        self._begin(self._data, peer, data, _DATA + number % _DATA)
 
     def data_of(self, source: int, number: int, bytes: int) -> tuple[Transfer, Bytes]:
         """The data of a rank's long letter of that number, on their way."""
         data = np.empty(bytes, np.uint8)
-        return self.fabric.receive(source, data, _DATA + number % _DATA), data
+        return self._data.receive(source, data, _DATA + number % _DATA), data
 
-    def pending(self) -> int:
-        return len(self._sent)
+    def pending(self, peer: int | None = None) -> int:
+        """The number of frames that a rank, or all of them, have not taken in yet; and for all of them, of long letters."""
+        if peer is None:
+            return sum(map(len, list(self._kept.values())))
+        return len(self._kept.get((self.fabric, peer), ()))
+
+    def await_letters(self, peers: Callable[[], Iterable[int]], seconds: float) -> None:
+        """Wait until these ranks have taken in the long letters that this one has sent them."""
+        deadline = time.monotonic() + seconds
+        while any(self._kept.get((self._data, peer)) for peer in peers()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def threads(self) -> list[threading.Thread]:
+        return [self._reader, *(one.thread for one in list(self._kept.values()))]
 
     def close(self, seconds: float) -> None:
         """End, after waiting for a moment until everything was sent, and nothing more is awaited."""
         deadline = time.monotonic() + seconds
-        while self._sent and time.monotonic() < deadline:
+        while self.pending() and time.monotonic() < deadline:
             time.sleep(0.001)
-        with self._something:
-            self.closed = True
-            self._something.notify()
-        self._threads[0].join(max(0.0, deadline - time.monotonic()))
-        self.fabric.cut()
-        self._threads[1].join(seconds)
+        self.closed = True
+        self._reader.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            kept = list(self._kept.values())
+        for one in kept:
+            one.close()
+        for fabric in (self.fabric, self._data):
+            fabric.cut()
+        deadline = time.monotonic() + seconds
+        for one in kept:
+            one.thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _begin(self, peer: int, data: Bytes, tag: int) -> None:
+    def _begin(self, fabric: Fabric, peer: int, data: Bytes, tag: int) -> None:
         try:
-            transfer = self.fabric.send(peer, data, tag)
+            transfer = fabric.send(peer, data, tag)
         except Disconnected:  # whoever watches this rank will say so
             return
-        with self._something:
-            self._sent.append((transfer, data))
-            self._something.notify()
+        with self._lock:
+            kept = self._kept.get((fabric, peer))
+            if kept is None:
+                kept = self._kept[fabric, peer] = _Kept()
+        kept.add(transfer, data)
 
     def _read(self) -> None:
         while True:
@@ -124,16 +189,3 @@ class Post:
             with contextlib.suppress(ValueError):  # news that this version does not know
                 if not self._handle(source, Frame.unpack(data)):
                     return
-
-    def _keep(self) -> None:
-        while True:
-            with self._something:
-                while not self._sent:
-                    if self.closed:
-                        return
-                    self._something.wait()
-                transfer = self._sent[0][0]
-            with contextlib.suppress(Disconnected):
-                transfer.wait()
-            with self._something:
-                self._sent.popleft()

@@ -11,11 +11,12 @@ import numpy as np
 from ...fabrics.fabric import FOREVER, Bytes
 from ...ops import OPS
 from ..engine import Call, Network, Wire
+from .job import FREE_TAGS
 
 if TYPE_CHECKING:
     from .engine import Islands
 
-_TAG = (1023 << 21) + 1  # no call has it: see Job.tag
+_TAG = FREE_TAGS + 1
 _SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
 _TRIES, _LARGE_TRIES = 30, 5
 

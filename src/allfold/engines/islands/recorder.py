@@ -16,7 +16,7 @@ import numpy as np
 
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ..engine import Call, Event
-from .job import Job
+from .job import FREE_TAGS, Job
 
 if TYPE_CHECKING:
     from .engine import Islands
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIRE = "wire"
 _QUESTIONS = 10
 _SHORT = 1 << 16  # bytes that are gone when a send has begun
-_TAG = 1023 << 21  # no call has it: see Job.tag
+_TAG = FREE_TAGS
 
 
 class Recorder:

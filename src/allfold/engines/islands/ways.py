@@ -38,8 +38,8 @@ def perform(engine: Islands, job: Job) -> None:
     engine.agree(job)
     if engine.fronts is not None:
         engine.fronts.send(job.digest, job.text, job.left())
-    if job.call.algorithm is not None:
-        return follow(engine, job, job.call.algorithm)
+    if job.named is not None:
+        return follow(engine, job, job.named)
     name, parameters = job.schedule()
     if "groups" not in parameters:
         return follow(engine, job, name)

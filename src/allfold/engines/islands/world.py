@@ -21,6 +21,7 @@ from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, 
 from ...fabrics.fabric import Board, Fabric
 from ...wording import name_ranks
 from ..engine import Engine
+from ..last_words import ending, last_words
 from .crossing import Tuned
 from .post import MOST_TEXT, Frame, News, Post
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
 _ERRORS: tuple[type[AllfoldError], ...] = (RankLost, MismatchError, CollectiveTimeout, AllfoldError)
-_MOST_WAITING = 64  # heartbeats and the like that a silent rank has not taken
+_MOST_WAITING = 64  # frames that a rank has not taken in: until it does, it gets no more heartbeats
 
 
 def host_seconds() -> float:
@@ -70,18 +71,19 @@ class World:
         self.islands, self.hosts = [list(island) for island in islands], list(hosts)
         self.mine = next(island for island in self.islands if self.rank in island)
         self.tuned, self.identity = list(tuned), identity
-        self.shrunk = 0
         self._is_alive, self.again = is_alive, again
         self._lock = threading.RLock()
         self._lost: dict[int, str] = {}
         self._left: set[int] = set()
+        self._last_words: dict[int, str] = {}  # of ranks that have left: the exception, or nothing
         self._untold: set[int] | None = None  # once this rank leaves: those who may not know it yet
         self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
         self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
         self._seconds = host_seconds()
+        self.patience = 1.0  # seconds for which a rank that leaves waits until its letters have arrived
         self._heard = {island[0]: time.monotonic() for island in self.islands}
         self._island_of = {rank: island[0] for island in self.islands for rank in island}
-        self.post = Post(fabric, self._take_in)
+        self.post = Post(fabric, fabric.another("letters", range(self.size)), self._take_in)
         self._ended = threading.Event()
         # While the main thread waits inside the fabric, Python does not act on signals. So it tells this pipe of them,
         # unless it tells somebody else: an event loop has its own.
@@ -110,8 +112,9 @@ class World:
             for rank, text in self._lost.items():
                 if rank in engine.ranks:
                     engine.fail(RankLost(text))
-        for source, frame in early:
-            self._handle(source, frame)
+            # Under the lock: what comes now is younger, and must wait for these.
+            for source, frame in early:
+                self._handle(source, frame)
 
     def gone(self, ranks: Sequence[int]) -> AllfoldError | None:
         """The error of a call that needs these ranks, if one of them is lost or has left."""
@@ -119,7 +122,11 @@ class World:
             if rank in self._lost:
                 return RankLost(self._lost[rank])
         left = [rank for rank in ranks if rank in self._left]
-        return RankLost(f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left") if left else None
+        which = f"{self.where(left)} {'has' if len(left) == 1 else 'have'} left"
+        return RankLost(f"{which}{self.why(left)}") if left else None
+
+    def why(self, ranks: Iterable[int]) -> str:
+        return ending(self._last_words.get(rank) for rank in ranks)
 
     def lost(self) -> list[int]:
         """The ranks that are known to be gone."""
@@ -135,11 +142,16 @@ class World:
         self._say_goodbye(engine, set(self.others(engine.ranks)) - self._left)
 
     def _say_goodbye(self, engine: Islands, others: set[int]) -> None:
-        self.post.send_all(others & set(engine.ranks), Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0)))
+        self.post.send_all(
+            others & set(engine.ranks),
+            Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0), last_words().encode()),
+        )
 
     def end(self) -> None:
         """This rank leaves the run."""
         if not self._ended.is_set() and self.process == os.getpid():
+            # A letter that was sent arrives, as long as all is well; meanwhile this rank is there for the others.
+            self.post.await_letters(lambda: () if self._lost else set(range(self.size)) - self._left, self.patience)
             self._ended.set()
             with contextlib.suppress(BlockingIOError):  # it is full: the thread wakes up anyway
                 os.write(self._bell[1], b"\0")
@@ -174,6 +186,7 @@ class World:
         if frame.news in (News.BEAT, News.HEARD):
             return
         if frame.news == News.LEFT:
+            self._last_words[source] = frame.text.decode()
             if (left := self._engines.get(frame.group)) is not None:
                 left.left_after[source] = frame.numbers[0]
                 if frame.group:
@@ -219,7 +232,7 @@ class World:
         return fresh
 
     def _watch(self) -> None:
-        beaten = 0.0
+        beaten, looked = 0.0, time.monotonic()
         while not self._ended.is_set():
             rung = select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0]
             signals = os.read(self._bell[0], 4096) if rung else b""
@@ -244,9 +257,15 @@ class World:
                     self.post.send_all(self.others(away), Frame(News.FAILED, 0, 0, (rank, 0, 0), _cut(text)))
                 self._lose([rank], text)
             now = time.monotonic()
-            if is_first and now >= beaten + _BEAT_SECONDS and self.post.pending() < _MOST_WAITING:
+            # A rank that was stopped, or whose interpreter was blocked, could not hear the others meanwhile.
+            if (missed := now - looked) > _BEAT_SECONDS:
+                for first in self._heard:
+                    self._heard[first] += missed
+            looked = now
+            if is_first and now >= beaten + _BEAT_SECONDS:
                 beaten = now
-                self.post.send_all(self.others(away), Frame(News.BEAT))
+                taking = [rank for rank in self.others(away) if self.post.pending(rank) < _MOST_WAITING]
+                self.post.send_all(taking, Frame(News.BEAT))
             for island in self.islands:
                 there = [rank for rank in island if rank not in self._lost and rank not in self._left]
                 if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:

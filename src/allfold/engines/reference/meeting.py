@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...wording import name_ranks
+from ..last_words import ending, last_words
 from ..mailbox import Sent, Wanted, remove, taken, wait
 
 
@@ -25,6 +26,7 @@ class Meeting:
         self.groups = 0  # how many were made of this one
         self._calls: dict[int, tuple[dict[int, Any], Future[Any]]] = {}  # those that are not over, by number
         self._left: set[int] = set()
+        self._last_words: dict[int, str] = {}  # of ranks that have left
         self._ended: AllfoldError | None = None
 
     def come(self, rank: int, came: Any, perform: Callable[[list[Any]], Any]) -> tuple[int, Future[Any]]:
@@ -69,6 +71,7 @@ class Meeting:
     def leave(self, rank: int) -> None:
         with self.lock:
             self._left.add(rank)
+            self._last_words[rank] = last_words()
             self._fail_what_cannot_be()
 
     def end(self, error: AllfoldError) -> None:
@@ -94,7 +97,8 @@ class Meeting:
             return self._ended
         gone = sorted(self._left.intersection(needed))
         have = "have" if len(gone) > 1 else "has"
-        return RankLost(f"{name_ranks(gone)} {have} left {self.label}") if gone else None
+        why = ending(self._last_words[rank] for rank in gone)
+        return RankLost(f"{name_ranks(gone)} {have} left {self.label}{why}") if gone else None
 
 
 class Mailbox:

@@ -12,7 +12,7 @@ import os
 import secrets
 import struct
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...dtypes import find_dtype
-from ...errors import AllfoldError, UsageError
+from ...errors import AllfoldError, MismatchError, UsageError
 from ...ops import WHY_NOT, Op
 from ...proved import check_rank_order, programs_of
 from ...registry import Algorithm, AnyAlgorithm, algorithm_of
@@ -37,9 +37,10 @@ from ..engine import (
     name_group,
     raised_in_python,
 )
+from ..last_words import last_words, note_ending, watch_multiprocessing
 from .choice import Manner, Way, choices, ways
 from .flight import in_memory, keep
-from .members import ADDRESS_SPACE, Member, allocate_parts, new_member, number_of
+from .members import ADDRESS_SPACE, Loans, Member, allocate_parts, new_member, number_of, release_parts
 from .programs import MEMORIES, facts
 from .rendezvous import exchange
 from .shrink import agree_on_survivors, offsets_of, was_shrunk
@@ -53,15 +54,25 @@ _NAMES = tuple(COLLECTIVES)  # in the order of the extension's numbers
 _CODES = {name: code for code, name in enumerate(_NAMES)}
 _OPS = {name: number for number, name in enumerate(_native.OPS)}
 _SECONDS_TO_COME_OUT = 5.0  # for threads that are in calls when the interpreter ends
-_DROPPED_AT_ONCE = 8  # groups that one call of group() can give back
+_MOST_FUNCTIONS = 64  # of a user's own that a communicator remembers, with their programs
 _MEETING = struct.Struct("!QQQQ")  # where a rank's post, work area and inbox lie, and how large its arena is
 
 _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
 
 
+def _say_why() -> None:
+    """At the end of the process: leave its exception for the other ranks, in every group."""
+    note_ending()
+    for engine in list(_all):
+        engine.native.say_last(last_words())
+
+
 @atexit.register
 def _end_all() -> None:
     """Give up what is still under way when the interpreter ends: it would need the interpreter to finish."""
+    _say_why()
+    if _native.MISSING is None and _native.end_dropped():
+        _log.warning("this process ends while calls of a dropped communicator are under way; they were given up")
     for engine in list(_all):
         engine.messages.close()
         if engine.native.end():
@@ -72,6 +83,7 @@ def _end_all() -> None:
             )
     if _native.MISSING is None:
         _native.await_threads(_SECONDS_TO_COME_OUT)
+        _native.park_other_threads()  # those that are still in a call, or come back to one
 
 
 def meet(
@@ -129,11 +141,11 @@ class SharedMemory(Engine):
         self._number = number  # see number_of
         self._tuning = tuning
         self._functions: dict[tuple[str, str], Algorithm] = {}  # users' own algorithms, by collective and name
-        self._names: dict[tuple[str, int], str] = {}  # their names, by collective and identity
+        self._names: OrderedDict[tuple[str, int], str] = OrderedDict()  # by collective and identity, the last used last
         self._namesakes: Counter[str] = Counter()
+        self._traced: dict[tuple[str, str], Algorithm] | None = None  # while a trace is on: those forgotten since
         self._groups = 0
-        self._lent: dict[int, tuple[list[int], list[int]]] = {}  # by group: its ranks, and its parts of the arena
-        self._dropped: list[int] = []  # groups that nobody holds any more on this rank
+        self._loans = Loans()  # of this rank's arena: one for all engines that came of the same one
         self._flight_is_kept = False
         # Keeps alive the engine that this one was made from, and with it the thread that answers for this rank.
         self._parent: SharedMemory | None = None
@@ -161,14 +173,27 @@ class SharedMemory(Engine):
         works = [(member.arena, member.post, member.work) for member in members]
         inboxes = [(member.arena, member.post, member.inbox) for member in members]
         first_error = _native.FirstError()
+        # Held by everything that touches the group's memory: see Attachment in native/shared/attachment.hpp.
+        self._attachment = _native.Attachment(rank, [(member.arena, member.post) for member in members])
         self.native = _native.Communicator(
-            rank, works, label, compile_program, long_way, failed, timeout, _fetches(), number, first_error
+            rank,
+            works,
+            label,
+            compile_program,
+            long_way,
+            failed,
+            timeout,
+            _fetches(),
+            number,
+            first_error,
+            self._attachment,
         )
-        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error)
+        self.messages = _native.Channel(rank, inboxes, label, timeout, first_error, self._attachment)
         self._manners: list[Manner] = []  # by the numbers that the extension has for them
         for name in _CODES:
             self.choose_ways(name, tuning.ways_of(name, self.size) or ways(name, self.size))
         _all.add(self)
+        watch_multiprocessing(_say_why)
 
     def choose_ways(self, collective: str, rows: Sequence[Way]) -> None:
         """How the calls that follow move ordinary arrays. All ranks must choose the same ones before the same call."""
@@ -201,11 +226,11 @@ class SharedMemory(Engine):
         """A call as the extension takes it."""
         collective, input, output, op, root, algorithm, timeout, dtype = call
         number: Any = None
+        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
         if op is not None:
             number = _OPS[op.name] if op.is_builtin else (_folding(op), op.name, op.digest)
             if not op.commutative:
-                algorithm = self._in_rank_order(call, op)
-        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
+                name = self._in_rank_order(call, name, op)
         return _CODES[collective], input, output, number, root, name, timeout, dtype
 
     def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
@@ -215,6 +240,7 @@ class SharedMemory(Engine):
         return self.native.calls()
 
     def close(self, compares: bool) -> None:
+        self.native.say_last(last_words())
         self.messages.close()
         try:
             self.native.close(compares)
@@ -223,6 +249,7 @@ class SharedMemory(Engine):
             raise
 
     def abort(self) -> None:
+        self.native.say_last(last_words())
         self.native.abort()
 
     def failed(self, error: BaseException) -> None:
@@ -243,34 +270,33 @@ class SharedMemory(Engine):
         arena = self.members[self.rank].arena
         inside = self.rank in chosen
         parts = allocate_parts(arena, len(chosen)) if inside else (0, 0, 0)
-        # A row: the ranks, where the parts of the new group lie, and which earlier groups no longer exist on this rank.
-        own = np.full(self.size + len(parts) + _DROPPED_AT_ONCE, -1, np.int64)
+        # A row: the ranks, and where the parts of the new group lie.
+        own = np.full(self.size + len(parts), -1, np.int64)
         own[: len(chosen)] = chosen
-        places, dropped = slice(self.size, self.size + len(parts)), slice(self.size + len(parts), None)
-        own[places] = parts
-        gone = list(self._dropped)[:_DROPPED_AT_ONCE]
-        own[dropped][: len(gone)] = gone
+        own[self.size :] = parts
         table = np.empty((self.size, len(own)), np.int64)
         self._gather(own, table, timeout)
         self._groups += 1
-        self._release({rank: set(table[rank, dropped].tolist()) for rank in range(self.size)})
-        check_groups([[rank for rank in row if rank >= 0] for row in table[:, : self.size].tolist()])
+        self._loans.collect()  # now, because all ranks have just dropped the groups that they drop in a loop
+        try:
+            check_groups([[rank for rank in row if rank >= 0] for row in table[:, : self.size].tolist()])
+        except MismatchError:  # on every rank, so that nobody uses these parts
+            if inside:
+                release_parts(Member(arena, *parts))
+            raise
         if not inside:
             return None
-        members = [Member(self.members[rank].arena, *table[rank, places].tolist()) for rank in chosen]
-        made = self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
-        self._lent[self._groups] = (chosen, list(parts))
-        weakref.finalize(made, self._dropped.append, self._groups).atexit = False
-        return made
+        members = [Member(self.members[rank].arena, *table[rank, self.size :].tolist()) for rank in chosen]
+        return self._smaller(chosen, members, name_group(self._groups, chosen, self.label), self._groups)
 
     def shrink(self, timeout: float | None) -> SharedMemory:
         if was_shrunk(self.members, self.rank):
             raise UsageError("shrink: this communicator was shrunk already; shrink the one that came of it")
         if self.flight()["standing"] == "left":
             raise UsageError("shrink: this communicator is closed")
-        self.abort()
-        parts = allocate_parts(self.members[self.rank].arena, self.size)
-        left = agree_on_survivors(self.members, self.rank, parts, self.timeout if timeout is None else timeout)
+        self.native.abort()
+        arena, limit = self.members[self.rank].arena, self.timeout if timeout is None else timeout
+        left = agree_on_survivors(self.members, self.rank, lambda: allocate_parts(arena, self.size), limit)
         members = [Member(self.members[rank].arena, *offsets_of(self.members, rank)) for rank in left]
         label, ranks = self._whole
         remaining = [ranks[rank] for rank in left]
@@ -280,8 +306,11 @@ class SharedMemory(Engine):
 
     def _smaller(self, ranks: list[int], members: list[Member], label: str, what: int | str) -> SharedMemory:
         number = number_of(self._number, what, ranks)
-        made = SharedMemory(ranks.index(self.rank), members, self.timeout, label, number, self._tuning)
+        rank = ranks.index(self.rank)
+        made = SharedMemory(rank, members, self.timeout, label, number, self._tuning)
         made._parent = self
+        made._loans = self._loans
+        self._loans.lend(members[rank], members)
         return made
 
     def _gather(self, own: Any, table: Any, timeout: float | None) -> None:
@@ -291,16 +320,6 @@ class SharedMemory(Engine):
             self.failed(error)
             raise
 
-    def _release(self, dropped: dict[int, set[int]]) -> None:
-        """Free the memory of groups that no longer exist on any of their ranks: until then peers may look at it."""
-        for number in sorted(dropped[self.rank] & self._lent.keys()):
-            ranks, offsets = self._lent[number]
-            if all(number in dropped[rank] for rank in ranks):
-                for offset in offsets:
-                    self.members[self.rank].arena.release(offset)
-                del self._lent[number]
-                self._dropped.remove(number)
-
     # What happened ---------------------------------------------------------------------------------------------------
 
     def flight(self) -> dict[str, Any]:
@@ -309,10 +328,15 @@ class SharedMemory(Engine):
         return {"rank": self.rank, "size": self.size, "label": self.label, **record}
 
     def start_trace(self) -> None:
+        self._traced = {}
         self.native.start_trace()
 
     def stop_trace(self) -> list[Event]:
-        return [readable(event, self.rank, self.size, self._algorithm_named) for event in self.native.stop_trace()]
+        events = self.native.stop_trace()
+        try:
+            return [readable(event, self.rank, self.size, self._algorithm_named) for event in events]
+        finally:
+            self._traced = None
 
     # Algorithms ------------------------------------------------------------------------------------------------------
 
@@ -327,27 +351,45 @@ class SharedMemory(Engine):
 
     def _algorithm_named(self, collective: str, name: str) -> str | Algorithm:
         """What the extension's name for an algorithm means: the name of a registered one, or a user's function."""
-        return self._functions.get((collective, name), name)
+        key = collective, name
+        return self._functions.get(key) or (self._traced or {}).get(key) or name
 
     def _named(self, collective: str, algorithm: AnyAlgorithm) -> str:
         """A name for a user's generator function. That it means the same on all ranks is checked by the schedules."""
         key = (collective, id(algorithm))  # the id stays unique: the function is kept below
-        if key not in self._names:
+        name = self._names.get(key)
+        if name is None:
             chosen = algorithm_of(collective, algorithm)
             # Functions of the same name are counted, in the order of their first use.
             self._namesakes[chosen.name] += 1
             count = self._namesakes[chosen.name]
-            self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
-            self._functions[collective, self._names[key]] = chosen
-        return self._names[key]
+            name = self._names[key] = f"{chosen.name}()" if count == 1 else f"{chosen.name}()#{count}"
+            self._functions[collective, name] = chosen
+            if len(self._names) > _MOST_FUNCTIONS:
+                self._forget_function()
+        self._names.move_to_end(key)
+        return name
 
-    def _in_rank_order(self, call: Call, op: Op) -> AnyAlgorithm | None:
-        """The algorithm of a call, if it keeps rank order. The rule's choice does; a tuned choice may not."""
+    def _forget_function(self) -> None:
+        """Forget the user's function that was not used for the longest time, and its programs.
+
+        All ranks make the same calls, so they forget the same one at the same call, and the names that they give stay
+        the same. They would not if a function were forgotten when nobody holds it any more: garbage collectors run at
+        different times.
+        """
+        (collective, _), name = self._names.popitem(last=False)
+        chosen = self._functions.pop((collective, name))
+        if self._traced is not None:
+            self._traced[collective, name] = chosen
+        self.native.forget(_CODES[collective], name)
+
+    def _in_rank_order(self, call: Call, name: str | None, op: Op) -> str | None:
+        """The name of a call's algorithm, if it keeps rank order. The rule's choice does; a tuned choice may not."""
         by_rule = choices(call.collective, self.size)[-1][1]
         root = call.root if call.collective == "reduce" else None
-        check_rank_order(call.collective, call.algorithm or by_rule, self.size, root, op)
+        check_rank_order(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
-        return by_rule if call.algorithm is None and is_tuned else call.algorithm
+        return by_rule if name is None and is_tuned else name
 
 
 _InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from hashlib import blake2b
+from threading import Lock
 from typing import Any, NamedTuple
 
 from ... import _native
@@ -31,6 +33,34 @@ def new_member(ranks: int, room: int = ADDRESS_SPACE) -> Member:
 def allocate_parts(arena: Any, ranks: int) -> tuple[int, int, int]:
     post, work = arena.allocate(_native.POST_BYTES), arena.allocate(_native.WORK_BYTES)
     return post, work, arena.allocate(_native.inbox_bytes(ranks))
+
+
+def release_parts(own: Member) -> None:
+    for offset in own[1:]:
+        own.arena.release(offset)
+
+
+class Loans:
+    """The memory that a rank has lent to groups, each until none of its ranks can touch it any more."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # groups may be made by several threads at the same time
+        self._loans: list[tuple[Member, list[_native.Arena]]] = []
+
+    def lend(self, own: Member, members: Sequence[Member]) -> None:
+        with self._lock:
+            self._loans.append((own, [member.arena for member in members]))
+
+    def collect(self) -> None:
+        """Release the memory of groups that every rank has dropped, or that ended with its process."""
+        with self._lock:
+            kept = []
+            for own, arenas in self._loans:
+                if _native.is_unused(own.arena, own.post, arenas):
+                    release_parts(own)
+                else:
+                    kept.append((own, arenas))
+            self._loans = kept
 
 
 def number_of(*names: object) -> int:

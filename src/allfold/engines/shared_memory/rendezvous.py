@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 
 from allfold import _native
 from allfold.errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from allfold.files import explain_open_files
 from allfold.version import __version__
 
 from ...wording import name_ranks
@@ -80,12 +81,10 @@ def exchange(
                 return _Host(meeting, opened, own).gather()
             return _join(meeting, opened, own)
     except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        explained = explain_open_files(error, size)
+        if explained is None:
             raise
-        raise AllfoldError(
-            f"rendezvous: rank {rank} of {size} has no file descriptor left ({error.strerror}); every rank needs about "
-            f"{size + 10}: raise `ulimit -n`"
-        ) from None
+        raise AllfoldError(f"rendezvous: rank {rank}: {explained}") from None
     finally:
         own.close()
 
@@ -94,7 +93,7 @@ def exchange(
 class Peer:
     """Who is at the other end of a connection, according to the kernel."""
 
-    process: int
+    process: int  # 0: of a PID namespace that this process cannot see
     user: int
 
 
@@ -305,9 +304,12 @@ class _Host:
             self._tell(error)
             raise
         except OSError as error:
-            failure = AllfoldError(self.meeting.sentence(f"rank 0 (process {os.getpid()}) failed: {error}"))
+            explained = explain_open_files(error, self.meeting.size)
+            failure = AllfoldError(
+                self.meeting.sentence(f"rank 0 (process {os.getpid()}) failed: {explained or error}")
+            )
             self._tell(failure)
-            raise failure from error
+            raise failure from (None if explained else error)
         finally:
             for visitor in list(self.visitors):
                 self._drop(visitor)
@@ -530,9 +532,12 @@ def _join(meeting: _Meeting, connection: socket.socket, own: _Part) -> list[tupl
             meeting.sentence(f"{host} was lost: its connection ended before the rendezvous was over")
         ) from error
     except OSError as error:
+        explained = explain_open_files(error, meeting.size)
         with contextlib.suppress(OSError):
-            connection.send(bytes([_FAILED, 0]) + str(error).encode(errors="replace"))
-        raise AllfoldError(meeting.sentence(f"rank {meeting.rank} (process {os.getpid()}) failed: {error}")) from error
+            connection.send(bytes([_FAILED, 0]) + (explained or str(error)).encode(errors="replace"))
+        raise AllfoldError(
+            meeting.sentence(f"rank {meeting.rank} (process {os.getpid()}) failed: {explained or error}")
+        ) from (None if explained else error)
     finally:
         for part in parts:
             part.close()

@@ -6,11 +6,15 @@ rank has dropped. When every rank in a rank's view has written exactly that view
 decision down too. A rank that sees a decision adopts it, even if a rank in it has died since (the next call will say
 so). So no two ranks decide differently: to decide on fewer ranks, a rank must have seen another dead after that one's
 last write, and then it has seen that write as well.
+
+A rank whose time is up may come again, and goes on with the view that it has written: others may have decided on it
+meanwhile, and then it adopts that decision.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ... import _native
@@ -26,15 +30,18 @@ _WANTS, _DECIDED = 1, 2
 _PAUSE = 0.001
 
 
-def agree_on_survivors(members: list[Any], rank: int, own: tuple[int, int, int], timeout: float) -> list[int]:
-    """The ranks that go on, in order; every one of them gets the same list. `own` is where its new parts lie."""
+def agree_on_survivors(
+    members: list[Any], rank: int, allocate: Callable[[], tuple[int, int, int]], timeout: float
+) -> list[int]:
+    """The ranks that go on, in order; every one of them gets the same list. `allocate` says where its new parts lie."""
     posts = _Posts(members)
-    for word, offset in enumerate(own):
-        posts.store(rank, word, offset)
-    view = frozenset(range(len(members)))
     deadline = time.monotonic() + timeout
-    posts.write_set(rank, 0, view)
-    posts.store(rank, _STATE, _WANTS)
+    if posts.state(rank) == 0:
+        for word, offset in enumerate(allocate()):
+            posts.store(rank, word, offset)
+        posts.write_set(rank, 0, frozenset(range(len(members))))
+        posts.store(rank, _STATE, _WANTS)
+    view = posts.view(rank)
     while True:
         decision = posts.decision()
         if decision is None:
@@ -69,7 +76,7 @@ def offsets_of(members: list[Any], rank: int) -> tuple[int, int, int]:
 
 
 def was_shrunk(members: list[Any], rank: int) -> bool:
-    return _Posts(members).state(rank) != 0
+    return _Posts(members).state(rank) == _DECIDED
 
 
 class _Posts:

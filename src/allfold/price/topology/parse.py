@@ -9,8 +9,8 @@ from math import inf, isqrt, prod
 from pathlib import Path
 from typing import Any
 
-from ...collectives import suggest
 from ...errors import UsageError
+from ...wording import suggest
 from .machines import CONSTRUCTORS
 from .this_machine import read_machine, topology_of_this_machine
 from .topology import Topology

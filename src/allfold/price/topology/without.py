@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...collectives import suggest
 from ...errors import UsageError
-from ...wording import name_ranks
+from ...wording import name_ranks, suggest
 from .network import network_of
 from .routing import ABSENT, Graph, NoPath, fewest_hops, has_split_routes, split
 from .topology import Block, Links, Ranks, Routes, Topology

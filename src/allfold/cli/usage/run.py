@@ -1,0 +1,76 @@
+"""The options of `allfold run`, and its help."""
+
+from __future__ import annotations
+
+import argparse
+
+SUMMARY = """\
+Start a Python script once per rank and supervise the processes: when one fails, all are ended, and the last line says which
+rank it was. In the script, `allfold.init()` returns the communicator. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT are also set, so that scripts written for torch.distributed run unchanged."""
+
+_EPILOG = """\
+example:
+  $ cat sum.py
+  import numpy as np
+  import allfold as af
+
+  comm = af.init()
+  x = np.full(4, comm.rank + 1.0)
+  comm.all_reduce(x)
+  print(x)
+  $ allfold run -n 4 --prefix sum.py
+  [0] [10. 10. 10. 10.]
+  [1] [10. 10. 10. 10.]
+  [2] [10. 10. 10. 10.]
+  [3] [10. 10. 10. 10.]
+
+  $ allfold run -n 2 -m package.module --its-own --options
+  $ allfold run -n 2 -- ./executable --its-own --options
+
+exit status: 0 if every rank succeeded (with --survive, if at least one did); otherwise the status of the rank that failed
+  first, or 128 + N if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
+
+OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "--pdb", "-m")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EPILOG
+    parser.usage = (
+        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] [--pdb RANK] "
+        "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
+    )
+    parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="how many processes to start")
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help="pretend so many hosts on this machine, or hosts with so many ranks each (--hosts 1,3): ranks share memory "
+        "inside a host only, and the fabric carries the rest",
+    )
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="begin every line of output with the rank it comes from",
+    )
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="end all ranks after this many seconds")
+    parser.add_argument(
+        "--survive",
+        action="store_true",
+        help="a rank that fails does not end the others, which may go on without it (comm.shrink())",
+    )
+    parser.add_argument(
+        "--pdb",
+        type=int,
+        metavar="RANK",
+        help="breakpoint() works in this rank, which has the terminal; the other ranks skip theirs and wait",
+    )
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT",
+        help="a Python script and its arguments, or -- and a command",
+    )

@@ -1,0 +1,222 @@
+"""Collectives on Python objects: anything that can be pickled, of any size, which may differ from rank to rank.
+
+Built on collectives of bytes, so they work wherever those do. Lengths are exchanged first. If one rank's object cannot
+be pickled, all ranks raise `UsageError`, and nobody waits. Objects are unpickled as they come, from ranks of this run
+only. Arrays travel faster by the collectives for arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..wording import name_ranks, suggest
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+_FOLDS: dict[str, Callable[[Any, Any], Any]] = {"sum": operator.add, "product": operator.mul, "min": min, "max": max}
+_UNPICKLABLE = -1  # in place of a length
+_MOST_PADDING = 1 << 20  # bytes
+
+
+class Objects:
+    """The part of a communicator that moves Python objects."""
+
+    rank: int
+    size: int
+    all_gather: Callable[..., Any]
+    broadcast: Callable[..., Any]
+    gather: Callable[..., Any]
+    scatter: Callable[..., Any]
+
+    def all_gather_object(self, value: Any, timeout: float | None = None) -> list[Any]:
+        """The objects of all ranks, by rank.
+
+        >>> comm.all_gather_object({"rank": comm.rank, "name": "r" * comm.rank})
+        [{'rank': 0, 'name': ''}, {'rank': 1, 'name': 'r'}]
+        """
+        return _loaded("all_gather_object", self._all_gather_bytes("all_gather_object", *_packed(value), timeout))
+
+    def gather_object(self, value: Any, root: int = 0, timeout: float | None = None) -> list[Any] | None:
+        """The objects of all ranks, by rank, on the root; None elsewhere.
+
+        >>> comm.gather_object(f"from rank {comm.rank}")
+        ['from rank 0', 'from rank 1']
+        """
+        own, lengths = self._lengths("gather_object", *_packed(value), timeout)
+        longest = int(lengths.max())
+        everyone = np.empty((self.size, longest), np.uint8) if self.rank == root else None
+        self.gather(_padded(own, longest), everyone, root=root, timeout=timeout)
+        if everyone is None:
+            return None
+        return _loaded("gather_object", (everyone[rank, :end] for rank, end in enumerate(lengths)))
+
+    def broadcast_object(self, value: Any = None, root: int = 0, timeout: float | None = None) -> Any:
+        """The root's object, on every rank; what the others give is ignored.
+
+        >>> comm.broadcast_object(["any", {"object": 1}] if comm.rank == 0 else None)
+        ['any', {'object': 1}]
+        """
+        packed, error = _packed(value) if self.rank == root else (None, None)
+        content = self._broadcast_bytes("broadcast_object", packed, error, root, timeout)
+        return value if self.rank == root else _loaded("broadcast_object", [content])[0]
+
+    def scatter_object(self, values: Sequence[Any] | None = None, root: int = 0, timeout: float | None = None) -> Any:
+        """The root's object for this rank: the root gives one for every rank, by rank; others give none.
+
+        >>> comm.scatter_object(["for rank 0", "for rank 1"] if comm.rank == 0 else None)
+        'for rank 0'
+        """
+        packed: list[Bytes | None] = [None] * self.size
+        error: Exception | None = None
+        if self.rank == root:
+            given = list(values) if isinstance(values, Iterable) and not isinstance(values, (str, bytes)) else []
+            if len(given) == self.size:
+                made = [_packed(one) for one in given]
+                packed = [one for one, _ in made]
+                error = next((why for _, why in made if why is not None), None)
+            else:
+                error = UsageError(f"expected {self.size} objects, one for every rank, not {values!r:.60}")
+        lengths = np.array([_length(one) for one in packed], np.int64)
+        self.broadcast(lengths, root=root, timeout=timeout)
+        if lengths.min() == _UNPICKLABLE:
+            if error is not None:
+                raise UsageError(f"scatter_object: {error}")
+            raise UsageError(f"scatter_object: rank {root} must give {self.size} objects that can be pickled")
+        longest = int(lengths.max())
+        content = np.empty(longest, np.uint8)
+        whole = np.stack([_padded(one, longest) for one in packed if one is not None]) if self.rank == root else None
+        self.scatter(content, whole, root=root, timeout=timeout)
+        return _loaded("scatter_object", [content[: lengths[self.rank]]])[0]
+
+    def reduce_object(
+        self,
+        value: Any,
+        root: int = 0,
+        op: str | Callable[[Any, Any], Any] = "sum",
+        timeout: float | None = None,
+    ) -> Any:
+        """The objects of all ranks, combined from rank 0 up by `op`, on the root; None elsewhere.
+
+        `op` is a function of two objects, or "sum" (`+`), "product" (`*`), "min" or "max".
+
+        >>> comm.reduce_object([comm.rank], op="sum")
+        [0, 1]
+        """
+        fold = _fold("reduce_object", op)
+        found = self.gather_object(value, root, timeout)
+        return None if found is None else reduce(fold, found)
+
+    def all_reduce_object(
+        self, value: Any, op: str | Callable[[Any, Any], Any] = "sum", timeout: float | None = None
+    ) -> Any:
+        """The objects of all ranks, combined from rank 0 up by `op`, on every rank. `op`: see `reduce_object`.
+
+        >>> comm.all_reduce_object({"ranks": {comm.rank}}, op=lambda a, b: {"ranks": a["ranks"] | b["ranks"]})
+        {'ranks': {0, 1}}
+        """
+        fold = _fold("all_reduce_object", op)
+        return reduce(fold, self.all_gather_object(value, timeout))
+
+    # On bytes, for what needs no pickle --------------------------------------------------------------------------------
+
+    def _all_gather_bytes(
+        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
+    ) -> list[Bytes]:
+        """The bytes of all ranks, by rank, of any length; None, with the error, if this rank has none."""
+        own, lengths = self._lengths(call, own, error, timeout)
+        longest, total = int(lengths.max()), int(lengths.sum())
+        if self.size * longest <= 2 * total + _MOST_PADDING:
+            everyone = np.empty((self.size, longest), np.uint8)
+            self.all_gather(_padded(own, longest), everyone, timeout=timeout)
+            return [everyone[rank, :end] for rank, end in enumerate(lengths)]
+        # One is far longer than the others: padded to its length, they would take much memory.
+        parts = [own if rank == self.rank else np.empty(end, np.uint8) for rank, end in enumerate(lengths)]
+        for rank, part in enumerate(parts):
+            self.broadcast(part, root=rank, timeout=timeout)
+        return parts
+
+    def _broadcast_bytes(
+        self, call: str, own: Bytes | None, error: Exception | None, root: int, timeout: float | None
+    ) -> Bytes:
+        """The root's bytes."""
+        length = np.array([_length(own)], np.int64)
+        self.broadcast(length, root=root, timeout=timeout)
+        if length[0] == _UNPICKLABLE:
+            raise _refusal(call, [root], error)
+        content = np.empty(length[0], np.uint8) if own is None else own
+        self.broadcast(content, root=root, timeout=timeout)
+        return content
+
+    def _lengths(
+        self, call: str, own: Bytes | None, error: Exception | None, timeout: float | None
+    ) -> tuple[Bytes, np.ndarray[Any, Any]]:
+        """This rank's bytes, and the lengths of all ranks' bytes."""
+        lengths = np.empty(self.size, np.int64)
+        self.all_gather(np.array([_length(own)], np.int64), lengths, timeout=timeout)
+        wrong = [rank for rank, length in enumerate(lengths) if length == _UNPICKLABLE]
+        if wrong or own is None:
+            raise _refusal(call, wrong, error)
+        return own, lengths
+
+    def _all_gather_json(self, call: str, value: Any) -> list[Any]:
+        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8)
+        return [json.loads(part.tobytes()) for part in self._all_gather_bytes(call, own, None, None)]
+
+    def _broadcast_json(self, call: str, value: Any, root: int, timeout: float | None) -> Any:
+        own = np.frombuffer(bytearray(json.dumps(value).encode()), np.uint8) if self.rank == root else None
+        return json.loads(self._broadcast_bytes(call, own, None, root, timeout).tobytes())
+
+
+def _packed(value: Any) -> tuple[Bytes | None, Exception | None]:
+    """An object as bytes, or why it cannot be pickled."""
+    try:
+        try:
+            content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        except Exception:  # functions without a name, and classes made inside functions
+            import cloudpickle  # type: ignore[import-untyped]
+
+            content = cloudpickle.dumps(value)
+    except Exception as error:
+        return None, error
+    return np.frombuffer(bytearray(content), np.uint8), None
+
+
+def _length(packed: Bytes | None) -> int:
+    return _UNPICKLABLE if packed is None else len(packed)
+
+
+def _refusal(call: str, ranks: Sequence[int], error: Exception | None) -> UsageError:
+    which = "objects" if len(ranks) > 1 else "object"
+    return UsageError(f"{call}: the {which} of {name_ranks(ranks)} cannot be pickled" + (f": {error}" if error else ""))
+
+
+def _padded(content: Bytes, length: int) -> Bytes:
+    padded = np.zeros(length, np.uint8)
+    padded[: len(content)] = content
+    return padded
+
+
+def _loaded(call: str, contents: Iterable[Bytes]) -> list[Any]:
+    found = []
+    for content in contents:
+        try:
+            found.append(pickle.loads(content.data))
+        except Exception as error:
+            raise UsageError(f"{call}: an object cannot be unpickled here: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _fold(call: str, op: str | Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    if callable(op):
+        return op
+    if op in _FOLDS:
+        return _FOLDS[op]
+    raise UsageError(f"{call}: op is a function of two objects or a name, not {op!r:.40}; {suggest(op, _FOLDS)}")

@@ -1,0 +1,467 @@
+"""Calls on GPU arrays when something goes wrong: on the NumPy device, so that no GPU is needed."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import os
+import signal
+import threading
+import time
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy_device import DeviceArray, NumpyDevice
+from test_staging import along_a_chain, device_of, to_the_first
+
+import allfold as af
+from allfold import Move, copy, reduce
+from allfold.communicator.communicator import Communicator
+from allfold.cuda import kernels, runner, ways
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def said_by(action: Callable[[], object]) -> str:
+    """The error that it raises, or nothing."""
+    try:
+        action()
+    except af.AllfoldError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def gated(device: NumpyDevice, stream: int) -> threading.Event:
+    """The stream goes on when the event is set."""
+    gate = threading.Event()
+    device.later(stream, lambda: gate.wait() and None)
+    return gate
+
+
+def shared_array(comm: Communicator, length: int, stream: int) -> DeviceArray:
+    """In memory that all ranks reach."""
+    assert comm._gpu is not None
+    (made,) = comm._gpu._ways.values()
+    found = made.empty(8 * length)
+    assert found is not None
+    return DeviceArray(np.frombuffer((ctypes.c_char * (8 * length)).from_address(found[0])), stream)
+
+
+# Ranks that differ ---------------------------------------------------------------------------------------------------
+
+
+def first(left: Any, right: Any) -> Any:
+    return left + right * 0
+
+
+def second(left: Any, right: Any) -> Any:
+    return right + left * 0
+
+
+def differs(comm: Communicator, what: str) -> str:
+    device, is_last = device_of("on the device"), comm.rank == comm.size - 1
+    array = device.array(np.ones(1200), device.new_stream())
+    comm.all_reduce(array)
+    how: dict[str, Any] = {}
+    if what == "algorithm":
+        how["algorithm"] = "direct" if is_last else "naive"
+    elif what == "schedule":
+        function = along_a_chain if is_last else to_the_first
+        function.__name__ = "mine"
+        how["algorithm"] = function
+    elif what == "operation":
+        function = second if is_last else first
+        how["op"] = af.op(function, commutative=False, name="mine")
+    elif what == "way":
+        array = device.array(np.ones(1000), array.stream)
+        ways.STAGED_UP_TO = 1 << 60 if is_last else -1
+    if what == "root":
+        return said_by(lambda: comm.reduce(array, int(is_last)))
+    return said_by(lambda: comm.all_reduce(array, **how))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("algorithm", ("by naive", "by direct")),
+        ("schedule", ("by mine", "schedule")),
+        ("operation", ("custom operation mine", "operation ")),
+        ("way", ("on the GPU", "through main memory")),
+        ("root", ("root 0", "root 1")),
+    ],
+)
+def test_ranks_that_differ_are_named_on_every_rank(ranks: int, what: str, words: tuple[str, str]) -> None:
+    for said in af.spawn(differs, ranks, args=(what,), timeout=60):
+        assert said.startswith("MismatchError: ") and all(one in said for one in words)
+        assert "rank 0" in said or "ranks 0" in said
+
+
+# Streams that were let go --------------------------------------------------------------------------------------------
+
+
+def late(comm: Communicator, kind: str, has_called: bool) -> tuple[str, bool]:
+    """Rank 0 gives up; rank 1 then makes the call, or has made it, and its stream then comes to it."""
+    device, algorithm = device_of("on the device"), None if kind == "reached" else kind
+    stream = device.new_stream()
+    array = device.array(np.zeros(1000), stream)
+    comm.all_reduce(array, algorithm=algorithm)
+    if kind == "reached":
+        array = shared_array(comm, 1000, stream)
+    array.memory[:] = comm.rank + 1
+    comm.barrier()
+    if comm.rank == 0:
+        said = said_by(lambda: comm.all_reduce(array, algorithm=algorithm, timeout=0.3))
+        array.memory[:] = 100  # it belongs to the user again
+        comm.barrier()
+        comm.barrier()
+        return said, True
+    gate = gated(device, stream)
+    handle = comm.all_reduce(array, algorithm=algorithm, async_op=True) if has_called else None
+    comm.barrier()
+    untouched = bool((array.memory == 2).all())
+    gate.set()
+    said = said_by(handle.wait if handle is not None else lambda: comm.all_reduce(array, algorithm=algorithm))
+    comm.barrier()
+    return said, untouched
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+@pytest.mark.parametrize("kind", ["direct", "naive", "tree", "reached"])
+def test_nobody_finishes_on_a_rank_that_timed_out(kind: str, has_called: bool) -> None:
+    for said, untouched in af.spawn(late, 2, args=(kind, has_called), timeout=60):
+        assert said.startswith("CollectiveTimeout: ") and untouched
+
+
+def orphaned(comm: Communicator, algorithm: str, has_called: bool, folder: str) -> str:
+    """The host of rank 2 has made the call, its stream has not come to it, and it is killed. Rank 0 gives up first."""
+    device = device_of("on the device")
+    stream = device.new_stream()
+    array = device.array(np.zeros(1200), stream)
+    comm.all_reduce(array, algorithm=algorithm)
+    array.memory[:] = comm.rank + 1
+    if comm.rank == 2:
+        gated(device, stream)
+        comm.all_reduce(array, algorithm=algorithm, async_op=True)
+        wait_until(Path(folder, "called").exists)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if comm.rank == 0:
+        handle = comm.all_reduce(array, algorithm=algorithm, async_op=True)
+        assert handle is not None
+        if not has_called:
+            Path(folder, "called").touch()
+        said = said_by(handle.wait)
+        Path(folder, "gave up").touch()
+        return said
+    gate = gated(device, stream)
+    handle = comm.all_reduce(array, algorithm=algorithm, async_op=True) if has_called else None
+    if has_called:
+        Path(folder, "called").touch()
+    wait_until(Path(folder, "gave up").exists)
+    gate.set()
+    return said_by(handle.wait if handle is not None else lambda: comm.all_reduce(array, algorithm=algorithm))
+
+
+@pytest.mark.parametrize("has_called", [False, True])
+@pytest.mark.parametrize("algorithm", ["tree", "driver"])
+def test_nobody_finishes_on_a_rank_that_gave_up_for_a_dead_one(
+    algorithm: str, has_called: bool, tmp_path: Path
+) -> None:
+    said = af.spawn(orphaned, 3, args=(algorithm, has_called, str(tmp_path)), survive=True, timeout=60)
+    assert said[2] is None
+    for one in said[:2]:
+        assert one.startswith("RankLost: ") and "rank 2" in one
+
+
+def over_before(comm: Communicator) -> list[str]:
+    """A call that is over on all ranks stays right, whatever comes later."""
+    device, group = device_of("on the device"), comm.group(range(comm.size))
+    assert group is not None
+    array = device.array(np.ones(100), device.new_stream())
+    group.all_reduce(array)
+    first = group.all_reduce(array, async_op=True)
+    assert first is not None
+    device.synchronize(array.stream)
+    comm.barrier()
+    if comm.rank == 0:
+        group.abort()
+    comm.barrier()
+    return [said_by(first.wait), said_by(lambda: group.all_reduce(array)), str(array.memory[0])]
+
+
+def test_a_call_that_was_over_before_stays_right() -> None:
+    for before, after, value in af.spawn(over_before, 2, timeout=60):
+        assert before == "" and after.startswith("RankLost: ") and value == "4.0"
+
+
+def interrupted(comm: Communicator) -> str:
+    device = device_of("on the device")
+    array = device.array(np.ones(100), device.new_stream())
+    comm.all_reduce(array)
+    comm.barrier()
+    if comm.rank == 0:
+        (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+        calls = made.runner._ledger
+        interrupt = threading.Thread(
+            target=lambda: (wait_until(lambda: calls.made == 2), os.kill(os.getpid(), signal.SIGINT))
+        )
+        interrupt.start()
+        try:
+            comm.all_reduce(array)
+        except KeyboardInterrupt:
+            return said_by(lambda: comm.all_reduce(array))
+        finally:
+            comm.barrier()
+        return "not interrupted"
+    comm.barrier()
+    return said_by(lambda: comm.all_reduce(array))
+
+
+def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
+    for said in af.spawn(interrupted, 2, timeout=60):
+        assert said.startswith("RankLost: ")
+
+
+def behind_a_staged_call(comm: Communicator) -> list[str]:
+    """A staged call, and one on the device behind it, that the other rank never makes."""
+    device = device_of("on the device")
+    ways.STAGED_UP_TO = 10_000
+    stream = device.new_stream()
+    short, long = device.array(np.ones(100), stream), device.array(np.ones(100_000), stream)
+    comm.all_reduce(short)
+    comm.all_reduce(long)
+    if comm.rank == 0:
+        handles = [comm.all_reduce(array, async_op=True, timeout=0.3) for array in (short, long, short)]
+        said = [said_by(lambda one=handle: one.wait(10.0)) for handle in handles]  # type: ignore[misc]
+    comm.barrier()
+    return said if comm.rank == 0 else [said_by(lambda: comm.all_reduce(short))]
+
+
+def test_a_staged_call_that_fails_ends_the_calls_behind_it() -> None:
+    first, second = af.spawn(behind_a_staged_call, 2, timeout=60)
+    assert len(set(first)) == 1 and first[0].startswith("CollectiveTimeout: all_reduce: rank 1 did not come")
+    assert second[0].startswith("CollectiveTimeout: ")
+
+
+def staged_behind(comm: Communicator) -> str:
+    """A staged call behind one on the device that fails: it must not wait for its own timeout."""
+    device = device_of("on the device")
+    ways.STAGED_UP_TO = 10_000
+    stream = device.new_stream()
+    short, long = device.array(np.ones(100), stream), device.array(np.ones(100_000), stream)
+    comm.all_reduce(short)
+    comm.all_reduce(long)
+    said = ""
+    if comm.rank == 0:
+        comm.all_reduce(long, async_op=True, timeout=0.3)
+        handle = comm.all_reduce(short, async_op=True)
+        assert handle is not None
+        said = said_by(lambda: handle.wait(20.0))
+    comm.barrier()
+    return said
+
+
+def test_a_call_that_fails_ends_the_staged_calls_behind_it() -> None:
+    said, _ = af.spawn(staged_behind, 2, timeout=60)
+    assert "did not come in time" in said
+
+
+# What is kept, and what is given back --------------------------------------------------------------------------------
+
+
+def drops_at_once(comm: Communicator) -> tuple[bool, bool]:
+    """Array and handle are dropped while the call is in the stream."""
+    device = device_of("on the device")
+    stream = device.new_stream()
+    array = device.array(np.ones(100), stream)
+    comm.all_reduce(array)
+    gate, alive = gated(device, stream), weakref.ref(array)
+    comm.all_reduce(array, async_op=True)
+    del array
+    gc.collect()
+    kept = alive() is not None
+    gate.set()
+    device.synchronize(stream)
+    comm.all_reduce(device.array(np.ones(100), stream))
+    return kept, alive() is None
+
+
+def test_arrays_belong_to_the_call_until_it_is_over() -> None:
+    assert af.spawn(drops_at_once, 2, timeout=60) == [(True, True)] * 2
+
+
+class NotOver:
+    """A mark of a lane."""
+
+    behind, over, is_right = 5, False, False
+
+    def is_over(self) -> bool:
+        return self.over
+
+    def hold(self, stream: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
+def test_all_tensors_of_an_asynchronous_call_are_kept(collective: str) -> None:
+    torch = pytest.importorskip("torch")
+    from allfold.torch.cuda import OnGpu
+
+    mark = NotOver()
+    group = types.SimpleNamespace(_gpu=types.SimpleNamespace(error=lambda: None), _kept=deque(), _seconds=None)
+    group._at_once, group._remember = lambda *_: mark, lambda work: work
+    group._keep = lambda work: OnGpu._keep(group, work)  # type: ignore[arg-type]
+    opts = types.SimpleNamespace(timeout=datetime.timedelta(0), asyncOp=True)
+    tensors = [torch.ones(4) for _ in range(1 + (collective in ("all_gather", "reduce_scatter")))]
+    alive = [weakref.ref(tensor) for tensor in tensors]
+    work = OnGpu._short(group, opts, tensors[-1:], collective, *tensors)  # type: ignore[arg-type]
+    del tensors, work
+    gc.collect()
+    assert all(one() is not None for one in alive)
+    mark.over = True
+    OnGpu._short(group, opts, [], collective, torch.ones(1))  # type: ignore[arg-type]
+    gc.collect()
+    assert all(one() is None for one in alive)
+
+
+def drops_groups(comm: Communicator) -> tuple[int, int]:
+    device = device_of("on the device")
+    stream = device.new_stream()
+    for _ in range(4):
+        group = comm.group(range(comm.size))
+        assert group is not None
+        group.all_reduce(device.array(np.ones(1000), stream))
+        del group
+        gc.collect()
+    wait_until(lambda: not device.memory and not device.registered)
+    comm.barrier()
+    return len(device.memory), len(device.registered)
+
+
+def test_groups_that_are_dropped_leave_nothing() -> None:
+    assert af.spawn(drops_groups, 2, timeout=60) == [(0, 0)] * 2
+
+
+def own_generators(comm: Communicator, way: str) -> tuple[int, int, int]:
+    """How often a generator ran, and how many schedules and programs are kept of many that were used once."""
+    device, runs = device_of(way), [0]
+    ways._MOST_SCHEDULES = runner._MOST_PROGRAMS = 3
+    array = device.array(np.zeros(100), device.new_stream())
+
+    def mine(ranks: int) -> Iterator[list[Move]]:
+        runs[0] += 1
+        yield [reduce(0, source=1, destination=0)]
+        yield [copy(0, source=0, destination=1)]
+
+    for _ in range(5):
+        comm.all_reduce(array, algorithm=mine)
+    for number in range(6):
+        comm.all_reduce(array, algorithm=lambda ranks, number=number: to_the_first(ranks))
+    assert comm._gpu is not None
+    (made,) = comm._gpu._ways.values()
+    return runs[0], len(made._schedules), len(made.runner._programs)
+
+
+@pytest.mark.parametrize("way", ["staged", "on the device"])
+def test_generators_run_once_and_programs_are_bounded(way: str) -> None:
+    for runs, schedules, programs in af.spawn(own_generators, 2, args=(way,), timeout=60):
+        assert runs == 1 and schedules <= 3 and programs <= 3
+
+
+# Threads, captures, files --------------------------------------------------------------------------------------------
+
+
+def captures(comm: Communicator) -> bool:
+    """Another stream is captured into a graph, in the global mode, while a call is watched."""
+    device = device_of("on the device")
+    stream = device.new_stream()
+    array = device.array(np.ones(100), stream)
+    comm.all_reduce(array)
+    gate = gated(device, stream)
+    handle = comm.all_reduce(array, async_op=True)
+    assert handle is not None
+    device.captured, before = {device.new_stream()}, device.queries
+    wait_until(lambda: device.queries > before + 3)
+    device.captured = set()
+    gate.set()
+    handle.wait()
+    return device.invalidated
+
+
+def test_watching_a_call_leaves_a_capture_alone() -> None:
+    assert af.spawn(captures, 2, timeout=60) == [False, False]
+
+
+def prepares_meanwhile(comm: Communicator) -> list[int]:
+    """The memory for staging is not replaced while another thread puts a call into the stream."""
+    device = device_of("staged")
+    stream = device.new_stream()
+    comm.all_reduce(device.array(np.ones(100), stream))
+    assert comm._gpu is not None
+    (made,) = comm._gpu._ways.values()
+    long = device.array(np.ones(1_000_000), stream)
+    with made._lock:
+        other = threading.Thread(target=lambda: comm.all_reduce(long))
+        other.start()
+        other.join(0.2)
+        during = made.staging.rooms_made
+    other.join()
+    return [during, made.staging.rooms_made]
+
+
+def test_staging_memory_is_replaced_under_the_lock() -> None:
+    assert af.spawn(prepares_meanwhile, 2, timeout=60) == [[1, 2]] * 2
+
+
+class Counted:
+    """A compiler that counts."""
+
+    version = "1.0"
+
+    def __init__(self) -> None:
+        self.compiled = 0
+
+    def compile(self, source: str, architecture: str) -> bytes:
+        self.compiled += 1
+        return b"own"
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_kernels_that_others_could_have_written_are_not_loaded(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = Counted()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "compiler", lambda: compiler)
+    for _ in range(2):
+        assert kernels.compiled("sum", "int32", 2, "sm_90") == b"own"
+    assert compiler.compiled == 1
+    folder = tmp_path / "allfold" / "kernels"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (file,) = folder.iterdir()
+    file.write_bytes(b"planted")
+    (file if what == "file" else folder).chmod(0o777)
+    assert kernels.compiled("sum", "int32", 2, "sm_90") == b"own" and compiler.compiled == 2
+    assert kernels.compiled("sum", "int32", 2, "sm_90") == b"own" and compiler.compiled == 2
+
+
+def test_a_kernel_cache_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Counted()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "compiler", lambda: compiler)
+    kernels.compiled("sum", "int32", 2, "sm_90")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    kernels.compiled("sum", "int32", 2, "sm_90")
+    assert compiler.compiled == 2

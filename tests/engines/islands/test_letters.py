@@ -1,0 +1,85 @@
+"""Messages between islands: how one rank takes them in, and the tags of those of collectives."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from hashlib import blake2b
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from allfold.dtypes import DTYPES
+from allfold.engines.islands.job import FREE_TAGS, Job
+from allfold.engines.islands.letters import Letters
+from allfold.engines.islands.post import Frame, News
+
+UINT8, LONG = list(DTYPES).index("uint8"), 128
+
+
+class Queue(deque[Any]):
+    """A queue whose user is preempted right after it took out its last entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.popped, self.go_on = threading.Event(), threading.Event()
+
+    def popleft(self) -> Any:
+        one = super().popleft()
+        if not self:
+            self.popped.set()
+            self.go_on.wait(0.3)  # with a lock around it nobody can say so: then it ends by itself
+        return one
+
+
+class Data:
+    """Long messages. The wait for the second one ends when somebody else asks for it too, or after a moment."""
+
+    def __init__(self) -> None:
+        self.asked_for: list[int] = []
+        self.twice = threading.Event()
+
+    def wait(self, within: float = 0.0) -> int:
+        if 1 in self.asked_for:
+            self.twice.wait(0.3)
+        return 1
+
+    def data_of(self, source: int, number: int, bytes: int) -> tuple[Any, Any]:
+        if number in self.asked_for:
+            self.twice.set()
+        self.asked_for.append(number)
+        return self, np.zeros(bytes, np.uint8)
+
+
+def test_a_message_that_comes_when_the_queue_has_just_run_empty_is_taken_in_once() -> None:
+    engine: Any = SimpleNamespace(world=SimpleNamespace(post=Data()), ranks=[0, 1], size=2, local={0: 0})
+    box, queue = Letters(engine, None), Queue()  # type: ignore[arg-type]
+    box._long[1] = queue
+    box.arrived(1, Frame(News.LETTER, 0, UINT8 | LONG, (100, 2000, 0)))
+    assert queue.popped.wait(10)
+    box.arrived(1, Frame(News.LETTER, 0, UINT8 | LONG, (101, 2000, 1)))
+    queue.go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "allfold letter":
+            thread.join(10)
+    assert [message.tag for message in box._come] == [100, 101] and not queue
+
+
+# Tags of collectives --------------------------------------------------------------------------------------------------
+
+
+def tags_of(kind: int, number: int, many: int = 1) -> list[int]:
+    job = Job.__new__(Job)
+    job.number, job.digest = number, blake2b(kind.to_bytes(8, "little"), digest_size=8).digest() + bytes(8)
+    return [job.tag() for _ in range(many)]
+
+
+def test_tags_tell_calls_apart() -> None:
+    every = [tags_of(kind, 1)[0] for kind in range(5000)]
+    assert len(set(every)) > 4950 and all(0 <= tag < FREE_TAGS for tag in every)
+    # Calls of the same kind always differ, for as many calls as can be under way, and far beyond.
+    for kind in range(20):
+        assert len({tags_of(kind, number)[0] for number in range(5000)}) == 5000
+    assert len(set(tags_of(3, 7, 2048))) == 2048
+    assert not {tag >> 11 for tag in tags_of(3, 7, 2048)} & {tag >> 11 for tag in tags_of(3, 8, 2048)}
