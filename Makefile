@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 NATIVE := $(shell find native -type f 2>/dev/null)
 
-.PHONY: help setup demo test test-all check-all wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
+.PHONY: help setup demo test test-all check-all wheels test-wheels types test-frameworks reference test-gpu sanitize bench-peers conformance bounds faults faults-gpu fuzz hosts soak gallery site test-site web test-web test-browser test-notebook chromium lint format clean
 
 # One step: what it does, how long it may take, what may help when it fails (packaging/stage.py).
 stage = @$(PYTHON) packaging/stage.py "$(1)" --takes "$(2)" --help-with "$(3)" --
@@ -65,6 +65,12 @@ bench-peers: $(VENV)/.torch $(VENV)/.mpi ## install the libraries that `allfold 
 conformance: setup $(VENV)/.torch ## torch's own test suite for backends, on allfold and on gloo; an hour or more, continues where it was stopped
 	$(announce)
 	$(VENV)/bin/python tests/torch/conformance.py
+
+SEEDS ?= 1000
+# Random networks against prices, simulations, the checker of certificates and all sets of ranks (docs/find.md).
+bounds: setup ## random networks, on which no schedule may beat its bound and the proof of every bound is checked (SEEDS=1000); minutes
+	$(announce)
+	$(VENV)/bin/python tests/find/bounds.py --seeds $(SEEDS)
 
 # Seeded trials on every engine, each with one fault: what do the ranks return or raise, when, and what is left behind
 # (docs/reliability.md)?

@@ -29,8 +29,8 @@ SECTIONS = {
     "Running them": ["spawn", "start", "init", "op", "Op", "Message", "ANY_TAG", "replay", "Replay"],
     "Finding them": ["find", "Found"],
     "Errors": [
-        "AllfoldError", "UsageError", "ScheduleError", "MismatchError", "CollectiveTimeout", "RankLost", "RankFailed",
-        "SharedMemoryError", "DeviceError",
+        "AllfoldError", "UsageError", "ScheduleError", "BoundError", "MismatchError", "CollectiveTimeout", "RankLost",
+        "RankFailed", "SharedMemoryError", "DeviceError",
     ],
     "Version": ["__version__"],
 }  # fmt: skip

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .engines.reference.replay import Replay, replay
     from .errors import (
         AllfoldError,
+        BoundError,
         CollectiveTimeout,
         DeviceError,
         MismatchError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANY_TAG",
     "AllfoldError",
+    "BoundError",
     "CollectiveTimeout",
     "DeviceError",
     "Found",
@@ -76,6 +78,7 @@ _HOMES = {
     "engines.reference.replay": ("Replay", "replay"),
     "errors": (
         "AllfoldError",
+        "BoundError",
         "CollectiveTimeout",
         "DeviceError",
         "MismatchError",

@@ -59,6 +59,18 @@ class ScheduleError(AllfoldError):
         self.site = site
 
 
+class BoundError(AllfoldError):
+    """A certificate does not prove its lower bound; or a schedule is priced below one, which is a mistake in allfold.
+
+    >>> certificate = af.find("broadcast", "ring", ranks=4, size=10**6, seconds=2).certificate.to_json()
+    >>> try:
+    ...     price.check_bound({**certificate, "seconds": "1"}, price.ring(4))
+    ... except af.BoundError as error:
+    ...     print(error)
+    it claims 1 s, but proves only 1e-05 s on ring
+    """
+
+
 class MismatchError(AllfoldError, RuntimeError):
     """Ranks differ in what should be the same call: in its collective, count, type, operation or root.
 

@@ -45,6 +45,8 @@ class Pattern:
     """The steps follow each other, so that what arrives in one is sent on in the next."""
     apart: bool = False
     """Each message is a step of its own, one after the other: a chain."""
+    crossing: Share | None = None
+    """On a network whose switches fold: how much of each message crosses each link of its route, route after route."""
 
     @property
     def steps(self) -> int:

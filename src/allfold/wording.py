@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from fractions import Fraction
 
 from .errors import UsageError
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+UNITS = "K, M, G and T are powers of 1024, as are KiB to TiB; KB, MB, GB and TB are powers of 1000"
+"""The rule for units of bytes, wherever users write them. Rates are always powers of 1000: 25GB/s, 400Gb/s."""
+
+_LETTERS = ("", "K", "M", "G", "T")
+_UNITS = {letter: 2 ** (10 * power) for power, letter in enumerate(_LETTERS)}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e\+?([0-9]{1,2}))? ?([KMGT]?)(B|(?<=[KMGT])iB)?", re.IGNORECASE)
 MOST_BYTES = 2**60
 
 
@@ -38,15 +44,20 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes, with K, M and G for powers of 1024, as in nccl-tests."""
-    match = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    """Bytes: `64K` is 64 · 1024, as in nccl-tests, and so is `64KiB`; `64KB` is 64,000. `1.5M` and `1e9` are sizes, too."""
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"size {text!r}: expected a number of bytes, as in 8, 64K or 128M")
-    digits = match[1].lstrip("0") or "0"
-    size = int(digits[:20]) * _UNITS[match[2].upper()]
-    if len(digits) > 20 or size > MOST_BYTES:
+        raise UsageError(
+            f"size {text[:40]!r}: expected a number of bytes, as in 8, 64K or 128M (powers of 1024), 1.5GiB, 1GB (10⁹) or 1e9"
+        )
+    letter, decimal = match[3].upper(), (match[4] or "").upper() == "B" and match[3]
+    unit = 1000 ** _LETTERS.index(letter) if decimal else _UNITS[letter]
+    size = Fraction(match[1][:60]) * 10 ** int(match[2] or 0) * unit
+    if size > MOST_BYTES or len(match[1]) > 60:
         raise UsageError(f"size {text:.40}: expected at most {MOST_BYTES} bytes (1 EiB)")
-    return size
+    if size.denominator != 1:
+        raise UsageError(f"size {text:.40} is {float(size):.12g} bytes; expected a whole number of them")
+    return int(size)
 
 
 def parse_sizes(text: str, factor: float = 4.0) -> list[int]:
@@ -59,7 +70,7 @@ def parse_sizes(text: str, factor: float = 4.0) -> list[int]:
 
 def format_size(size: int) -> str:
     """`64M`: what `parse_size` takes, in the shortest exact form."""
-    for letter in "GMK":
+    for letter in "TGMK":
         if size and size % _UNITS[letter] == 0:
             return f"{size // _UNITS[letter]}{letter}"
     return str(size)

@@ -35,16 +35,36 @@ WITH_DATA = [name for name, kind in COLLECTIVES.items() if kind.carries_data]
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("8", 8), ("64K", 65536), ("64k", 65536), ("128M", 2**27), ("2GiB", 2**31), ("3KB", 3072)]
+    ("text", "size"),
+    [
+        *(("8", 8), ("8B", 8), ("64K", 65536), ("64k", 65536), ("128M", 2**27), ("2GiB", 2**31), ("3KB", 3000)),
+        *(("1GB", 10**9), ("1gb", 10**9), ("1G", 2**30), ("1T", 2**40), ("1TiB", 2**40), ("1TB", 10**12)),
+        *(
+            ("1.5M", 3 * 2**19),
+            ("1.5GB", 15 * 10**8),
+            ("1e9", 10**9),
+            ("2e3KB", 2 * 10**6),
+            (".5K", 512),
+            ("1 GB", 10**9),
+        ),
+    ],
 )
-def test_sizes_are_bytes_with_powers_of_1024(text: str, size: int) -> None:
+def test_letters_are_powers_of_1024_and_those_with_a_b_powers_of_1000(text: str, size: int) -> None:
     assert parse_size(text) == size
     assert parse_size(format_size(size)) == size
 
 
-@pytest.mark.parametrize("text", ["", "K", "-8", "1.5M", "8T", "eight"])
+@pytest.mark.parametrize("text", ["", "K", "-8", "1e-3", "8P", "eight", "8iB", "1e999", "1.5.5M"])
 def test_what_is_no_size_is_refused_with_what_was_expected(text: str) -> None:
     with pytest.raises(af.UsageError, match=r"expected a number of bytes, as in 8, 64K or 128M"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("1.3K", "1331.2 bytes; expected a whole"), ("2e9GiB", "at most"), ("9" * 5000, "at most")]
+)
+def test_sizes_are_whole_and_finite(text: str, sentence: str) -> None:
+    with pytest.raises(af.UsageError, match=sentence):
         parse_size(text)
 
 

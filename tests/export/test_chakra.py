@@ -119,6 +119,14 @@ def test_every_message_has_its_own_tag() -> None:
     assert sum(int(node.attributes["comm_size"]) for node in sends) == plan.counts.bytes * 1000
 
 
+@pytest.mark.parametrize("size", [1001, 999, 7])
+def test_messages_add_up_to_the_bytes_of_the_buffer(size: int) -> None:
+    """Rank 0 sends every chunk once in a ring all_gather but that of its right neighbour; no message is rounded up."""
+    plan = af.schedule("all_gather", "ring", 3)
+    sends = [node for data in chakra.write(plan, size) for node in decode(data)[1] if node.type == 5]
+    assert sum(int(node.attributes["comm_size"]) for node in sends) == 2 * size
+
+
 def test_wrong_traces_are_found_wrong() -> None:
     files = chakra.write(af.schedule("all_reduce", "ring", 3), 300)
     with pytest.raises(af.UsageError, match="all ranks"):

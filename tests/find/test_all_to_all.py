@@ -141,5 +141,5 @@ def test_larger_networks_take_shortest_paths() -> None:
 
 
 def test_too_many_ranks_get_a_sentence() -> None:
-    with pytest.raises(af.UsageError, match="at most 256 ranks, not for 343"):
-        next(all_to_all(task_for("all_to_all", find_topology("torus:shape=7x7x7"))))
+    with pytest.raises(af.UsageError, match="at most 512 ranks, not for 729"):
+        next(all_to_all(task_for("all_to_all", find_topology("torus:shape=9x9x9"))))

@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "a schedule for the MSCCL runtimes, ASTRA-sim or Perfetto",
     "plan": "which algorithm for this size on this topology, how long it takes and what limits it",
     "find": "the best schedule for your network, and what proves that nothing is much better",
+    "check-bound": "whether a certificate proves the time that nothing can beat on a network",
     "simulate": "who sends what when on a topology: busy and idle ranks, the critical path",
     "topo": "the hardware of this machine: cores, caches, memory nodes, GPUs, network cards; and what it means",
     "studio": "the interactive page, served on this machine: every algorithm, topology and size; edit and prove",
@@ -166,6 +167,7 @@ def _pager(words: Sequence[str]) -> AbstractContextManager[None]:
 _RUN_FILES = {"show": "shown", "verify": "proved", "export": "written", "simulate": "simulated"}
 _TAKE_NAMES = (*_RUN_FILES, "list", "compare", "plan", "find")
 _LONG_OUTPUT = ("list", "show", "compare", "topo")
+_USAGES = {"check-bound": "find.check_bound"}  # beside the command that writes what it checks
 _BROKEN_PIPE = 128 + 13  # SIGPIPE, which Windows does not name
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -239,7 +241,7 @@ def _dispatch(words: Sequence[str]) -> int:
         from .choose import check
 
         check(arguments)  # before all that the command itself loads
-    return int(importlib.import_module(f".{chosen}", __name__).run(arguments))
+    return int(importlib.import_module(f".{chosen.replace('-', '_')}", __name__).run(arguments))
 
 
 def _options(parser: argparse.ArgumentParser, chosen: str) -> Sequence[str]:
@@ -284,7 +286,7 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name in loaded:
             home = __name__ if name == "completion" else f"{__name__}.usage"  # it has hardly any options
-            module = importlib.import_module(f"{home}.{name}")
+            module = importlib.import_module(f"{home}.{_USAGES.get(name, name)}")
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             command.description = module.SUMMARY
             module.add_arguments(command)

@@ -79,7 +79,7 @@ def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
     from ..price.simulate.simulate import simulate
 
     topology = find_topology(arguments.topology, schedule.ranks)
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     return perfetto.write(
         schedule, simulate(schedule, topology, size, 1 if arguments.segments is None else arguments.segments)
     )
@@ -93,7 +93,7 @@ def _write_traces(schedule: Schedule, arguments: argparse.Namespace) -> str:
     prefix = Path(arguments.output)
     if prefix.name in ("", ".."):
         raise UsageError(f"-o {arguments.output!r}: expected a prefix, as in -o ring")
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     files = chakra.write(schedule, size)
     for rank, content in enumerate(files):
         write_whole(prefix.with_name(f"{prefix.name}.{rank}.et"), content)

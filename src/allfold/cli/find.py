@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 128 + signal.SIGINT
     if arguments.save is not None:
         found.schedule.save(arguments.save)
+    if arguments.certificate is not None:
+        document = json.dumps(found.certificate.to_json(), indent=1, ensure_ascii=False)
+        write_whole(arguments.certificate, document + "\n")
     if arguments.html is not None:
         from ..view.html import page_as_html
         from ..view.page import page_of
@@ -83,7 +87,8 @@ def _facts(found: Found, topology: Topology) -> Iterator[str]:
     )
     has_rate = found.time and schedule.promise.carries_data
     rate = f", {cost.size / found.time / 1e9:,.4g} GB/s" if has_rate else ""
-    yield f"  time     {duration(found.time)}{rate}: {found.ratio:.4g} times the least"
+    times = "" if found.ratio is None else f": {found.ratio:.4g} times the least"
+    yield f"  time     {duration(found.time)}{rate}{times}"
     yield f"  least    {duration(found.bound)}: {found.why}"
     stock = _stock(found, topology)
     if stock:
@@ -97,8 +102,8 @@ def _stock(found: Found, topology: Topology) -> str | None:
     if not 1 < found.schedule.ranks <= _MOST_PLANNED or not found.time or found.method == "built_in":
         return None
     best = Planner(found.schedule.collective, topology, found.schedule.ranks).plan(found.cost.size).winner
-    times = f"{best.time / found.bound:.4g} times the least"
-    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}: {times}"
+    times = f": {best.time / found.bound:.4g} times the least" if found.bound else ""
+    return f"{best.algorithm}, the best built-in algorithm here, {duration(best.time)}{times}"
 
 
 def _write_frontier(found: Found, color: bool | None) -> None:

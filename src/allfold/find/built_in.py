@@ -10,18 +10,16 @@ from ..schedule import Schedule
 from .found import Task
 
 MOST_RANKS = 1024
-_MOST_COUNTED = 64  # ranks; beyond, only algorithms are considered whose price follows without building their schedules
+MOST_COUNTED = 64  # ranks; beyond, only algorithms are considered whose price follows without building their schedules
 
 
 def built_in(task: Task) -> Iterator[Schedule]:
     known = [find_algorithm(task.collective, name) for name in algorithms(task.collective)]
-    names = [
-        one.name for one in known if one.made is None and (task.ranks <= _MOST_COUNTED or one.patterns is not None)
-    ]
+    names = [one.name for one in known if one.made is None and (task.ranks <= MOST_COUNTED or one.patterns is not None)]
     if not names:
         return
     task.say("pricing the built-in algorithms")
     planner = Planner(task.collective, task.topology, task.ranks, names, root=task.root)
-    best = planner.plan(task.size).winner
+    best = min(planner.plan(task.size).costs, key=lambda cost: cost.time)
     if best.time < min(task.prices, default=best.time + 1):
         yield planner.schedule(best.algorithm)

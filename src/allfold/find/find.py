@@ -14,6 +14,7 @@ from math import inf
 
 from ..collectives import Collective, find_collective
 from ..errors import UsageError
+from ..price.cost.bounds import require_not_below
 from ..price.cost.cost import Cost, cost
 from ..price.cost.load import check_request
 from ..price.topology.network import network_of
@@ -22,7 +23,9 @@ from ..price.topology.topology import Topology
 from ..schedule import Schedule
 from ..verify import ACROSS_HOSTS, verify
 from ..wording import suggest
-from .built_in import MOST_RANKS, built_in
+from .built_in import MOST_COUNTED, MOST_RANKS, built_in
+from .channels import channels
+from .channels import fits as fits_channels
 from .forest.throughput import SENSES, throughput
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
@@ -36,12 +39,20 @@ from .steps import steps
 
 Method = Callable[[Task], Iterator[Schedule]]
 
-METHODS: dict[str, Method] = {"throughput": throughput, "steps": steps, "greedy": greedy, "built_in": built_in}
+METHODS: dict[str, Method] = {
+    "throughput": throughput,
+    "steps": steps,
+    "greedy": greedy,
+    "channels": channels,
+    "built_in": built_in,
+}
+_ALWAYS = "built_in"
 PROVING = "proving it"
 """What is said when the search is over."""
 _PROVED = {True: 20_000, False: 150_000}
 """Moves that are proved per second: with the programs across hosts, and without."""
 _STEP = 1e-3  # seconds that every step adds
+_MANY = 256  # ranks of an all_to_all: beyond, a built-in algorithm that is near the bound will do
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
@@ -115,7 +126,7 @@ def find(
     return Found(
         schedule,
         priced,
-        least.time,
+        least.certificate,
         least.cut,
         least.why,
         name,
@@ -141,11 +152,14 @@ class _Search:
             return
         chosen = self._fitting()
         for place, name in enumerate(chosen):
-            if not self.task.left and self.best is not None:  # if there is nothing yet, something quick may still do
-                return
+            # If there is nothing yet, something quick may still do; and what is found is never dearer than what was there.
+            if not self.task.left and self.best is not None and name != _ALWAYS:
+                continue
             # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
+            if self.task.ranks > _MANY and self.task.collective == "all_to_all" and self.task.near:
+                continue
             worth = {"steps": 0.1, "greedy": 0.002 if self.task.good else 0.0}.get(name, 1.0 if self.task.good else 0.0)
-            if self.best is not None and _waits(self.best[1]) < worth:
+            if self.best is not None and _waits(self.best[1]) < worth and not self._priced_quickly(name):
                 continue
             # Of the time that is left, a method leaves half to those after it.
             part = self.task.left / 2 if place < len(chosen) - 1 else self.task.left
@@ -154,6 +168,9 @@ class _Search:
                 self._try(name, replace(self.task, deadline=time.monotonic() + part))
             except UsageError as error:  # another may do
                 self.task.notes.setdefault("left_out", {})[name] = str(error)
+
+    def _priced_quickly(self, name: str) -> bool:
+        return name == _ALWAYS and self.task.ranks <= MOST_COUNTED
 
     def _rank(self, schedule: Schedule, priced: Cost) -> tuple[int, float]:
         """The lower, the better: the cheapest of those that can be proved in time; failing that, the shortest."""
@@ -165,14 +182,19 @@ class _Search:
         fitting = {
             "throughput": task.collective in (*SENSES, *ONE_WAY),
             "greedy": fits_greedy(task),
+            "channels": fits_channels(task),
             "built_in": task.ranks <= MOST_RANKS,
             "steps": task.ranks <= _FEW and fits_steps(task),
         }
-        return [name for name, fits in fitting.items() if fits]
+        chosen = [name for name, fits in fitting.items() if fits]
+        if task.collective == "all_to_all" and task.ranks > _MANY:  # a search takes minutes, and may not be worth it
+            chosen.sort(key=lambda name: name != _ALWAYS)
+        return chosen
 
     def _try(self, name: str, task: Task) -> None:
         for schedule in METHODS[name](task):
             priced = cost(schedule, task.topology, task.size)
+            require_not_below(task.bound, priced.time, schedule.title, task.topology.name)
             task.prices.append(priced.time)
             if self.best is None or self._rank(schedule, priced) < self._rank(*self.best[:2]):
                 self.best = schedule, priced, name

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..price.cost.certificate import Certificate
 from ..price.cost.cost import Cost
 from ..price.cost.cuts import TightestCut
 from ..price.topology.network import Network
+from ..price.topology.routing import unsplit
 from ..price.topology.topology import Topology
 from ..schedule import Schedule
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
-_GOOD, _MANY, _GOOD_FOR_MANY = 1.0095, 100, 1.011  # segments are only chosen to 1 %
+_GOOD, _MANY, _GOOD_FOR_MANY, _NEAR = 1.0095, 100, 1.011, 1.05  # segments are only chosen to 1 %
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,11 @@ class Task:
     """What a method has to say besides schedules, as plain data: `Found.notes`."""
 
     @property
+    def whole(self) -> Topology:
+        """The topology for methods that count whole chunks: no message is split."""
+        return unsplit(self.topology)
+
+    @property
     def left(self) -> float:
         """Seconds until the deadline; never negative."""
         return max(0.0, self.deadline - time.monotonic())
@@ -59,6 +66,11 @@ class Task:
         """Whether what was found is so close to the bound that looking further is not worth it."""
         enough = _GOOD if self.ranks <= _MANY else _GOOD_FOR_MANY
         return bool(self.prices) and min(self.prices) <= self.bound * enough
+
+    @property
+    def near(self) -> bool:
+        """Whether what was found is near the bound: good enough where looking further takes minutes."""
+        return bool(self.prices) and min(self.prices) <= self.bound * _NEAR
 
     def say(self, sentence: str) -> None:
         if self.progress is not None:
@@ -77,8 +89,8 @@ class Found:
     schedule: Schedule
     cost: Cost
     """As `allfold.price.cost` prices the schedule on the topology."""
-    bound: float
-    """Seconds that nothing can beat on this topology."""
+    certificate: Certificate
+    """What proves the bound, in exact numbers; `allfold check-bound` checks it."""
     cut: TightestCut | None
     """What the bound comes from, if it comes from a cut."""
     why: str
@@ -97,9 +109,16 @@ class Found:
         return self.cost.time
 
     @property
-    def ratio(self) -> float:
-        """The time divided by the bound."""
-        return self.time / self.bound if self.bound else 1.0
+    def bound(self) -> float:
+        """Seconds that nothing can beat on this topology."""
+        return self.certificate.bound
+
+    @property
+    def ratio(self) -> float | None:
+        """The time divided by the bound; None if that is 0 and the time is not."""
+        if self.bound:
+            return self.time / self.bound
+        return None if self.time else 1.0
 
     def to_json(self) -> dict[str, Any]:
         """What `allfold find --json` prints."""
@@ -117,6 +136,7 @@ class Found:
             "ratio": self.ratio,
             "why": self.why,
             "cut": None if self.cut is None else self.cut.to_json(),
+            "certificate": self.certificate.to_json(),
             "method": self.method,
             "seconds": self.seconds,
             "proving": self.proving,

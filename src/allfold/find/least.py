@@ -1,47 +1,121 @@
-"""The time that nothing can beat, and what it comes from."""
+"""The time that nothing can beat, and what it comes from, with a certificate."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
-from ..price.cost.bounds import lower_bounds
-from ..price.cost.cuts import TightestCut, tightest_cut
-from .all_reduce_bound import least_all_reduce
+import numpy as np
+
+from ..collectives import find_collective
+from ..price.cost.bounds import least_distance, least_spread, shared_by_all
+from ..price.cost.certificate import Certificate, LinkPrices, facts_of_prices
+from ..price.cost.cuts import TightestCut, least_leaving, tightest_cut
+from ..price.cost.program import least_by_program
+from ..wording import counted
 from .found import Task
-from .paths.flows import least_by_flows
+from .paths.flows import prices_of_flows
 
-_SAME = 1 + 1e-6
+_SAME = 1 + Fraction(1, 10**6)
+_ROUNDING = 1 - Fraction(1, 10**9)
+"""Distances are added up in floats."""
+_SECONDS = 2.0  # of a linear program
 
 
 @dataclass(frozen=True, eq=False)
 class Least:
-    time: float
+    certificate: Certificate
     why: str
     cut: TightestCut | None = None
+
+    @property
+    def time(self) -> float:
+        return self.certificate.bound
 
 
 def least_of(task: Task) -> Least:
     """The largest of all bounds that are known. Of equal ones, that which says most."""
-    if task.ranks == 1:
-        return Least(0.0, "there is nobody to send to")
-    known = lower_bounds(task.collective, task.topology, task.ranks, task.size, task.root)
-    cut = tightest_cut(task.collective, task.network, task.root)
-    found = [] if cut is None else [Least(cut.time(task.size), str(cut), cut)]
-    found += [
-        Least(known.bandwidth, f"the bytes that must cross {known.cut}"),
-        Least(known.reduction, "ranks cannot combine faster"),
-        Least(known.latency, "word cannot reach all ranks sooner"),
-        Least(_by_program(task), "however the ranks share the links, nothing is faster (by a linear program)"),
-    ]
-    best = found[0]
-    for other in found[1:]:
-        if other.time > best.time * _SAME:
+    best = _least(
+        task, "nothing", Fraction(0), "there is nobody to send to" if task.ranks == 1 else "nothing limits it"
+    )
+    for other in _known(task) if task.ranks > 1 else ():
+        if other.certificate.seconds > best.certificate.seconds * _SAME:
             best = other
     return best
 
 
-def _by_program(task: Task) -> float:
-    if task.collective == "all_reduce":
+def _known(task: Task) -> Iterator[Least]:
+    for bound in _by_links(task):
+        if bound is not None:
+            yield _least(task, "links", bound.per_byte * task.size, bound.why, bound)
+    promise, folds = find_collective(task.collective), bool(task.topology.folding)
+    if not folds and promise.reduces and promise.carries_data and task.topology.reduction != float("inf"):
+        combined = Fraction(task.ranks - 1, task.ranks) * task.size / Fraction(task.topology.reduction)
+        yield _least(task, "combining", combined, "ranks cannot combine faster")
+    why = "word cannot reach all ranks sooner"
+    if not folds:
+        seconds, among = least_spread(task.topology, task.ranks)
+        yield _least(task, "spread", Fraction(seconds) * _ROUNDING, why, facts={"among": among})
+    seconds, start, end = least_distance(task.collective, task.topology, task.ranks, task.root)
+    why = f"{why}: rank {end} is that far from rank {start}"
+    yield _least(task, "distance", Fraction(seconds) * _ROUNDING, why, facts={"from": start, "to": end})
+
+
+def _least(
+    task: Task,
+    kind: str,
+    seconds: Fraction,
+    why: str,
+    bound: LinkPrices | None = None,
+    facts: dict[str, int] | dict[str, str] | None = None,
+) -> Least:
+    told = dict(facts or {}) if bound is None else facts_of_prices(bound)
+    certificate = Certificate(
+        task.collective, task.topology.name, task.ranks, task.root, task.size, kind, seconds, told
+    )
+    return Least(certificate, why, None if bound is None else bound.cut)
+
+
+def _by_links(task: Task) -> Iterator[LinkPrices | None]:
+    if task.collective == "barrier":
+        return
+    cut = tightest_cut(task.collective, task.network, task.root)
+    yield None if cut is None else cut.prices(task.collective, task.root)
+    if not task.topology.folding:  # messages that fold pay once for many
+        yield from _by_groups(task)
+        yield shared_by_all(task.collective, task.topology, task.ranks, task.root)
         task.say("bounding by a linear program")
-        return least_all_reduce(task)
-    return 0.0 if task.flows is None else least_by_flows(task, task.flows)
+        yield least_by_program(task.collective, task.topology, task.ranks, task.root, min(_SECONDS, task.left / 4))
+    if task.flows is not None:
+        yield prices_of_flows(task, task.flows)
+
+
+def _by_groups(task: Task) -> Iterator[LinkPrices | None]:
+    """Groups of ranks that the topology names, such as hosts, and single ranks.
+
+    For an all_reduce, what all of them send each other. For the others, on networks that are too large for the tightest
+    cut, what the first and the last group must send or receive.
+    """
+    ranks, network = task.ranks, task.network
+    named = [(cut.name, cut.group[:ranks]) for cut in task.topology.cuts]
+    if task.collective == "all_reduce":
+        for name, group in named:
+            groups = np.unique(group)
+            if not 1 < len(groups) < ranks:
+                continue
+            leaving = [least_leaving(network, group == one) for one in groups]
+            if all(edges is not None for edges in leaving):
+                links = dict.fromkeys(network.link[np.concatenate(leaving)].tolist(), 1)  # type: ignore[arg-type]
+                why = f"what {counted(len(groups), 'group')} send each other must cross the {name}"
+                yield LinkPrices(task.topology, links, (), Fraction(2 * (len(groups) - 1)), why)
+    if tightest_cut(task.collective, network, task.root) is not None:
+        return
+    for group in [*(one for _, one in named), np.arange(ranks, dtype=np.int32)]:
+        for one in {int(group[0]), int(group[-1])}:
+            for inside in (group == one, group != one):
+                edges = least_leaving(network, inside)
+                if edges is not None and inside.any() and not inside.all():
+                    vertices = np.zeros(network.vertices, bool)
+                    vertices[:ranks] = inside
+                    yield TightestCut(network, vertices, edges, 1.0).prices(task.collective, task.root)

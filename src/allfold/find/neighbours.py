@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..price.topology.network import network_of
-from ..price.topology.routing import Graph, Grid
+from ..price.topology.pairs import every_pair, needed_pairs
+from ..price.topology.routing import Graph, Grid, unsplit
 from ..price.topology.topology import Topology
 
 Numbers = NDArray[np.int32]
 
 _FINEST = 8  # a round is at least 1/8 of what the slowest link takes for a chunk
+_MOST_COMPARED = 128  # ranks up to which routes are compared with each other
 _NEAR = 0.01  # a link may carry this much less than a whole number of chunks per round
 
 
@@ -38,6 +40,8 @@ class Neighbours:
     capacity: Numbers
     """Chunks that each link carries in one round."""
     bandwidth: NDArray[np.float64]
+    share: NDArray[np.float64]
+    """Per entry of `links`: how much of a chunk crosses it. Less than 1 where messages are split over several paths."""
 
     @property
     def direct(self) -> bool:
@@ -60,24 +64,19 @@ class Neighbours:
             destination=self.destination[kept],
             offsets=offsets,
             links=self.links[at],
+            share=self.share[at],
         )
 
 
 @lru_cache(maxsize=16)
 def neighbours_of(topology: Topology, ranks: int) -> Neighbours:
     """The neighbours among the first `ranks` ranks. Other ranks take no part, but pass on what is routed over them."""
-    return _over_routes(topology, ranks, *_adjacent(topology, ranks))
+    return _over_routes(unsplit(topology), ranks, *_adjacent(topology, ranks))
 
 
 def pairs_of(topology: Topology, ranks: int) -> Neighbours:
-    """The pairs over which whatever the first `ranks` ranks can do may be thought to go.
-
-    Those are the neighbours if they have links of their own, and these are all there are: then a message that passes a
-    rank may as well stop there. Otherwise they are all pairs.
-    """
-    near = neighbours_of(topology, ranks)
-    every = _over_routes(topology, ranks, *_every_pair(ranks))
-    return near if near.direct and np.isin(every.names, near.names).all() else every
+    """The pairs over which whatever the first `ranks` ranks can do may be thought to go (`needed_pairs`)."""
+    return _over_routes(unsplit(topology), ranks, *needed_pairs(topology, ranks))
 
 
 def _over_routes(topology: Topology, ranks: int, source: Numbers, destination: Numbers) -> Neighbours:
@@ -97,14 +96,8 @@ def _over_routes(topology: Topology, ranks: int, source: Numbers, destination: N
         names.astype(np.int32),
         chunks_per_round(topology.bandwidth[names]),
         topology.bandwidth[names],
+        routes.loads(np.ones(len(source)))[limits],
     )
-
-
-def _every_pair(ranks: int) -> tuple[Numbers, Numbers]:
-    everyone = np.arange(ranks, dtype=np.int32)
-    source, destination = np.repeat(everyone, ranks), np.tile(everyone, ranks)
-    other = source != destination
-    return source[other], destination[other]
 
 
 def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
@@ -122,7 +115,7 @@ def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
         # On a ring of two, up and down lead to the same rank.
         both = np.unique(np.concatenate(ends, axis=1), axis=1)
         return both[0], both[1]
-    source, destination = _every_pair(ranks)
+    source, destination = every_pair(ranks)
     if isinstance(router, Graph):
         passes = np.zeros(len(source), bool)
         node = source
@@ -130,13 +123,27 @@ def _adjacent(topology: Topology, ranks: int) -> tuple[Numbers, Numbers]:
             node = np.where(travels, router.edge_end[router.step[node, destination]], node)
             passes |= (node < ranks) & (node != destination)
         return source[~passes], destination[~passes]
+    if ranks <= _MOST_COMPARED:
+        return needed_pairs(topology, ranks)
     network = network_of(topology, ranks)
     at_rank = np.zeros(len(topology.links) + 1, np.int64)
     at_rank[network.link] = network.head < ranks
     routes = topology.routes(source, destination)
     # One rank at the end of its links is the destination; a port that is no edge of the network ends nowhere.
-    passed = np.add.reduceat(at_rank[routes.links], routes.offsets[:-1]) if len(source) else np.zeros(0, np.int64)
-    return source[passed <= 1], destination[passed <= 1]
+    passes = np.add.reduceat(at_rank[routes.links], routes.offsets[:-1]) > 1
+    near = source[~passes], destination[~passes]
+    # Routes by which everybody is reached only through others leave somebody without a neighbour.
+    return near if _reaches_all(ranks, *near) else (source, destination)
+
+
+def _reaches_all(ranks: int, source: Numbers, destination: Numbers) -> bool:
+    for tail, head in ((source, destination), (destination, source)):
+        reached = np.arange(ranks) == 0
+        while (new := (np.bincount(head[reached[tail]], minlength=ranks) > 0) & ~reached).any():
+            reached |= new
+        if not reached.all():
+            return False
+    return True
 
 
 def chunks_per_round(bandwidth: NDArray[np.float64]) -> Numbers:

@@ -1,5 +1,7 @@
 """Price it: what an algorithm costs on a topology, before anyone runs it."""
 
+from .check_bound import check_bound
+from .cost.certificate import Certificate
 from .cost.closed_form import Form, closed_form
 from .cost.cost import Cost, Limit, cost
 from .cost.plan import Plan, plan
@@ -26,6 +28,7 @@ from .topology.topology import Cut, Link, Routes, Topology
 from .topology.without import without
 
 __all__ = [
+    "Certificate",
     "Cost",
     "Cut",
     "Form",
@@ -37,6 +40,7 @@ __all__ = [
     "Sweep",
     "Timeline",
     "Topology",
+    "check_bound",
     "closed_form",
     "cost",
     "dgx1",

@@ -191,7 +191,7 @@ def _widened(layout: NDArray[np.int32], width: int) -> list[list[int]]:
 
 def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, Any]:
     """A topology for drawing: its recipe, the host of every rank, and the latency and bandwidth of a route."""
-    far = topology.routes(np.asarray([0]), np.asarray([ranks - 1])).links
+    far = topology.routes(np.asarray([0]), np.asarray([ranks - 1]))
     return {
         **topology.to_json(),
         "name": name,
@@ -199,8 +199,8 @@ def describe_topology(topology: Topology, name: str, ranks: int) -> dict[str, An
         "host": topology.host[:ranks].tolist(),
         "overhead": topology.overhead,
         "reduction": _number(topology.reduction),
-        "latency": float(topology.latency[far].sum()),
-        "bandwidth": _number(float(topology.bandwidth[far].min(initial=np.inf))),
+        "latency": float(far.latency(topology.latency)[0]) if ranks > 1 else 0.0,
+        "bandwidth": _number(float(far.slowest(topology.bandwidth)[0]) if ranks > 1 else np.inf),
         "source": topology.source,
     }
 
@@ -250,9 +250,9 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
     travels = source != destination
     pair, chunks = np.unique((source * schedule.ranks + destination)[travels], return_counts=True)
     source, destination = np.divmod(pair, schedule.ranks)
-    bytes_of_pair = chunks * (size / schedule.chunks)
+    bytes_of_pair = chunks.astype(np.float64) * (size / schedule.chunks)
     routes = topology.routes(source, destination)
-    of_link = np.bincount(routes.links, np.repeat(bytes_of_pair, routes.lengths), minlength=len(topology.links))
+    of_link = np.bincount(routes.links, routes.loads(bytes_of_pair), minlength=len(topology.links))
     shown = np.arange(len(of_link)) if len(of_link) <= _MOST_LINKS else np.flatnonzero(of_link)
     place = np.full(len(of_link), -1, np.int64)
     place[shown] = np.arange(len(shown))

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | None, made: list[Schedule]) -> int:
     if arguments.svg is not None:
         raise UsageError("--svg draws the map of --sweep; add --sweep")
-    size = parse_size(arguments.size or "64M")
+    size = parse_size("64M" if arguments.size is None else arguments.size)
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
     if made and ranks is None:
         ranks = made[0].ranks
@@ -84,7 +84,7 @@ def _write_table(found: Plan, color: bool | None) -> None:
             cost.algorithm,
             str(cost.limit),
             duration(cost.time),
-            _short(cost.ratio),
+            "–" if cost.ratio is None else _short(cost.ratio),
             _short(cost.bus_bandwidth / 1e9),
             f"{cost.steps:,}",
             f"{cost.segments:,}",
@@ -123,7 +123,7 @@ def _sweep(arguments: argparse.Namespace, collective: str, names: list[str] | No
     if arguments.segments is not None:
         raise UsageError("--segments is for one plan; --sweep takes the best number everywhere")
     ranks = rank_counts(arguments.ranks or _SWEEP_RANKS)
-    sizes = parse_sizes(arguments.size or _SWEEP_SIZES)
+    sizes = parse_sizes(_SWEEP_SIZES if arguments.size is None else arguments.size)
     with _progress(len(ranks) * len(names or algorithms(collective))) as tick:
         found = sweep(collective, lambda many: this_machine_unless(arguments.topology, many), ranks, sizes, names, tick)
     if arguments.svg is not None:

@@ -35,7 +35,7 @@ def write_hosts(arguments: argparse.Namespace, collective: str | None) -> int:
     tuned = next((one.crossing for one in find_tuned() if one.hosts == tuple(counts)), None)
     found = [
         _what_follows(name, islands, size, tuned or BUILT_IN)
-        for size in parse_sizes(arguments.size or _SIZES)
+        for size in parse_sizes(_SIZES if arguments.size is None else arguments.size)
         for name in (COLLECTIVES if collective is None else [find_collective(collective).name])
     ]
     if arguments.json:

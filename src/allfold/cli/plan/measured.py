@@ -15,8 +15,8 @@ from ...tune.hosts import Timing
 from ...tune.measured import Comparison, measured
 from ...wording import format_size
 from ..choose import one_rank_count, parse_hosts
-from ..hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_json, write_lines, write_table
+from .hosts_table import HOSTS_HEAD, hosts_rows
 
 
 def write_measured(

@@ -16,7 +16,7 @@ from ...tune.hosts import HostsRun
 from ...tune.model import ACCESSES, amounts, paths
 from ...tune.ordinary import describe, gains
 from ...wording import format_size
-from ..hosts_table import HOSTS_HEAD, hosts_rows
+from ..plan.hosts_table import HOSTS_HEAD, hosts_rows
 from ..terminal import width, write_lines, write_table
 
 _RESTLESS = 0.15

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...bench import HOW_TO_GET
+from ...wording import UNITS
 
 SUMMARY = """\
 Measure collectives between real processes, and compare them with other libraries and with memcpy. Columns and conventions are
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RANKS",
         help="how many processes per library (default: the launcher's, those of --algo F.json, or 2)",
     )
-    add("-b", "--begin", default="8", metavar="SIZE", help="the smallest size: 8, 64K, 128M (default: 8)")
+    add("-b", "--begin", default="8", metavar="SIZE", help=f"the smallest size (default: 8). {UNITS}")
     add("-e", "--end", default="64M", metavar="SIZE", help="the largest size (default: 64M)")
     add("-f", "--factor", type=float, default=8, metavar="F", help="every size is F times the one before (default: 8)")
     add("--step", metavar="SIZE", help="every size is this many bytes more than the one before, instead of -f")

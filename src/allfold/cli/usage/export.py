@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...export import FORMATS
+from ...wording import UNITS
 from . import add_with
 
 SUMMARY = """\
@@ -43,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", help="write to this file (chakra: a prefix, followed by .RANK.et)"
     )
     parser.add_argument(
-        "--size", metavar="BYTES", help="bytes of the buffer, for chakra and for perfetto with --topology: 64M"
+        "--size",
+        metavar="BYTES",
+        help=f"bytes of the buffer, for chakra and for perfetto with --topology: 64M. {UNITS}",
     )
     parser.add_argument("--topology", metavar="T", help="perfetto: use the times of a simulation on this topology")
     parser.add_argument("--segments", type=int, metavar="S", help="perfetto: segments of the simulation (default: 1)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ...wording import UNITS
 from . import add_color, add_json
 
 SUMMARY = """\
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size",
         metavar="S|A,B|A-B",
-        help="bytes of the buffer, as in 64K or 1GiB (default: 64M; with --sweep: a list, or a range, default 1K-1G)",
+        help=f"bytes of the buffer (default: 64M; with --sweep: a list, or a range, default 1K-1G). {UNITS}",
     )
     parser.add_argument(
         "--topology",

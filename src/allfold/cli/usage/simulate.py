@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ...wording import UNITS
 from . import add_color, add_json, add_with
 
 SUMMARY = """\
@@ -33,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", metavar="N", help="how many ranks (default: 4, or those of the file)")
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
     add_with(parser)
-    parser.add_argument(
-        "--size", default="1M", metavar="S", help="bytes of the buffer, as in 64K or 1GiB (default: 1M)"
-    )
+    parser.add_argument("--size", default="1M", metavar="S", help=f"bytes of the buffer (default: 1M). {UNITS}")
     parser.add_argument(
         "--topology",
         default="one_host",

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from ...division import chunk_bounds
 from ...errors import ScheduleError, UsageError
 from ...schedule import Schedule
 from ...verify import verify
@@ -49,7 +52,12 @@ def write(schedule: Schedule, size: int) -> list[bytes]:
 
 def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
     ranks = [_Trace() for _ in range(schedule.ranks)]
-    length = -(-size // schedule.chunks)  # bytes of a chunk
+    lengths = np.diff(chunk_bounds(size, schedule.chunks)).tolist()
+
+    def length(*chunks: int) -> int:
+        """Bytes of what is in one of these chunks, the first that is not scratch; what passes through scratch only is even."""
+        return next((lengths[chunk] for chunk in chunks if chunk < schedule.chunks), -(-size // schedule.chunks))
+
     tag = 0
     for step, folds in enumerate(folds_of(schedule)):
         messages: dict[tuple[int, int], list[tuple[int, Fold]]] = defaultdict(list)
@@ -62,7 +70,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
         for (source, destination), parts in sorted(messages.items()):
             shared[source, destination] = {
                 "is_cpu_op": False,
-                "comm_size": len(parts) * length,
+                "comm_size": max(1, sum(length(chunk, fold.chunk) for chunk, fold in parts)),
                 "comm_src": source,
                 "comm_dst": destination,
                 "comm_tag": tag,
@@ -74,7 +82,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
         for fold in folds:
             for source, chunk in fold.operands:
                 if source == fold.rank and chunk != fold.chunk and (source, chunk) in written:
-                    ranks[source].keep(chunk, step, length)
+                    ranks[source].keep(chunk, step, length(chunk))
         arrived = {}
         for (source, destination), parts in sorted(messages.items()):
             # A copy is written where it belongs; data to be combined stays with the message until then.
@@ -86,7 +94,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
         for fold in folds:
             if len(fold.operands) > 1 or fold.operands[0][0] == fold.rank:
                 needs = {arrived[source, fold.rank] for source, _ in fold.operands if source != fold.rank}
-                ranks[fold.rank].fold(fold, step, length, needs)
+                ranks[fold.rank].fold(fold, step, length(fold.chunk), needs)
         for rank in ranks:
             rank.settle()
     if tag > _MOST_TAG:

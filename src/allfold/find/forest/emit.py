@@ -78,7 +78,7 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     The chunks of a tree are due one after the other: with a `pace` of 1, evenly over the whole time; with 0, all at
     once, so that long ways alone decide what goes first.
     """
-    topology, ranks = task.topology, task.ranks
+    topology, ranks = task.whole, task.ranks
     tree = np.repeat(np.arange(len(forest.root)), forest.times * parts)
     child = np.tile(np.arange(ranks), len(forest.root))
     parent = forest.parent.ravel()

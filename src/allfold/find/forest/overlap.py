@@ -48,7 +48,7 @@ def overlapped(task: Task, name: str) -> Iterator[Schedule]:
         task.say(f"collecting and spreading at once, {many} trees")
         before = best
         moves = _Moves(task, trees)
-        for length in lengths_of(task.topology.bandwidth)[:2]:
+        for length in lengths_of(task.whole.bandwidth)[:2]:
             steps = moves.arranged(length)
             if steps is None:
                 return
@@ -169,9 +169,9 @@ class _Moves:
 
     def arranged(self, length: int) -> list[list[Move]] | None:
         """The steps; None if time ran out."""
-        task, bandwidth = self.task, self.task.topology.bandwidth
+        task, bandwidth = self.task, self.task.whole.bandwidth
         moves = np.flatnonzero(self.is_move)
-        found = task.topology.routes(np.asarray(self.source)[moves], np.asarray(self.destination)[moves])
+        found = task.whole.routes(np.asarray(self.source)[moves], np.asarray(self.destination)[moves])
         limited = np.isfinite(bandwidth)
         routes: list[list[int]] = [[] for _ in self.source]
         for move, links in zip(moves.tolist(), np.split(found.links, found.offsets[1:-1]), strict=True):

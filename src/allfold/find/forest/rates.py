@@ -22,6 +22,7 @@ from ...errors import UsageError
 from ...price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
 from ...price.topology.topology import Topology
 from ..found import Task
+from ..neighbours import Neighbours, neighbours_of
 
 Index = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -60,8 +61,9 @@ def rates_of(task: Task, collects: bool) -> list[Rates]:
     weight = np.ones(task.ranks, np.int64)
     if task.root is not None:
         weight = (np.arange(task.ranks) == task.root).astype(np.int64)
-    if task.network.vertices == task.ranks:
-        return [_direct(task, weight, collects)]
+    near = neighbours_of(task.topology, task.ranks)
+    if near.direct:
+        return [_direct(near.reversed() if collects else near, weight, collects)]
     regular = _shared(task, weight, collects, by_class=True)
     cut = tightest_cut(task.collective if task.collective != "all_reduce" else _HALF[collects], task.network, task.root)
     least = 0.0 if cut is None else cut.time(float(weight.sum()))
@@ -73,16 +75,19 @@ def rates_of(task: Task, collects: bool) -> list[Rates]:
     return [regular]
 
 
-def _direct(task: Task, weight: NDArray[np.int64], collects: bool) -> Rates:
-    """Ranks that are connected directly: the links as they are."""
-    network = task.network.transposed() if collects else task.network
-    capacity = whole_numbers(network.bandwidth)
-    everyone = np.arange(task.ranks, dtype=np.int32)
-    inside = worst_set(Demand(task.ranks, network.tail, network.head, capacity, weight, everyone[_needs(weight)]))
-    leaves = inside[network.tail] & ~inside[network.head]
-    worst = float(weight[inside].sum()) / float(network.bandwidth[leaves].sum())
-    rate = np.minimum(network.bandwidth * worst, float(weight.sum()))  # nothing crosses a link twice
-    return Rates(task.ranks, network.tail, network.head, rate, weight, collects, worst)
+def _direct(near: Neighbours, weight: NDArray[np.int64], collects: bool) -> Rates:
+    """Neighbours with links of their own: the links as they are."""
+    ranks = near.ranks
+    limits = np.full(len(near.source), np.inf)
+    np.minimum.at(limits, np.repeat(np.arange(len(near.source)), np.diff(near.offsets)), near.bandwidth[near.links])
+    bandwidth = np.where(np.isfinite(limits), limits, near.bandwidth.sum() * ranks or 1.0)
+    everyone = np.arange(ranks, dtype=np.int32)
+    demand = Demand(ranks, near.source, near.destination, whole_numbers(bandwidth), weight, everyone[_needs(weight)])
+    inside = worst_set(demand)
+    leaves = inside[near.source] & ~inside[near.destination]
+    worst = float(weight[inside].sum()) / float(bandwidth[leaves].sum())
+    rate = np.minimum(bandwidth * worst, float(weight.sum()))  # nothing crosses a link twice
+    return Rates(ranks, near.source, near.destination, rate, weight, collects, worst)
 
 
 def _needs(weight: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -96,7 +101,7 @@ def _shared(task: Task, weight: NDArray[np.int64], collects: bool, by_class: boo
     source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
     other = source != destination
     source, destination = source[other].astype(np.int32), destination[other].astype(np.int32)
-    program = _Program(task.topology, ranks, source, destination, weight, collects, by_class)
+    program = _Program(task.whole, ranks, source, destination, weight, collects, by_class)
     task.say(f"sharing links among {len(program.crossing)} kinds of pairs" if by_class else "sharing links among pairs")
     shares, time = program.solve(task)
     rate = shares[program.kind]
@@ -123,7 +128,8 @@ class _Program:
         kind = _like_pairs(topology, source, destination, routes) if by_class else np.arange(len(source))
         self.kind, kinds = kind, int(kind.max()) + 1
         crossed = np.repeat(kind, routes.lengths)
-        counts = np.bincount(routes.links * np.int64(kinds) + crossed, minlength=len(limited) * kinds)
+        load = routes.loads(np.ones(len(source)))
+        counts = np.bincount(routes.links * np.int64(kinds) + crossed, load, len(limited) * kinds)
         used = limited & (counts.reshape(-1, kinds).sum(axis=1) > 0)
         self.unit = float(topology.bandwidth[used].max()) if used.any() else 1.0
         rows = np.hstack([counts.reshape(-1, kinds)[used], -topology.bandwidth[used, None] / self.unit])

@@ -103,7 +103,7 @@ class _Way:
 def _search(task: Task, collects: bool) -> Iterator[Stage]:
     """Stages to try. After each, the price of the whole schedule is the last of the task's prices."""
     best: tuple[float, _Way] | None = None
-    lengths, most_moves = lengths_of(task.topology.bandwidth), min(_MOST_MOVES, task.most_moves)
+    lengths, most_moves = lengths_of(task.whole.bandwidth), min(_MOST_MOVES, task.most_moves)
     lengths, patience = (lengths, _PATIENCE) if task.ranks <= _SMALL else (lengths[:1], 1)
 
     def better(way: _Way) -> None:

@@ -91,8 +91,8 @@ def _filled(task: Task, rates: Rates, many: int, factor: float) -> NDArray[np.in
     capacity = np.floor(wished + _ROUNDING).astype(np.int64)
     rest = wished - capacity
     ends = (rates.destination, rates.source) if rates.collects else (rates.source, rates.destination)
-    routes = task.topology.routes(*ends)
-    bandwidth = task.topology.bandwidth
+    routes = task.whole.routes(*ends)
+    bandwidth = task.whole.bandwidth
     load = np.bincount(routes.links, np.repeat(capacity, routes.lengths), len(bandwidth))
     room = (rates.time * bandwidth * many * factor - load).tolist()
     shuffled = np.random.default_rng(task.seed).permutation(len(rest))

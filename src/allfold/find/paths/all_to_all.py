@@ -19,7 +19,8 @@ from ..neighbours import Neighbours, neighbours_of
 from .arrange import Paths, Step, along_flows, balanced, far_from, hop_by_hop, round_by_round, shortest
 from .flows import flows_of
 
-MOST_RANKS = 256
+MOST_RANKS = 512
+MOST_COMPLETE = 256  # ranks, where everybody is a neighbour of everybody
 _MOST_HOPS = 2**22
 _CHUNKS = (1, 2, 4)
 _FINEST = 6  # chunks for every other rank
@@ -34,7 +35,12 @@ def all_to_all(task: Task) -> Iterator[Schedule]:
     among = neighbours_of(task.topology, task.ranks)
     far = far_from(among, np.arange(task.ranks))
     least = sum(int(row.sum()) for row in far.values())
-    yield from _arranged(task, among, shortest(among, far, task.chunks or 1), task.chunks or 1)
+    if task.ranks > MOST_COMPLETE and len(among.source) == task.ranks * (task.ranks - 1):
+        raise UsageError("all ranks are neighbours, and the built-in direct exchange is all there is to find")
+    paths = shortest(among, far, task.chunks or 1, task if task.prices else None)
+    if paths is None:
+        return
+    yield from _arranged(task, among, paths, task.chunks or 1)
     flows = task.flows or flows_of(task)
     if flows is None:
         return

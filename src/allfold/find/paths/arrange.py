@@ -79,8 +79,8 @@ def _shortest_path(source: list[int], into: list[list[int]], away: list[int], en
     return path
 
 
-def shortest(among: Neighbours, far: Far, chunks: int) -> Paths:
-    """Shortest paths, each hop over the pair whose links are busy least."""
+def shortest(among: Neighbours, far: Far, chunks: int, task: Task | None = None) -> Paths | None:
+    """Shortest paths, each hop over the pair whose links are busy least; None if the time of the task is over."""
     into, source = _pairs_into(among), among.source.tolist()
     routes = _routes(among)
     busy = [0.0] * len(among.bandwidth)
@@ -88,6 +88,8 @@ def shortest(among: Neighbours, far: Far, chunks: int) -> Paths:
     away = {start: row.tolist() for start, row in far.items()}
     paths: Paths = {}
     for apart in range(1, among.ranks):  # everybody's turn, so that nobody has taken all before the others come
+        if task is not None and not task.left:
+            return None
         for start, hops_to in away.items():
             end = (start + apart) % among.ranks
             for chunk in range(chunks):

@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
+from ...price.cost.certificate import LinkPrices, demand_of, rounded_down
+from ...price.cost.program import WHY, best_rounding, rounded_prices
+from ...price.topology.routing import unsplit
 from ..exact import beside, require_scipy
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of, pairs_of
 
 _MOST_FLOWS = 40_000  # variables of the linear program
-_MOST_EXACT = 200  # ranks, all pairs of which are no more
+_MOST_EXACT = 200  # ranks for which exact numbers take no time to speak of
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +36,9 @@ class Flows:
     by_pair: Floats
     rounds: float
     least: float
-    """Rounds that nothing can beat over these pairs."""
+    """Rounds that nothing can beat over these pairs; 0 if the solver did not come to its end."""
+    prices: Floats | None
+    """What every link charges, so that all pay as much as links can earn; None if the solver did not come to its end."""
 
 
 COLLECTIVES = ("all_to_all", "scatter", "gather")
@@ -63,11 +68,28 @@ def _near_the_root(among: Neighbours, host: NDArray[np.int32], root: int) -> Nei
     return among.taken((source == destination) | (source == host[root]) | (destination == host[root]))
 
 
+def prices_of_flows(task: Task, flows: Flows) -> LinkPrices | None:
+    """The bound of the flows; None if they do not say, because they were not looked for over all pairs."""
+    among = flows.among
+    if flows.prices is None or task.ranks > _MOST_EXACT:
+        return None
+    # The solver's prices are per chunk of a link that carries at most a part of any message; so much more per byte.
+    prices = flows.prices * unsplit(task.topology).bandwidth[among.names] / task.topology.bandwidth[among.names]
+
+    def exact(grid: int) -> LinkPrices | None:
+        whole = rounded_prices(prices, grid)
+        whole //= np.gcd.reduce(whole)
+        charged = {int(link): int(price) for link, price in zip(among.names, whole, strict=True) if price}
+        demand = demand_of(task.collective, task.topology, task.ranks, task.root, charged)
+        return LinkPrices(task.topology, charged, (), demand, WHY) if demand else None
+
+    return best_rounding(exact, flows.least / task.ranks / float(among.bandwidth.min()))
+
+
 def least_by_flows(task: Task, flows: Flows) -> float:
     """Seconds that nothing can beat; 0 if these flows do not say."""
-    if task.ranks > _MOST_EXACT or len(flows.among.source) < len(pairs_of(task.topology, task.ranks).source):
-        return 0.0
-    return flows.least * task.size / task.ranks / float(flows.among.bandwidth.min())
+    found = prices_of_flows(task, flows)
+    return 0.0 if found is None else rounded_down(found.per_byte * task.size)
 
 
 def _has_scipy() -> bool:
@@ -102,11 +124,12 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
     # What crosses a link takes no longer than all rounds together, the last variable.
     lengths = np.diff(among.offsets)[pair]
     at = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    link = among.links[np.repeat(among.offsets[pair], lengths) + at]
+    entry = np.repeat(among.offsets[pair], lengths) + at
+    link = among.links[entry]
     many = len(speed)
     load = csr_array(
         (
-            np.concatenate([np.ones(len(link)), -speed]),
+            np.concatenate([among.share[entry], -speed]),
             (
                 np.concatenate([link, np.arange(many)]),
                 np.concatenate([np.repeat(flow, lengths), np.full(many, len(flow))]),
@@ -129,19 +152,17 @@ def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: floa
     )
     if found.x is None:
         return None
-    prices = None if found.status else np.maximum(-found.ineqlin.marginals, 0.0)
-    least = (
-        0.0
-        if prices is None or not prices.any()
-        else _cheapest_ways(among, prices)[starts].sum() / float(prices @ speed)
-    )
-    return Flows(among, starts, found.x[:-1].reshape(begin, pairs), float(found.x[-1]), float(least))
+    prices = np.maximum(-found.ineqlin.marginals, 0.0)
+    solved = found.status == 0 and bool(prices.any())
+    least = _cheapest_ways(among, prices)[starts].sum() / float(prices @ speed) if solved else 0.0
+    flows = found.x[:-1].reshape(begin, pairs)
+    return Flows(among, starts, flows, float(found.x[-1]), float(least), prices if solved else None)
 
 
 def _cheapest_ways(among: Neighbours, prices: Floats) -> Floats:
     """What it costs to bring something from every rank to every other, the cheapest way over the pairs."""
     pair = np.repeat(np.arange(len(among.source)), np.diff(among.offsets))
-    hop = np.bincount(pair, prices[among.links], len(among.source))
+    hop = np.bincount(pair, prices[among.links] * among.share, len(among.source))
     way = np.full((among.ranks, among.ranks), np.inf)
     np.minimum.at(way, (among.source, among.destination), hop)
     np.fill_diagonal(way, 0.0)

@@ -69,8 +69,8 @@ def _numbers(flows: Flows | None) -> list[int]:
 
 def _ways(task: Task, among: Neighbours, flows: Flows | None, far: Far, chunks: int) -> Iterator[Paths]:
     assert task.root is not None
-    if chunks == 1 or flows is None:
-        yield shortest(among, far, chunks)
+    if (chunks == 1 or flows is None) and (paths := shortest(among, far, chunks)) is not None:
+        yield paths
     if flows is not None:
         paths = along_flows(among, {task.root: flows.by_pair[0]}, far, chunks)
         yield balanced(among, paths, flows.rounds * chunks, task)

@@ -1,17 +1,25 @@
-"""Lower bounds on a topology: from starting messages, from the bytes that must cross a cut, and from combining."""
+"""Lower bounds on a topology: from starting messages, from distances, from the bytes that must cross links, and from
+combining."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import comb, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...collectives import find_collective
+from ...errors import BoundError
 from ..topology.network import network_of
+from ..topology.pairs import crossing, every_pair, needed_pairs
+from ..topology.routing import Grid
 from ..topology.topology import Cut, Ranks, Topology
+from .certificate import LinkPrices
 from .cuts import TightestCut, tightest_cut
+from .program import COLLECTIVES, least_by_program
 
 
 @dataclass(frozen=True)
@@ -38,26 +46,58 @@ class LowerBounds:
         }
 
 
+_ROUNDING = 1e-9  # prices are sums of floats
+
+
+def require_not_below(bound: float, time: float, what: str, topology: str) -> None:
+    """Refuse a price below the bound: one of the two is wrong."""
+    if time < bound * (1 - _ROUNDING):
+        raise BoundError(
+            f"{what} takes {time:.9g} s on {topology}, less than the {bound:.9g} s that nothing should beat. Either it does "
+            "less than it should (allfold verify says), or this is a mistake in allfold: please report it, with the topology"
+        )
+
+
 def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, root: int | None = None) -> LowerBounds:
     promise = find_collective(collective)
     if ranks == 1:
         return LowerBounds(0.0, 0.0, 0.0, "nothing")
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
-    crossing = [(must_cross(collective, cut.group[:ranks], root) * size / cut.bandwidth, cut.name) for cut in cuts]
+    # Where switches fold, a group need not send what it has combined more than once.
+    once = 1.0 if topology.folding and promise.name == "all_reduce" else inf
+    crossing = [
+        (min(once, must_cross(collective, cut.group[:ranks], root)) * size / cut.bandwidth, cut.name) for cut in cuts
+    ]
     exact = exact_cut(promise.name, topology, ranks, root)
     if exact is not None:
         crossing.append((exact.time(size), str(exact)))
-    in_all = float(promise.bounds(ranks).bytes) * size
-    crossing.append((in_all / topology.throughput, "the memory bus"))
+    crossing.append((float(promise.bounds(ranks).bytes) * size / topology.throughput, "the memory bus"))
+    if (
+        "constructor" not in topology.recipe and not topology.folding
+    ):  # what a constructor builds says what is shared in it
+        shared = shared_by_all(promise.name, topology, ranks, root)
+        crossing += (
+            [(float(shared.per_byte) * size, topology.links[next(iter(shared.prices))].name)]
+            if shared is not None
+            else []
+        )
+        program = _by_program(promise.name, topology, ranks, root)
+        crossing += (
+            [(float(program.per_byte) * size, "the links, however they are shared")] if program is not None else []
+        )
     slowest = crossing[0]
     for found in crossing[1:]:
         if found[0] > slowest[0] * (1 + 1e-9):  # of equal ones the first, which has the shortest name
             slowest = found
+    combines = promise.reduces and promise.carries_data and not topology.folding
     return LowerBounds(
-        latency=least_latency(topology, ranks),
+        latency=max(
+            0.0 if topology.folding else least_latency(topology, ranks),
+            least_distance(promise.name, topology, ranks, root)[0],
+        ),
         bandwidth=slowest[0],
-        reduction=(ranks - 1) / ranks * size / topology.reduction if promise.reduces and promise.carries_data else 0.0,
+        reduction=(ranks - 1) / ranks * size / topology.reduction if combines else 0.0,
         cut=slowest[1],
     )
 
@@ -74,6 +114,49 @@ def exact_cut(collective: str, topology: Topology, ranks: int, root: int | None)
     if ranks > (_MOST_SEARCHED if "constructor" in topology.recipe else _MOST_WRITTEN):
         return None
     return tightest_cut(collective, network_of(topology, ranks), root)
+
+
+_MOST_PROGRAMMED = 16  # ranks, if nobody asked for a search
+_SECONDS = 1.0
+
+
+@lru_cache(maxsize=64)
+def _by_program(collective: str, topology: Topology, ranks: int, root: int | None) -> LinkPrices | None:
+    if ranks > _MOST_PROGRAMMED:
+        return None
+    crossed = crossing(topology, needed_pairs(topology, ranks))[1]
+    if (np.count_nonzero(crossed, axis=0) <= 1).all():
+        return None  # nothing is shared; to load a solver for an all_reduce takes longer than to plan it
+    return least_by_program(collective, topology, ranks, root, _SECONDS)
+
+
+@lru_cache(maxsize=64)
+def shared_by_all(collective: str, topology: Topology, ranks: int, root: int | None) -> LinkPrices | None:
+    """The slowest of the links that every message crosses, such as a bus or a hub."""
+    if not 2 <= ranks <= _MOST_WRITTEN or collective == "barrier":
+        return None
+    routes = topology.routes(*every_pair(ranks))
+    pair = np.repeat(np.arange(len(routes)), routes.lengths)
+    bandwidth = np.where(
+        np.bincount(routes.links, minlength=len(topology.links)) < len(routes), inf, topology.bandwidth
+    )
+    for link in np.argsort(bandwidth, kind="stable").tolist():
+        if bandwidth[link] == inf:
+            break
+        through = routes.links == link
+        share = np.ones(len(pair)) if routes.share is None else routes.share
+        if (np.bincount(pair[through], share[through], len(routes)) >= 1).all():
+            alone = [[rank] for rank in range(ranks) if rank != root]
+            if collective in ("all_gather", "broadcast"):  # what each must receive, rather than what it must send
+                alone = [[one for one in range(ranks) if one != rank] for [rank] in alone]
+            sets = (
+                [(one, Fraction(1)) for one in alone]
+                if collective in COLLECTIVES and collective != "all_reduce"
+                else []
+            )
+            demand = find_collective(collective).bounds(ranks).bytes
+            return LinkPrices(topology, {link: 1}, sets, demand, f"every message crosses {topology.links[link].name}")
+    return None
 
 
 def must_cross(collective: str, group: Ranks, root: int | None) -> float:
@@ -97,17 +180,69 @@ def must_cross(collective: str, group: Ranks, root: int | None) -> float:
     return float(ranks - sizes.min()) / ranks
 
 
-@lru_cache(maxsize=16)
 def least_latency(topology: Topology, ranks: int) -> float:
+    """The least time in which news from one rank can reach all others (`least_spread`), wherever these are."""
+    return least_spread(topology, ranks)[0]
+
+
+@lru_cache(maxsize=16)
+def least_spread(topology: Topology, ranks: int) -> tuple[float, str]:
     """The least time in which news from one rank can reach all others, if a rank starts one message after the other.
 
     A rank that knows can tell another one every `overhead` seconds, and its message arrives a route's latency later.
     News spreads between hosts in the same way, except that all ranks of a host that knows tell others at the same time.
+    Also, whether `ranks` or `hosts` are the limit.
     """
     near, far = _latencies(topology, ranks)
     hosts, members = np.unique(topology.host[:ranks], return_counts=True)
     between = _spread(len(hosts), int(members.max()), topology.overhead, far) if len(hosts) > 1 else 0.0
-    return max(_spread(ranks, 1, topology.overhead, min(near, far)), between)
+    among = _spread(ranks, 1, topology.overhead, min(near, far))
+    return (between, "hosts") if between > among else (among, "ranks")
+
+
+def least_distance(collective: str, topology: Topology, ranks: int, root: int | None) -> tuple[float, int, int]:
+    """The longest of the cheapest ways, over which something must go: seconds, from where and to where.
+
+    A way is a chain of messages, each of which takes `overhead` and the latency of its route.
+    """
+    if ranks == 1:
+        return 0.0, 0, 0
+    far = _distances(topology, ranks)
+    if far is None:
+        return _across_the_grid(topology, ranks, root)
+    if collective in ("broadcast", "scatter"):
+        source, destination = root or 0, int(far[root or 0].argmax())
+    elif collective in ("reduce", "gather"):
+        source, destination = int(far[:, root or 0].argmax()), root or 0
+    else:
+        source, destination = divmod(int(far.argmax()), ranks)
+    return float(far[source, destination]), source, destination
+
+
+@lru_cache(maxsize=4)
+def _distances(topology: Topology, ranks: int) -> NDArray[np.float64] | None:
+    """From every rank to every other, the cheapest way; None for many ranks."""
+    if ranks > _MOST_WRITTEN:
+        return None
+    source, destination = every_pair(ranks)
+    way = np.zeros((ranks, ranks))
+    way[source, destination] = topology.overhead + topology.routes(source, destination).latency(topology.latency)
+    for over in range(ranks):
+        np.minimum(way, way[:, over, None] + way[over], out=way)
+    return way
+
+
+def _across_the_grid(topology: Topology, ranks: int, root: int | None) -> tuple[float, int, int]:
+    """On a large torus or mesh the route is the shortest way; other large networks have few hops between any two."""
+    router = topology.router
+    if not isinstance(router, Grid) or ranks < topology.ranks:
+        return 0.0, 0, 1
+    start = np.asarray(np.unravel_index(root or 0, router.shape))
+    sides = np.asarray(router.shape)
+    end = (start + sides // 2) % sides if router.place is None else np.where(start < sides / 2, sides - 1, 0)
+    ends = np.asarray([root or 0], np.int32), np.asarray([np.ravel_multi_index(tuple(end), router.shape)], np.int32)
+    latency = topology.routes(*ends).latency(topology.latency)[0] if ends[0] != ends[1] else 0.0
+    return topology.overhead + float(latency), int(ends[0][0]), int(ends[1][0])
 
 
 def _spread(all_of_them: int, voices: int, overhead: float, latency: float) -> float:
@@ -150,6 +285,6 @@ def _latencies(topology: Topology, ranks: int) -> tuple[float, float]:
     other = source != destination
     source, destination = source[other], destination[other]
     routes = topology.routes(source, destination)
-    latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+    latency = routes.latency(topology.latency)
     same = topology.host[source] == topology.host[destination]
     return float(latency[same].min(initial=inf)), float(latency[~same].min(initial=inf))

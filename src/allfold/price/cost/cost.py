@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
-from ...patterns import fold
 from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import LowerBounds, lower_bounds
+from .folding import patterns_on
 from .load import Load, check_request
 
 
@@ -83,9 +83,11 @@ class Cost:
     """Bytes through every link of the topology."""
 
     @cached_property
-    def ratio(self) -> float:
-        """The time divided by the lower bound."""
-        return self.time / self.bounds.time if self.bounds.time else 1.0
+    def ratio(self) -> float | None:
+        """The time divided by the lower bound; None if that is 0 and the time is not."""
+        if self.bounds.time:
+            return self.time / self.bounds.time
+        return None if self.time else 1.0
 
     @cached_property
     def bus_bandwidth(self) -> float:
@@ -128,7 +130,7 @@ def cost(schedule: Schedule, topology: Topology, size: int, segments: int | None
     True
     """
     topology.require(schedule.ranks)
-    load = Load.of(fold(schedule), topology, schedule.ranks)
+    load = Load.of(patterns_on(schedule, topology), topology, schedule.ranks)
     return price(
         load, schedule.collective, schedule.algorithm, size, segments, schedule.root, "counted", schedule.counts
     )

@@ -9,6 +9,7 @@ the time of that set is the next guess (Dinkelbach). The last cut is the proof: 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import inf
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from ... import _native
 from ...errors import UsageError
 from ...wording import counted, name_ranks, ranges
 from ..topology.network import Network, Vertices
+from .certificate import LinkPrices, must_leave
 from .divisions import worst_division
 
 
@@ -42,6 +44,16 @@ class TightestCut:
     @property
     def bandwidth(self) -> float:
         return float(self.network.bandwidth[self.edges].sum())
+
+    def prices(self, collective: str, root: int | None) -> LinkPrices:
+        """The same as prices: each of its links costs 1."""
+        ranks = self.network.ranks
+        links = dict.fromkeys(self.network.link[self.edges].tolist(), 1)
+        if self.together:
+            return LinkPrices(self.network.topology, links, (), Fraction(2 * (ranks - 1)), str(self), self)
+        inside = np.flatnonzero(self.inside[:ranks] ^ self.transposed).tolist()
+        demand = must_leave(collective, ranks, root, inside)
+        return LinkPrices(self.network.topology, links, ((inside, Fraction(1)),), demand, str(self), self)
 
     @property
     def ranks(self) -> list[int]:
@@ -77,6 +89,7 @@ class TightestCut:
 
 MOST_RANKS = 2048  # beyond, the flows take minutes, and the named cuts of large topologies are good
 _FINEST = 2**30
+_LARGEST = 2**61  # of what flows add up
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +115,7 @@ def tightest_cut(collective: str, network: Network, root: int | None = None) -> 
         for graph, transposed in ((network, False), (network.transposed(), True))
         if collective == "all_reduce" or transposed != spreads
     ]
-    if collective == "all_reduce":
+    if collective == "all_reduce" and not network.topology.folding:
         # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))
@@ -129,7 +142,7 @@ def _worst(
     """The worst cut of a graph, where every rank has `weight` of `parts` parts of the buffer, or the root has all of it."""
     weights = np.zeros(network.vertices, np.int64)
     weights[: network.ranks] = weight
-    capacity = whole_numbers(network.bandwidth)
+    capacity = _capacities(network, int(weight.sum()))
     demand = Demand(network.vertices, network.tail, network.head, capacity, weights, sinks.astype(np.int32))
     inside = worst_set(demand)
     edges = np.flatnonzero(inside[network.tail] & ~inside[network.head])
@@ -145,20 +158,48 @@ def _worst(
     return TightestCut(network, inside, edges, share, transposed)
 
 
-def whole_numbers(bandwidth: NDArray[np.float64]) -> NDArray[np.int64]:
+def _capacities(network: Network, weight: int) -> NDArray[np.int64]:
+    """Bandwidths as whole numbers. A link without a limit has so much that no set that it leaves is the worst."""
+    limited = np.isfinite(network.topology.bandwidth[network.link])
+    if limited.all() or not limited.any():
+        return whole_numbers(network.bandwidth)
+    capacity = np.empty(network.edges, np.int64)
+    capacity[limited] = whole_numbers(network.bandwidth[limited], _LARGEST // (weight * weight * network.edges))
+    capacity[~limited] = weight * int(capacity[limited].sum()) + 1
+    return capacity
+
+
+def whole_numbers(bandwidth: NDArray[np.float64], finest: int = _FINEST) -> NDArray[np.int64]:
     """Bandwidths as whole numbers without a common divisor: exact, unless they have nothing in common.
 
     Rounding can only make another cut look worst; the bound is computed from the bandwidths of its links.
     """
     if not len(bandwidth):
         return np.zeros(0, np.int64)
+    finest = max(1, min(finest, _FINEST))
     if (bandwidth < 2**62).all() and (bandwidth == np.round(bandwidth)).all():
         exact: NDArray[np.int64] = bandwidth.astype(np.int64)
         exact //= np.gcd.reduce(exact)
-        if exact.max() <= _FINEST:
+        if exact.max() <= finest:
             return exact
-    rounded: NDArray[np.int64] = np.maximum(1, np.round(bandwidth / bandwidth.max() * _FINEST)).astype(np.int64)
+    rounded: NDArray[np.int64] = np.maximum(1, np.round(bandwidth / bandwidth.max() * finest)).astype(np.int64)
     return rounded
+
+
+def least_leaving(network: Network, inside: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """The edges of the narrowest cut between some ranks and the others; None if one of them has no limit."""
+    number = np.arange(network.vertices)
+    number[: network.ranks] = np.where(inside, 0, 1)
+    number[network.ranks :] = 2 + np.arange(network.vertices - network.ranks)
+    tail, head = number[network.tail].astype(np.int32), number[network.head].astype(np.int32)
+    between = tail != head
+    vertices = 2 + network.vertices - network.ranks
+    weight = np.eye(1, vertices, 0, np.int64)[0]
+    capacity = _capacities(network, 1)[between]
+    sinks = np.ones(1, np.int32)
+    chosen = worst_set(Demand(vertices, tail[between], head[between], capacity, weight, sinks))
+    edges = np.flatnonzero(between & chosen[tail] & ~chosen[head])
+    return edges if np.isfinite(network.topology.bandwidth[network.link[edges]]).all() else None
 
 
 class Demand(NamedTuple):

@@ -202,9 +202,9 @@ class _Count:
         self.combined += pattern.times * own
         if len(pattern.source):
             routes = topology.routes(pattern.source, pattern.destination)
-            weights = np.repeat(pattern.share, routes.lengths)
-            share: Floats = np.bincount(routes.links, weights=weights, minlength=len(topology.links)).astype(np.float64)
-            each = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+            loads = routes.loads(pattern.share) * (1.0 if pattern.crossing is None else pattern.crossing)
+            share: Floats = np.bincount(routes.links, loads, len(topology.links)).astype(np.float64)
+            each = routes.latency(topology.latency)
             hands_on = messages == 1 and pattern.consecutive and pattern.times > 1
             latency = _longest_way(pattern, each, self.ranks) / pattern.times if hands_on else float(each.max())
             self.link_share += pattern.times * share
@@ -223,7 +223,7 @@ class _Count:
 
     def _taken(self, pattern: Pattern, share: Floats, routes: Routes) -> Floats:
         """Seconds per byte that each port is busy in one step."""
-        alone = pattern.share / np.minimum.reduceat(self.topology.bandwidth[routes.links], routes.offsets[:-1])
+        alone = pattern.share / routes.slowest(self.topology.bandwidth)
         longest = np.zeros(2 * self.ranks)
         np.maximum.at(longest, pattern.source, alone)
         np.maximum.at(longest, self.ranks + pattern.destination, alone)
@@ -238,11 +238,11 @@ class _Count:
         topology = self.topology
         self._count_ports(pattern)
         routes = topology.routes(pattern.source, pattern.destination)
-        np.add.at(self.link_share, routes.links, pattern.times * np.repeat(pattern.share, routes.lengths))
-        slowest = np.minimum.reduceat(topology.bandwidth[routes.links], routes.offsets[:-1])
+        np.add.at(self.link_share, routes.links, pattern.times * routes.loads(pattern.share))
+        slowest = routes.slowest(topology.bandwidth)
         for port in (pattern.source, self.ranks + pattern.destination):
             np.add.at(self.port_time, port, pattern.times * pattern.share / slowest)
-        latency = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
+        latency = routes.latency(topology.latency)
         hops = np.stack([latency, pattern.share / slowest, pattern.reduced / topology.reduction])
         kinds, many = np.unique(hops, axis=1, return_counts=True)  # equal hops are one row, like equal steps
         startup, local = np.full(len(many), topology.overhead), np.zeros(len(many))
@@ -263,7 +263,9 @@ class _Count:
     def _add_all_pairs(self, pattern: Everybody) -> None:
         crossed, latency, slowest = _all_pairs(self.topology, self.ranks)
         self.link_share += crossed * pattern.share
-        transfer = float((np.ceil(crossed / pattern.steps) / self.topology.bandwidth).max()) * pattern.share
+        # In one of several steps a link carries whole messages. In one step, halves of split ones may be among them.
+        at_once = crossed if pattern.steps == 1 else np.ceil(crossed / pattern.steps)
+        transfer = float((at_once / self.topology.bandwidth).max()) * pattern.share
         self._row_of_everybody(pattern, latency, transfer, slowest)
 
     def _row_of_everybody(self, pattern: Everybody, latency: float, transfer: float, slowest: float) -> None:
@@ -280,8 +282,8 @@ class _Count:
     def _add_cut(self, pattern: Everybody) -> None:
         topology, ranks, others = self.topology, self.ranks, self.ranks - 1
         first = topology.routes(np.zeros(others, np.int32), np.arange(1, ranks, dtype=np.int32))
-        latency = float(np.add.reduceat(topology.latency[first.links], first.offsets[:-1]).max())
-        slowest, ports = float(topology.bandwidth[first.links].min()), self._ports
+        latency = float(first.latency(topology.latency).max())
+        slowest, ports = float(first.slowest(topology.bandwidth).min()), self._ports
         self.link_share[ports] += others * pattern.share
         crossing = [(name, bytes_out * pattern.share / bandwidth) for name, bytes_out, bandwidth in self._cuts()]
         crossing.append(("rank 0 out", others * pattern.share / float(topology.bandwidth[ports].min())))
@@ -328,7 +330,7 @@ def _all_pairs(topology: Topology, ranks: int) -> tuple[Floats, float, float]:
         pairs = [side.ravel() for side in np.meshgrid(source, everyone, indexing="ij")]
         other = pairs[0] != pairs[1]
         routes = topology.routes(pairs[0][other], pairs[1][other])
-        crossed += np.bincount(routes.links, minlength=len(crossed))
-        latency = max(latency, float(np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1]).max()))
-        slowest = min(slowest, float(topology.bandwidth[routes.links].min()))
+        crossed += np.bincount(routes.links, routes.loads(np.ones(len(routes))), len(crossed))
+        latency = max(latency, float(routes.latency(topology.latency).max()))
+        slowest = min(slowest, float(routes.slowest(topology.bandwidth).min()))
     return crossed, latency, slowest

@@ -17,12 +17,13 @@ import numpy as np
 
 from ...collectives import find_collective
 from ...errors import UsageError
-from ...patterns import fold
 from ...registry import algorithms, find_algorithm, schedule
 from ...schedule import Counts, Schedule
 from ..topology.topology import Topology
+from .bounds import require_not_below
 from .closed_form import patterns_of
 from .cost import Cost, price
+from .folding import patterns_on
 from .load import Load, RoutesDiffer
 
 MOST_COUNTED = 1024  # ranks; a schedule has about 2P² moves, and building two million takes seconds
@@ -120,7 +121,8 @@ class Planner:
                 raise UsageError(
                     f"{one.title} is a schedule for {one.collective}, not for {self.collective} between {self.ranks} ranks"
                 )
-            self._loads[one.algorithm] = (Load.of(fold(one), self.topology, one.ranks), "counted", one.counts)
+            patterns = patterns_on(one, self.topology)
+            self._loads[one.algorithm] = (Load.of(patterns, self.topology, one.ranks), "counted", one.counts)
             self.names = [*(name for name in self.names if name != one.algorithm), one.algorithm]
 
     def schedule(self, name: str) -> Schedule:
@@ -151,7 +153,11 @@ class Planner:
         if self.load(name) is None:
             return None
         load, source, counts = self._loads[name]
-        return price(load, self.collective, name, size, segments, self.root, source, counts)
+        found = price(load, self.collective, name, size, segments, self.root, source, counts)
+        # Schedules from files are not proved here, and may do less than they should.
+        if found.source != "at least" and name not in {one.algorithm for one in self.made}:
+            require_not_below(found.bounds.time, found.time, name, self.topology.name)
+        return found
 
     def parameters(self, name: str) -> dict[str, Any]:
         """What an algorithm is given besides the ranks: two-level ones get `groups`."""
@@ -162,7 +168,7 @@ class Planner:
 
     def _load(self, name: str) -> None:
         patterns = patterns_of(find_algorithm(self.collective, name), self.ranks, self.root, **self.parameters(name))
-        if patterns is not None:
+        if patterns is not None and not self.topology.folding:
             with suppress(RoutesDiffer):
                 self._loads[name] = (Load.of(patterns, self.topology, self.ranks), "closed form", None)
                 return
@@ -172,7 +178,8 @@ class Planner:
             )
             return
         built = self.schedule(name)
-        self._loads[name] = (Load.of(fold(built), self.topology, self.ranks), "counted", built.counts)
+        load = Load.of(patterns_on(built, self.topology), self.topology, self.ranks)
+        self._loads[name] = (load, "counted", built.counts)
 
     @cached_property
     def groups(self) -> tuple[int, ...]:

@@ -23,10 +23,11 @@ ROUNDING = 1e-12
 _MANY = 48  # from this many flows on, arrays are faster than lists
 
 
-def fair_rates(routes: NDArray[np.integer], bandwidth: Floats, limit: Floats) -> Floats:
+def fair_rates(routes: NDArray[np.integer], bandwidth: Floats, limit: Floats, share: Floats | None = None) -> Floats:
     """The max-min fair rate of every flow: row i of `routes` holds its links, `limit[i]` is the most it can take.
 
-    Rows are padded with a link of infinite bandwidth; a link that appears twice in a row is crossed twice. All links
+    Rows are padded with a link of infinite bandwidth; a link that appears twice in a row is crossed twice. `share`, in the
+    shape of `routes`, says how much of each flow crosses each of its links (all of it unless given). All links
     that are the bottleneck of every one of their flows are settled in one round, so that independent parts of a network
     do not wait for each other.
     """
@@ -36,25 +37,37 @@ def fair_rates(routes: NDArray[np.integer], bandwidth: Floats, limit: Floats) ->
         rows, most = routes[waiting], limit[waiting]
         crossed = rows.ravel()
         count = np.bincount(crossed, minlength=links)
-        offered = (left / np.maximum(count, 1))[rows]
+        wanted = count if share is None else np.bincount(crossed, share[waiting].ravel(), links)
+        offered = (left / np.where(count, wanted, 1))[rows]
         least = offered.min(axis=1)
         level = np.minimum(least, most)
         held_here = offered <= (level * (1 + ROUNDING))[:, None]
         narrowest = np.bincount(crossed, weights=held_here.ravel(), minlength=links) == count
         settled = (most <= least) | (held_here & narrowest[rows]).any(axis=1)
         rate[waiting[settled]] = level[settled]
-        taken = np.bincount(rows[settled].ravel(), weights=np.repeat(level[settled], width), minlength=links)
+        each = np.repeat(level[settled], width)
+        each = each if share is None else each * share[waiting[settled]].ravel()
+        taken = np.bincount(rows[settled].ravel(), weights=each, minlength=links)
         left = np.maximum(left - taken, 0.0)
         waiting = waiting[~settled]
     return rate
 
 
 class _Flow:
-    __slots__ = ("left", "limit", "number", "rate", "route", "since", "stamp")
+    __slots__ = ("left", "limit", "number", "rate", "route", "share", "since", "stamp")
 
-    def __init__(self, number: int, route: Sequence[int], left: float, limit: float, since: float) -> None:
+    def __init__(
+        self, number: int, route: Sequence[int], left: float, limit: float, since: float, share: Sequence[float] | None
+    ) -> None:
         self.number, self.route, self.left, self.limit, self.since = number, route, left, limit, since
+        self.share = share  # how much of it crosses each link; None: all of it crosses all
         self.rate, self.stamp = 0.0, 0
+
+    def demands(self) -> Sequence[float]:
+        """What it would put on each link alone."""
+        if self.share is None:
+            return [self.limit] * len(self.route)
+        return [self.limit * share for share in self.share]
 
     def go_on(self, rate: float, now: float) -> float:
         """Change to another rate; return the time at which it will finish."""
@@ -78,12 +91,20 @@ class Flows:
         self._begun: list[_Flow] = []
         self._touched: set[int] = set()
 
-    def start(self, number: int, route: Sequence[int], size: float, limit: float, now: float) -> None:
+    def start(
+        self,
+        number: int,
+        route: Sequence[int],
+        size: float,
+        limit: float,
+        now: float,
+        share: Sequence[float] | None = None,
+    ) -> None:
         """Begin a transfer of `size` bytes that can take at most `limit`. Its rate is known after the next `settle`."""
-        self._flows[number] = flow = _Flow(number, route, size, limit, now)
-        for link in route:
+        self._flows[number] = flow = _Flow(number, route, size, limit, now, share)
+        for link, demand in zip(route, flow.demands(), strict=True):
             self._on[link][number] = flow
-            self._demand[link] += limit
+            self._demand[link] += demand
         self._begun.append(flow)
         self._touched.update(route)
 
@@ -104,11 +125,11 @@ class Flows:
         while self.next() <= until:
             number = heappop(self._finish)[1]
             flow = self._flows.pop(number)
-            for link in flow.route:
+            for link, demand in zip(flow.route, flow.demands(), strict=True):
                 on = self._on[link]
                 on.pop(number, None)
                 # Reset an empty link to exactly zero, so that rounding errors do not accumulate.
-                self._demand[link] = self._demand[link] - flow.limit if on else 0.0
+                self._demand[link] = self._demand[link] - demand if on else 0.0
             self._touched.update(flow.route)
             through.append(number)
         return through
@@ -146,7 +167,7 @@ class Flows:
             return False
         rate = self._bandwidth[link] / len(on)
         for flow in on.values():
-            if flow.limit < rate or sum([tight[one] for one in flow.route]) != 1:
+            if flow.limit < rate or flow.share is not None or sum([tight[one] for one in flow.route]) != 1:
                 return False
         first, number, stamp = inf, 0, 0
         for flow in on.values():
@@ -178,39 +199,53 @@ class Flows:
             for link in route:
                 links.setdefault(link, len(links))
         limit = [flow.limit for flow in flows]
+        shares = None
+        if any([flow.share is not None for flow in flows]):
+            shares = [
+                [1.0] * len(route)
+                if flow.share is None
+                else [share for link, share in zip(flow.route, flow.share, strict=True) if tight[link]]
+                for flow, route in zip(flows, routes, strict=True)
+            ]
         if len(flows) < _MANY:
-            return _fill(routes, {link: self._bandwidth[link] for link in links}, limit)
+            return _fill(routes, {link: self._bandwidth[link] for link in links}, limit, shares)
         width = max(1, *map(len, routes))
         table = [[links[link] for link in route] + [len(links)] * (width - len(route)) for route in routes]
         bandwidth = np.asarray([*(self._bandwidth[link] for link in links), inf])
-        return fair_rates(np.asarray(table), bandwidth, np.asarray(limit)).tolist()  # type: ignore[no-any-return]
+        padded = None if shares is None else np.asarray([row + [1.0] * (width - len(row)) for row in shares])
+        return fair_rates(np.asarray(table), bandwidth, np.asarray(limit), padded).tolist()  # type: ignore[no-any-return]
 
     def _set(self, flow: _Flow, rate: float, now: float) -> None:
         # Even where the rate stays the same: only the first of those that shared a link may have been recorded.
         heappush(self._finish, (flow.go_on(rate, now), flow.number, flow.stamp))
 
 
-def _fill(routes: list[list[int]], left: dict[int, float], limit: list[float]) -> list[float]:
+def _fill(
+    routes: list[list[int]], left: dict[int, float], limit: list[float], shares: list[list[float]] | None = None
+) -> list[float]:
     """What `fair_rates` does, for a handful of flows: one level at a time, the lowest first."""
     rates = list(limit)
-    users = dict.fromkeys(left, 0)
-    for route in routes:
-        for link in route:
+    every = [[1.0] * len(route) for route in routes] if shares is None else shares
+    users, wanted = dict.fromkeys(left, 0), dict.fromkeys(left, 0.0)
+    for route, share in zip(routes, every, strict=True):
+        for link, part in zip(route, share, strict=True):
             users[link] += 1
+            wanted[link] += part
     waiting = sorted(range(len(limit)), key=limit.__getitem__)
     while waiting:
-        level = min((left[link] / users[link] for link in left if users[link]), default=inf)
+        level = min((left[link] / wanted[link] for link in left if users[link]), default=inf)
         if limit[waiting[0]] <= level:
             level = limit[waiting[0]]
             settled = [flow for flow in waiting if limit[flow] <= level * (1 + ROUNDING)]
         else:
-            low = {link for link in left if users[link] and left[link] / users[link] <= level * (1 + ROUNDING)}
+            low = {link for link in left if users[link] and left[link] / wanted[link] <= level * (1 + ROUNDING)}
             settled = [flow for flow in waiting if not low.isdisjoint(routes[flow])]
         for flow in settled:
             rates[flow] = level
-            for link in routes[flow]:
-                left[link] = max(0.0, left[link] - level)
+            for link, part in zip(routes[flow], every[flow], strict=True):
+                left[link] = max(0.0, left[link] - level * part)
                 users[link] -= 1
+                wanted[link] -= part
         done = set(settled)
         waiting = [flow for flow in waiting if flow not in done]
     return rates

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...schedule import Schedule
+from ..cost.folding import shares_of
 from ..topology.topology import Topology
 from .dependencies import Dependencies, Moves
 from .noise import Noise
@@ -37,6 +38,10 @@ class Facts:
     pair: list[int]
     """The index of its route in `routes`."""
     routes: list[tuple[int, ...]]
+    shares: list[tuple[float, ...]] | None
+    """How much of a message crosses each link of its route; None if no message is split. One entry per route."""
+    folded: list[tuple[float, ...]] | None
+    """The same, one entry per message, on a network whose switches fold."""
     bandwidth: list[float]
     """One entry per link."""
     overhead: list[float]
@@ -63,8 +68,19 @@ def facts_of(
         bandwidth[topology.routes(peer, here).links[-1]] /= slow[rank]
     net = network(topology, ranks, pairs, shift, bandwidth)
     chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
+    folded, arrives = None, np.ones(len(source))
+    if topology.folding:
+        steps, ends = (
+            shares_of(schedule, topology),
+            zip(step.tolist(), source.tolist(), destination.tolist(), strict=True),
+        )
+        folded = [tuple(steps[at][a, b].tolist()) if a != b else () for at, a, b in ends]
+        arrives = np.asarray([parts[-1] if parts else 1.0 for parts in folded])
     more_latency, less_bandwidth = noise.factors(len(needs.move) * segments)
-    routes = zip(net.routes.tolist(), net.lengths.tolist(), strict=True)
+    lengths = net.lengths.tolist()
+    shares = None
+    if net.share is not None:
+        shares = [tuple(row[:length]) for row, length in zip(net.share.tolist(), lengths, strict=True)]
     return Facts(
         source=source.tolist(),
         destination=(destination % shift.ranks).tolist(),
@@ -73,11 +89,13 @@ def facts_of(
         order=(step * ranks + (destination - source) % ranks).tolist(),
         orders=schedule.steps * ranks,
         bytes=(needs.moves * chunk).tolist(),
-        combining=(needs.reduces * chunk / topology.reduction * slow[destination]).tolist(),
+        combining=(needs.reduces * chunk * arrives / topology.reduction * slow[destination]).tolist(),
         latency=(np.repeat(net.latency[pair], segments) * more_latency).tolist(),
         limit=(np.repeat(net.limit[pair], segments) / less_bandwidth).tolist(),
         pair=pair.tolist(),
-        routes=[tuple(route[:length]) for route, length in routes],
+        routes=[tuple(route[:length]) for route, length in zip(net.routes.tolist(), lengths, strict=True)],
+        shares=shares,
+        folded=folded,
         bandwidth=net.bandwidth.tolist(),
         overhead=(topology.overhead * slow).tolist(),
     )

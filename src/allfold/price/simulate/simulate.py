@@ -72,7 +72,8 @@ def simulate(
     check_request(size, segments)
     noise = noise or Noise()
     quiet = not (noise.latency or noise.bandwidth or noise.slow)
-    shift = find_shift(schedule, topology) if symmetric and quiet else Shift(schedule.ranks, 0)
+    symmetric = symmetric and quiet and not topology.folding
+    shift = find_shift(schedule, topology) if symmetric else Shift(schedule.ranks, 0)
     return _Simulation(schedule, topology, size, segments, noise, shift).run(progress)
 
 
@@ -229,7 +230,10 @@ class _Simulation:
         of = message // self.segments
         size, limit = self.facts.bytes[of], self.facts.limit[message]
         if size > 0 and limit < np.inf:
-            self.flows.start(message, self.facts.routes[self.facts.pair[of]], size, limit, self.now)
+            pair, shares = self.facts.pair[of], self.facts.shares
+            share = None if shares is None else shares[pair]
+            share = share if self.facts.folded is None else self.facts.folded[of]
+            self.flows.start(message, self.facts.routes[pair], size, limit, self.now, share)
         else:
             self._note_sent(message)
 

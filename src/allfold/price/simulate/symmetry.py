@@ -36,6 +36,8 @@ class Network:
     """
 
     routes: Ints
+    share: Floats | None
+    """In the same shape: how much of a message crosses each link; None if no message is split."""
     lengths: Ints
     bandwidth: Floats
     """Per link, for the part that is simulated."""
@@ -115,16 +117,24 @@ def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth
     table = np.full((len(pairs), max(1, int(lengths.max(initial=0)))), len(used), np.int64)
     there = np.arange(table.shape[1]) < lengths[:, None]
     table[there] = number
+    share = None
+    if routes.share is not None:
+        share = np.ones(table.shape)
+        share[there] = routes.share
     # How many copies of what is simulated share the links of one orbit.
     crowd = (ranks // shift.ranks) / np.bincount(orbit[orbit >= 0], minlength=len(orbit))[used]
-    narrowest, latency = np.full(table.shape, np.inf), np.zeros(table.shape)
-    narrowest[there], latency[there] = bandwidth[routes.links], topology.latency[routes.links]
+    limit, latency = np.full(len(pairs), np.inf), np.zeros(len(pairs))
+    travels = lengths > 0
+    if travels.any():
+        between = topology.routes(source[travels], destination[travels])
+        limit[travels], latency[travels] = between.slowest(bandwidth), between.latency(topology.latency)
     return Network(
         routes=table,
+        share=share,
         lengths=lengths,
         bandwidth=bandwidth[used] / crowd,
-        limit=narrowest.min(axis=1),
-        latency=latency.sum(axis=1),
+        limit=limit,
+        latency=latency,
     )
 
 
@@ -162,7 +172,7 @@ def _orbits(topology: Topology, pairs: Ints, ranks: int, shift: int) -> Ints | N
     if shift == ranks:
         return orbit
     there = topology.routes((source + shift) % ranks, (destination + shift) % ranks)
-    if not np.array_equal(here.offsets, there.offsets):
+    if not np.array_equal(here.offsets, there.offsets) or not _same_shares(here.share, there.share):
         return None
     image = np.full(len(orbit), -1, np.int64)
     image[here.links] = there.links
@@ -176,3 +186,9 @@ def _orbits(topology: Topology, pairs: Ints, ranks: int, shift: int) -> Ints | N
         at = image[at]
         orbit[used] = np.minimum(orbit[used], at)
     return orbit
+
+
+def _same_shares(one: Floats | None, other: Floats | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...chrome_trace import Row, Track, trace
 from ...schedule import Schedule, describe
+from ..cost.folding import shares_of
 from ..topology.topology import Topology
 from .fairness import Floats, Ints
 
@@ -136,8 +137,8 @@ class Timeline:
     def link_bytes(self) -> Floats:
         """The bytes that have crossed each link."""
         total = np.zeros(len(self.topology.bandwidth))
-        for messages, links in self._crossings():
-            total += np.bincount(links, weights=self.bytes[messages], minlength=len(total))
+        for messages, links, share in self._crossings():
+            total += np.bincount(links, weights=self.bytes[messages] * share, minlength=len(total))
         return total
 
     def link_use(self, buckets: int = 200) -> Floats:
@@ -150,9 +151,9 @@ class Timeline:
         width = self.duration / buckets if self.duration > 0 else 1.0
         # The bytes carried by time e are Σ rate·(e − start) over those begun, minus Σ rate·(e − sent) over those sent.
         slope, base = np.zeros(many * (buckets + 1)), np.zeros(many * (buckets + 1))
-        for messages, links in self._crossings():
+        for messages, links, share in self._crossings():
             took = np.maximum(self.sent[messages] - self.start[messages], 1e-9 * width)
-            rate = self.bytes[messages] / took
+            rate = self.bytes[messages] * share / took
             for sign, when in ((1.0, self.sent[messages] - took), (-1.0, self.sent[messages])):
                 place = links * (buckets + 1) + np.clip(np.ceil(when / width), 0, buckets).astype(np.int64)
                 slope += np.bincount(place, weights=sign * rate, minlength=len(slope))
@@ -161,8 +162,8 @@ class Timeline:
         carried = slope.reshape(many, -1).cumsum(axis=1) * edges - base.reshape(many, -1).cumsum(axis=1)
         return np.asarray(np.maximum(0.0, np.diff(carried, axis=1)) / (self.topology.bandwidth[:, None] * width))
 
-    def _crossings(self) -> Iterator[tuple[Ints, Ints]]:
-        """Pairs of a message and a link it crosses, for a batch of messages at a time."""
+    def _crossings(self) -> Iterator[tuple[Ints, Ints, Floats]]:
+        """A message, a link it crosses, and how much of it does; for a batch of messages at a time."""
         for first in range(0, self.messages, _SLICE):
             here = slice(first, first + _SLICE)
             pair = self.source[here].astype(np.int64) * self.topology.ranks + self.destination[here]
@@ -171,8 +172,15 @@ class Timeline:
             lengths = np.diff(routes.offsets)[which]
             message = np.repeat(np.arange(len(which)), lengths)
             within = np.arange(len(message)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            links = routes.links[routes.offsets[which][message] + within].astype(np.int64)
-            yield first + message, links
+            at = routes.offsets[which][message] + within
+            share = np.ones(len(at)) if routes.share is None else routes.share[at]
+            if self.topology.folding:
+                steps = shares_of(self.schedule, self.topology)
+                ends = zip(
+                    self.step[here].tolist(), self.source[here].tolist(), self.destination[here].tolist(), strict=True
+                )
+                share = np.concatenate([np.zeros(0), *(steps[step][a, b] for step, a, b in ends if a != b)])
+            yield first + message, routes.links[at].astype(np.int64), share
 
     def to_json(self) -> dict[str, Any]:
         """Everything, with the messages as columns; the schedule and the topology by name."""

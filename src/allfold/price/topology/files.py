@@ -10,7 +10,10 @@
 The ports need not be listed: every route starts and ends with one. A node of the graph is a rank, by its number, or a
 name; an edge is one direction, and several edges may cross the same link, which they then share. An edge without a link
 costs nothing. The route is the one with the fewest edges; among equally short ones, the one whose edges are listed
-first. Instead of a graph there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair.
+first, or with `"ties": "split"` all of them (ECMP). Edges between the same two nodes share messages in the ratio of their
+bandwidths. Nodes in `"folds": ["switch 0"]` combine and copy messages on the way, as NVLink SHARP does. Instead of a graph
+there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair. A route over several paths has
+`"paths": [{"links": ["a"], "share": 2}, {"links": ["b"], "share": 1}]`; shares are relative to their sum.
 
 A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do. Links that
 have failed are named in `"without": ["bus 0"]`, also beside a constructor; routes lead round them.
@@ -22,11 +25,12 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
-from .routing import ABSENT, NoPath, Table, fewest_hops
+from .routing import ABSENT, NoPath, Paths, Table, all_shortest, fewest_hops, has_split_routes_of
 from .shapes import ports
 from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
 from .without import without
@@ -81,6 +85,7 @@ def _read_links(data: dict[str, Any]) -> Topology:
     if ("graph" in data) == ("routes" in data):
         raise UsageError(f"{where}: expected either a graph or routes, to say how ranks reach each other")
     reach = _graph if "graph" in data else _table
+    router = reach(where, ranks, data, numbers, Links(blocks).bandwidth)
     return Topology(
         name=name,
         ranks=ranks,
@@ -89,8 +94,9 @@ def _read_links(data: dict[str, Any]) -> Topology:
         overhead=overhead,
         reduction=reduction,
         source=str(data.get("source", "written by hand")),
-        router=reach(where, ranks, data, numbers),
+        router=router,
         recipe=dict(data),
+        folding=_folding(where, ranks, data, router),
     )
 
 
@@ -134,28 +140,61 @@ def _figures(topology: str, what: str, link: dict[str, Any]) -> tuple[float, flo
 # How ranks reach each other -------------------------------------------------------------------------------------------
 
 
-def _table(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
-    rows: dict[int, list[int]] = {rank * ranks + rank: [] for rank in range(ranks)}
+def _table(
+    where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int], bandwidth: NDArray[np.float64]
+) -> Router:
+    rows: dict[int, list[tuple[list[int], float]]] = {rank * ranks + rank: [] for rank in range(ranks)}
     for route in list_at(data["routes"], f"{where}: routes"):
         route = object_at(route, f"{where}: a route")
-        check_keys(route, ("from", "to", "links"), f"{where}: a route")
+        check_keys(route, ("from", "to", "links", "paths"), f"{where}: a route")
         start, end = (whole_at(route.get(key), f"{where}: a route's {key!r}", 0, ranks - 1) for key in ("from", "to"))
         if start * ranks + end in rows:
             raise UsageError(f"{where}: the route from {start} to {end} is given twice, or leads to where it began")
-        links = list_at(route.get("links"), f"{where}: the links from {start} to {end}")
-        between = [_known(numbers, link, f"{where}: the route from {start} to {end}") for link in links]
-        rows[start * ranks + end] = [start, *between, ranks + end]
+        between = f"from {start} to {end}"
+        if ("links" in route) == ("paths" in route):
+            raise UsageError(f"{where}: expected either links or paths {between}")
+        paths = (
+            [route] if "links" in route else list_at(route["paths"], f"{where}: the paths {between}", 1, _MOST_PATHS)
+        )
+        rows[start * ranks + end] = [
+            ([start, *links, ranks + end], share)
+            for links, share in (_path(where, between, one, numbers) for one in paths)
+        ]
     if len(rows) < ranks * ranks:
         missing = next(pair for pair in range(ranks * ranks) if pair not in rows)
         raise UsageError(f"{where}: {NoPath(missing // ranks, missing % ranks)}")
     ordered = [rows[pair] for pair in range(ranks * ranks)]
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in ordered])]).astype(np.int64)
-    return Table(ranks, offsets, np.asarray([link for row in ordered for link in row], np.int32))
+    if any(len(row) > 1 for row in ordered):
+        return Paths.of(ranks, ordered)
+    single = [row[0][0] if row else [] for row in ordered]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in single])]).astype(np.int64)
+    return Table(ranks, offsets, np.asarray([link for row in single for link in row], np.int32))
 
 
-def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]) -> Router:
+_MOST_PATHS = 32  # of one message
+
+
+def _path(where: str, between: str, path: object, numbers: dict[str, int]) -> tuple[list[int], float]:
+    """The links of one path, and its share of the messages."""
+    one = object_at(path, f"{where}: a path {between}")
+    check_keys(one, ("from", "to", "links", "share"), f"{where}: a path {between}")
+    share = _number(one.get("share", 1), f"{where}: the share of a path {between}")
+    if not 0 < share <= 1e9:
+        raise UsageError(f"{where}: a path {between} has the share {share}; expected more than 0, and not very much")
+    links = list_at(one.get("links"), f"{where}: the links {between}")
+    return [_known(numbers, link, f"{where}: the route {between}") for link in links], share
+
+
+def _graph(
+    where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int], bandwidth: NDArray[np.float64]
+) -> Router:
     graph = object_at(data["graph"], f"{where}: graph")
-    check_keys(graph, ("nodes", "edges"), f"{where}: graph")
+    check_keys(graph, ("nodes", "edges", "ties", "folds"), f"{where}: graph")
+    ties = graph.get("ties", "first")
+    if ties not in ("first", "split"):
+        raise UsageError(
+            f"{where}: ties is {ties!r:.60}; expected first (one of equally short ways) or split (over all)"
+        )
     nodes: dict[object, int] = {rank: rank for rank in range(ranks)}
     for node in list_at(graph.get("nodes", []), f"{where}: nodes"):
         if not isinstance(node, str) or node in nodes:
@@ -178,9 +217,24 @@ def _graph(where: str, ranks: int, data: dict[str, Any], numbers: dict[str, int]
         link = _known(numbers, edge["link"], f"{where}: an edge") if "link" in edge else ABSENT
         edges.append((ends[0], ends[1], link))
     try:
-        return fewest_hops(len(nodes), ranks, edges)
+        return (fewest_hops if ties == "first" else all_shortest)(len(nodes), ranks, edges, bandwidth)
     except NoPath as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _folding(where: str, ranks: int, data: dict[str, Any], router: Router) -> frozenset[int]:
+    """The switches that combine and copy messages."""
+    graph = data.get("graph", {})
+    names = list_at(graph.get("folds", []), f"{where}: folds")
+    nodes = {name: ranks + number for number, name in enumerate(graph.get("nodes", []))}
+    for name in names:
+        if not isinstance(name, str) or name not in nodes:
+            raise UsageError(f"{where}: folds names {name!r:.60}; expected names of nodes")
+    if names and has_split_routes_of(router):
+        raise UsageError(
+            f"{where}: a switch that folds takes whole messages; make parallel edges one link, and ties first"
+        )
+    return frozenset(nodes[name] for name in names)
 
 
 # Nothing is trusted ---------------------------------------------------------------------------------------------------

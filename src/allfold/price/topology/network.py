@@ -120,7 +120,8 @@ def _met(topology: Topology, ranks: int) -> tuple[NDArray[np.int64], NDArray[np.
         routes = topology.routes(start, end)
         first[start], last[end] = routes.links[routes.offsets[:-1]], routes.links[routes.offsets[1:] - 1]
         inner = np.ones(max(0, len(routes.links) - 1), bool)
-        inner[routes.offsets[1:-1] - 1] = False  # from the last link of a route to the first of the next
+        begins = routes.offsets if routes.paths is None else routes.paths
+        inner[begins[1:-1] - 1] = False  # from the last link of a path to the first of the next
         code = routes.links[:-1].astype(np.int64) * many + routes.links[1:]
         if dense:
             seen[code[inner]] = True

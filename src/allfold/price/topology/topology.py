@@ -127,6 +127,9 @@ class Links(Sequence[Link]):
 class Routes:
     """The links of many pairs of ranks in compressed rows: those of pair i are `links[offsets[i]:offsets[i + 1]]`.
 
+    Where a message is split over several paths, its row is one path after the other, each from port to port, and
+    `share` says how much of the message crosses each link of the row.
+
     >>> routes = price.ring(4).routes(np.array([0, 0]), np.array([1, 2]))
     >>> routes.lengths.tolist()  # the ports and the cables
     [3, 4]
@@ -134,6 +137,10 @@ class Routes:
 
     offsets: NDArray[np.int64]
     links: NDArray[np.int32]
+    share: NDArray[np.float64] | None = None
+    """Per entry of `links`; None if no message is split."""
+    paths: NDArray[np.int64] | None = None
+    """Where every path starts, and the end of the last one; None if no message is split."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -144,6 +151,37 @@ class Routes:
 
     def __getitem__(self, pair: int) -> NDArray[np.int32]:
         return self.links[self.offsets[pair] : self.offsets[pair + 1]]
+
+    def by_path(self, pair: NDArray[np.int64]) -> tuple[NDArray[np.int64], Routes, NDArray[np.float64]]:
+        """Every path as a route of its own: the pair of each (row i is `pair[i]`), the paths, and their shares."""
+        if self.paths is None or self.share is None:
+            return pair, self, np.ones(len(self))
+        row = np.searchsorted(self.offsets, self.paths[:-1], side="right") - 1
+        return pair[row], Routes(self.paths, self.links), self.share[self.paths[:-1]]
+
+    def loads(self, amount: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What crosses each entry of `links` if pair i sends `amount[i]`."""
+        each = np.repeat(amount, self.lengths)
+        return each if self.share is None else each * self.share
+
+    def latency(self, latency: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of every pair: the sum over its links, the slowest path of a split message. No row may be empty."""
+        if self.paths is None:
+            return np.add.reduceat(latency[self.links], self.offsets[:-1])
+        each = np.add.reduceat(latency[self.links], self.paths[:-1])
+        return np.maximum.reduceat(each, np.searchsorted(self.paths[:-1], self.offsets[:-1]))
+
+    def slowest(self, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of every pair: the bandwidth that it gets alone. No row may be empty."""
+        if self.share is None:
+            return np.minimum.reduceat(bandwidth[self.links], self.offsets[:-1])
+        # Paths of one message may cross the same link, as they do its ports: shares add up first.
+        many = len(bandwidth)
+        key = np.repeat(np.arange(len(self)), self.lengths) * np.int64(many) + self.links
+        crossed, which = np.unique(key, return_inverse=True)
+        share = np.bincount(which, self.share)
+        first = np.searchsorted(crossed, np.arange(len(self)) * np.int64(many))
+        return np.minimum.reduceat(bandwidth[crossed % many] / share, first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +227,8 @@ class Topology:
     recipe: dict[str, Any] = field(default_factory=dict, repr=False)
     """Its form in JSON: a constructor with its parameters, or everything that was written by hand."""
     cuts: tuple[Cut, ...] = field(default=(), repr=False)
+    folding: frozenset[int] = frozenset()
+    """Nodes of its graph that combine and copy messages on the way."""
     throughput: float = inf
     """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
 

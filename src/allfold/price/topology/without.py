@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...errors import UsageError
 from ...wording import name_ranks, suggest
 from .network import network_of
-from .routing import ABSENT, Graph, NoPath, fewest_hops
+from .routing import ABSENT, Graph, NoPath, fewest_hops, has_split_routes, split
 from .topology import Block, Links, Ranks, Routes, Topology
 
 _MOST = 4096  # ranks; the table of the ways round grows with the square
@@ -37,6 +37,10 @@ def without(topology: Topology, names: Iterable[str]) -> Topology:
         return without(topology.router.whole, [*topology.router.missing, *wanted])
     if not wanted:
         return topology
+    if topology.folding:
+        raise UsageError(
+            f"topology {topology.name} has switches that fold: write a file without {', '.join(wanted)} instead"
+        )
     if topology.ranks > _MOST:
         raise UsageError(f"topology {topology.name}: {topology.ranks} ranks; links can be taken from at most {_MOST}")
     kept = np.ones(len(topology.links), bool)
@@ -68,20 +72,19 @@ class Rerouted:
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
         old = self.whole.router(source, destination)
-        links = self.number[old.links]
         pair = np.repeat(np.arange(len(source)), old.lengths)
         broken = np.zeros(len(source), bool)
-        broken[pair[links == ABSENT]] = True
-        new = self.ways(source[broken], destination[broken])
-        lengths = old.lengths.copy()
-        lengths[broken] = new.lengths
-        offsets = np.zeros(len(source) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        found = np.empty(offsets[-1], np.int32)
-        changed = np.repeat(broken, lengths)
-        found[~changed] = links[~broken[pair]]
-        found[changed] = self.number[new.links]
-        return Routes(offsets, found)
+        broken[pair[self.number[old.links] == ABSENT]] = True
+        kept, lost = np.flatnonzero(~broken), np.flatnonzero(broken)
+        parts = [self.whole.router(source[kept], destination[kept]), self.ways(source[lost], destination[lost])]
+        found = split(len(source), [one.by_path(which) for which, one in zip((kept, lost), parts, strict=True)])
+        plain = all(part.paths is None for part in parts)
+        links = self.number[found.links]
+        return Routes(found.offsets, links) if plain else replace(found, links=links)
+
+    @property
+    def splits(self) -> bool:
+        return has_split_routes(self.whole)
 
 
 def _numbers(topology: Topology, names: Sequence[str]) -> list[int]:
@@ -119,7 +122,7 @@ def _ways_round(topology: Topology, names: Sequence[str], kept: NDArray[np.bool_
     nodes, every = _edges(topology)
     edges = [edge for edge in every if edge[2] == ABSENT or kept[edge[2]]]
     try:
-        return fewest_hops(nodes, topology.ranks, edges)
+        return fewest_hops(nodes, topology.ranks, edges, topology.bandwidth if has_split_routes(topology) else None)
     except NoPath as error:
         away = _not_reached(topology.ranks, error.start, edges)
         gone = ", ".join(repr(name) for name in names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from . import add_color, add_json
+from ....wording import UNITS
+from .. import add_color, add_json
 
 SUMMARY = """\
 Find the best schedule for a network. It is priced as allfold plan prices algorithms, proved as allfold verify proves them, and
@@ -16,6 +17,7 @@ methods:
   throughput  spanning trees (for scatter and gather, paths) that keep the narrowest place busy; for large buffers
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
+  channels    rings and trees once per network card of a host, each part of the buffer over other ranks, as NCCL does
   built_in    the best of the algorithms that allfold list lists
   auto        those that suit the collective and the network, one after the other, until the least is nearly met
 
@@ -29,6 +31,8 @@ example:
     search   greedy, …
 
   $ allfold find --collective all_gather --topology dgx1 --without "rank 1 to rank 0" --html page.html
+  $ allfold find --collective all_gather --topology dgx1 --certificate bound.json
+  $ allfold check-bound bound.json dgx1   # what proves the least time, checked by another program
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
 
@@ -59,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks", metavar="N", help="the first N ranks take part, others only relay (default: all of the topology)"
     )
     parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
-    parser.add_argument("--size", default="1GiB", metavar="S", help="bytes of the buffer, as in 64K (default: 1GiB)")
+    parser.add_argument("--size", default="1GiB", metavar="S", help=f"bytes of the buffer (default: 1GiB). {UNITS}")
     parser.add_argument(
         "--method", default="auto", metavar="M", help="auto, or one of the methods below (default: auto)"
     )
@@ -70,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument(
         "--save", metavar="FILE.json", help="write the schedule; commands take it wherever they take an algorithm"
+    )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE.json",
+        help="write what proves the least time, in exact numbers; allfold check-bound checks it",
     )
     parser.add_argument("--html", metavar="FILE", help="write the interactive page of the schedule")
     add_json(parser)

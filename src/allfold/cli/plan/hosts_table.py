@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..price.cost.plan import duration
-from ..tune.hosts import HostsRun
-from ..wording import format_size
+from ...price.cost.plan import duration
+from ...tune.hosts import HostsRun
+from ...wording import format_size
 
 HOSTS_HEAD = ("size", "who crosses", "fastest", "predicted", "measured", "error")
 

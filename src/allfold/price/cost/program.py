@@ -1,0 +1,252 @@
+"""The prices of links that prove most, on a small network, by a linear program.
+
+Let x be how much every pair of ranks sends in all. Whatever the algorithm, what others need leaves every set of ranks.
+In an all_reduce, besides, G groups of ranks send each other at least 2(G−1) messages for every element, because with
+fewer one-way messages G parties cannot all hear of all others. By Nash-Williams' theorem that is so for every division
+just if half of what pairs send both ways together holds a spanning tree: if some y, from one pair's end to the other,
+can bring something from rank 0 to every rank, with y both ways together at most half of x both ways together.
+
+The least time in which links can carry such an x on the routes of the topology is a bound. The sets are too many to write
+down; those that are violated are found by flows. Every program on the way is a bound, too, so the time may run out. The
+program's dual solution is a price for every link and a weight for every set. Rounded to whole numbers, and corrected where
+rounding made sets weigh more than messages pay, it is a proof in exact numbers, whatever the solver did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import _native
+from ..topology.pairs import crossing, needed_pairs
+from ..topology.topology import Topology
+from .certificate import LinkPrices, Weights, demand_of, paid_by_pair, weighed_by_pair
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+WHY = "however the ranks share the links, nothing is faster (by a linear program)"
+
+_MOST_RANKS = 64
+_MOST_PAIRS = 272  # with a variable each: all pairs of 17 ranks
+_SCALE = 2**24
+_CLOSE = 1e-6
+_GRIDS = (60, 5040, 10**6, 10**9)
+"""Prices are rounded to whole multiples of the highest price divided by one of these."""
+
+Set = NDArray[np.bool_]
+
+
+def least_by_program(
+    collective: str, topology: Topology, ranks: int, root: int | None, seconds: float
+) -> LinkPrices | None:
+    """None if the network is too large, if no link has a limit, if scipy is missing, or if there was no time."""
+    if collective not in COLLECTIVES or not 2 <= ranks <= _MOST_RANKS or not _has_scipy():
+        return None
+    pairs = needed_pairs(topology, ranks)
+    if len(pairs[0]) > _MOST_PAIRS:
+        return None
+    links, crossed = crossing(topology, pairs)
+    if not len(links):
+        return None
+    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all():
+        return None  # every pair has links of its own, and the tightest cut says as much
+    program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
+    found = program.solve(time.monotonic() + seconds)
+    if found is None:
+        return None
+    prices, sets, least = found
+    return best_rounding(lambda grid: _exact(collective, topology, ranks, root, links, prices, sets, grid), least)
+
+
+def rounded_prices(prices: NDArray[np.float64], grid: int) -> NDArray[np.int64]:
+    whole: NDArray[np.int64] = np.round(prices / prices.max() * grid).astype(np.int64)
+    return whole
+
+
+def best_rounding(exact: Callable[[int], LinkPrices | None], least: float) -> LinkPrices | None:
+    """The best bound over all grids; the first, whose numbers are the smallest, that is as good as the solver's `least`."""
+    best: LinkPrices | None = None
+    for found in map(exact, _GRIDS):
+        if found is not None and (best is None or found.per_byte > best.per_byte):
+            best = found
+            if found.per_byte >= least * (1 - 1e-9):
+                break
+    return best
+
+
+def _has_scipy() -> bool:
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+class _Program:
+    """min T, so that pairs send x, no link carries more than T times its bandwidth, and no set is short."""
+
+    def __init__(
+        self,
+        collective: str,
+        ranks: int,
+        root: int | None,
+        pairs: tuple[NDArray[np.int32], NDArray[np.int32]],
+        crossed: NDArray[np.float64],
+        bandwidth: NDArray[np.float64],
+    ) -> None:
+        self.ranks, (self.source, self.destination) = ranks, pairs
+        self.trees = collective == "all_reduce"
+        slices = ranks if collective in ("all_gather", "reduce_scatter") else 1
+        self.unit = float(bandwidth.max()) * slices
+        first = np.eye(1, ranks, root or 0, np.int64)[0]
+        self.weight = first if root is not None or self.trees else np.ones(ranks, np.int64)
+        self.ways = {"all_reduce": (False, True), "reduce": (True,), "reduce_scatter": (True,)}.get(
+            collective, (False,)
+        )
+        many = self.many = len(self.source)
+        ends, which = np.unique(np.sort(np.stack(pairs, axis=1), axis=1), axis=0, return_inverse=True)
+        self.tree_ends = (
+            np.concatenate([ends, ends[:, ::-1]]).astype(np.int32) if self.trees else np.zeros((0, 2), np.int32)
+        )
+        directions = len(self.tree_ends)
+        # Variables: x of every pair, y of every pair and of its reverse (which need not be a pair), the time.
+        self.columns = many + directions + 1
+        loads = np.zeros((len(bandwidth), self.columns))
+        loads[:, :many] = crossed.T
+        loads[:, -1] = -bandwidth / bandwidth.max()
+        halves = np.zeros((len(ends) if self.trees else 0, self.columns))
+        if self.trees:
+            halves[which.ravel(), np.arange(many)] = -0.5
+            for half in (0, len(ends)):
+                halves[np.arange(len(ends)), many + half + np.arange(len(ends))] = 1.0
+        self.links, self.fixed = len(bandwidth), np.vstack([loads, halves])
+        self.rows: list[NDArray[np.float64]] = []
+        self.least: list[float] = []
+        self.sets: list[Set | None] = []  # None: of the tree
+        self.known: set[bytes] = set()
+        everyone = np.arange(ranks)
+        for rank in range(ranks):
+            for inside in (everyone == rank, everyone != rank):
+                self._add(inside)
+        if self.trees:
+            self._add_tree(everyone == 0)
+
+    def _add(self, inside: Set) -> bool:
+        """A set that what others need must leave. Whether it was new."""
+        least = 1.0
+        if not self.trees:
+            backwards = self.ways[0]
+            least = float(self.weight[~inside if backwards else inside].sum())
+            wants = self.weight[inside if backwards else ~inside]
+            if self.weight.sum() == 1 and not (wants == 0).any():
+                least = 0.0
+        key = inside.tobytes()
+        if not least or key in self.known:
+            return False
+        self.known.add(key)
+        row = np.zeros(self.columns)
+        row[: self.many] = -(inside[self.source] & ~inside[self.destination]).astype(float)
+        self._append(row, least, inside)
+        return True
+
+    def _add_tree(self, inside: Set) -> bool:
+        key = b"tree" + inside.tobytes()
+        if key in self.known:
+            return False
+        self.known.add(key)
+        row = np.zeros(self.columns)
+        row[self.many : -1] = -(inside[self.tree_ends[:, 0]] & ~inside[self.tree_ends[:, 1]]).astype(float)
+        self._append(row, 1.0, None)
+        return True
+
+    def _append(self, row: NDArray[np.float64], least: float, inside: Set | None) -> None:
+        self.rows.append(row)
+        self.least.append(least)
+        self.sets.append(inside)
+
+    def solve(self, end: float) -> tuple[NDArray[np.float64], list[tuple[list[int], float]], float] | None:
+        """Prices of the links, sets with weights, and seconds per byte; of the last program that was solved in time."""
+        from scipy.optimize import linprog
+
+        cost = np.append(np.zeros(self.columns - 1), 1.0)
+        best = None
+        while True:
+            above = np.vstack([self.fixed, *self.rows])
+            most = np.append(np.zeros(len(self.fixed)), -np.asarray(self.least))
+            answer: Any = linprog(cost, above, most, options={"time_limit": max(0.1, end - time.monotonic())})
+            if answer.status != 0:
+                return best
+            dual = np.maximum(-answer.ineqlin.marginals, 0.0)
+            weights = zip(self.sets, dual[len(self.fixed) :].tolist(), strict=True)
+            chosen = [
+                (np.flatnonzero(one).tolist(), weight) for one, weight in weights if one is not None and weight > 0
+            ]
+            best = dual[: self.links], chosen, float(answer.x[-1]) / self.unit
+            if not best[0].any():
+                return None
+            # All of them, or one kind would never come to its turn.
+            if not any([*self._violated(answer.x)]) or time.monotonic() > end:
+                return best
+
+    def _violated(self, solution: NDArray[np.float64]) -> Iterator[bool]:
+        sent = solution[: self.many]
+        for backwards in self.ways:
+            ends = (self.destination, self.source) if backwards else (self.source, self.destination)
+            for inside in self._short(*ends, sent, self.weight):
+                yield self._add(~inside if backwards else inside)
+        if self.trees:
+            ends = self.tree_ends[:, 0].copy(), self.tree_ends[:, 1].copy()
+            for inside in self._short(*ends, solution[self.many : -1], np.eye(1, self.ranks, 0, np.int64)[0]):
+                yield self._add_tree(inside)
+
+    def _short(
+        self,
+        source: NDArray[np.int32],
+        destination: NDArray[np.int32],
+        amount: NDArray[np.float64],
+        weight: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Sets from which less leaves than their weight."""
+        capacity = np.round(np.maximum(amount, 0) * _SCALE).astype(np.int64)
+        sinks = np.flatnonzero(weight == 0) if weight.sum() == 1 else np.arange(self.ranks)
+        wanted = int(_SCALE * int(weight.sum()) * (1 - _CLOSE))
+        found: Any = _native.cuts_below(
+            self.ranks, source, destination, capacity, weight * _SCALE, sinks.astype(np.int32), wanted, float("inf")
+        )
+        return np.asarray(found, bool)
+
+
+def _exact(
+    collective: str,
+    topology: Topology,
+    ranks: int,
+    root: int | None,
+    links: NDArray[np.int64],
+    prices: NDArray[np.float64],
+    sets: list[tuple[list[int], float]],
+    grid: int,
+) -> LinkPrices | None:
+    """The same in whole numbers, so that no message leaves sets of more weight than it pays; None if nothing is left."""
+    whole = rounded_prices(prices, grid)
+    common = int(np.gcd.reduce(whole))
+    charged = {int(link): int(price) // common for link, price in zip(links, whole, strict=True) if price}
+    rounded = [(inside, Fraction(round(weight / float(prices.max()) * grid), common)) for inside, weight in sets]
+    paid = paid_by_pair(topology, ranks, charged)
+    # Sets that a message leaves for nothing go; the others weigh less, if need be.
+    free = paid == 0
+    kept: Weights = [
+        (inside, weight)
+        for inside, weight in rounded
+        if weight and not free[np.ix_(one := np.isin(np.arange(ranks), inside), ~one)].any()
+    ]
+    weighed = weighed_by_pair(ranks, kept)
+    heavy = weighed > paid
+    if heavy.any():
+        factor = min(Fraction(p) / w for p, w in zip(paid[heavy], weighed[heavy], strict=True))
+        kept = [(inside, weight * factor) for inside, weight in kept]
+    demand = demand_of(collective, topology, ranks, root, charged, kept)
+    return LinkPrices(topology, charged, kept, demand, WHY) if demand else None

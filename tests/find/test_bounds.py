@@ -1,0 +1,376 @@
+"""A bound is a bound: on networks written by hand, on random ones, and with a certificate that is checked elsewhere."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bounds import complaints, trial
+from networks import by_all_sets, network
+from tasks import task_for
+
+import allfold as af
+from allfold.cli import main
+from allfold.collectives import COLLECTIVES
+from allfold.errors import BoundError, UsageError
+from allfold.find.find import find
+from allfold.find.least import least_of
+from allfold.price import Topology, cost, find_topology, plan, ring, simulate, torus
+from allfold.price.check_bound import check_bound
+from allfold.price.cost.bounds import LowerBounds, lower_bounds
+from allfold.price.cost.certificate import Certificate
+from allfold.registry import algorithms
+
+GB = 10**9
+WITH_DATA = [name for name, kind in COLLECTIVES.items() if kind.carries_data]
+
+
+def document(ranks: int, links: dict[str, Any], **how: Any) -> dict[str, Any]:
+    return {
+        "format": "allfold-topology",
+        "version": 1,
+        "name": "written",
+        "ranks": ranks,
+        "port": {"latency": 0, "bandwidth": "inf"},
+        "links": [{"name": name, "bandwidth": speed} for name, speed in links.items()],
+        **how,
+    }
+
+
+def routed(ranks: int, links: dict[str, Any], table: dict[tuple[int, int], str]) -> Topology:
+    routes = [{"from": a, "to": b, "links": list(names)} for (a, b), names in table.items()]
+    return Topology.from_json(document(ranks, links, routes=routes))
+
+
+def graph(ranks: int, links: dict[str, Any], edges: list[tuple[int, int, str]]) -> Topology:
+    listed = [{"from": a, "to": b, "link": name} for a, b, name in edges]
+    return Topology.from_json(document(ranks, links, graph={"edges": listed}))
+
+
+# Two links lead from 0 to where 1 begins: X, which only the pair (0, 1) takes, and A.
+SECOND_LINK = routed(
+    3,
+    {"X": 1e9, **dict.fromkeys("ABCDE", 10e9)},
+    {(0, 1): "X", (0, 2): "AB", (1, 2): "B", (2, 1): "C", (2, 0): "D", (1, 0): "E"},
+)
+HALF_DUPLEX = graph(2, {"cable": 2e9}, [(0, 1, "cable"), (1, 0, "cable")])
+HUB = routed(3, {"hub": 2e9}, {(a, b): ["hub"] for a in range(3) for b in range(3) if a != b})  # type: ignore[misc]
+# Two NVLinks each way, as two edges.
+PARALLEL = graph(2, dict.fromkeys("abcd", 1e9), [(0, 1, "a"), (0, 1, "b"), (1, 0, "c"), (1, 0, "d")])
+# Rank 0 is reached through others only: from 1 over 2, and from 2 over 1.
+NO_NEIGHBOUR = routed(
+    3, dict.fromkeys("abcdef", 1e9), {(0, 1): "a", (0, 2): "b", (1, 2): "c", (2, 1): "d", (1, 0): "ce", (2, 0): "df"}
+)
+
+
+@pytest.mark.parametrize("collective", WITH_DATA)
+@pytest.mark.parametrize("topology", [SECOND_LINK, HALF_DUPLEX, HUB, PARALLEL, NO_NEIGHBOUR], ids=range(5))
+def test_networks_written_by_hand(topology: Topology, collective: str) -> None:
+    root = topology.ranks - 1 if COLLECTIVES[collective].rooted else None
+    assert not list(complaints(topology, collective, GB, root, seconds=2.0))
+
+
+def test_a_second_link_between_two_vertices_counts() -> None:
+    found = find("all_reduce", SECOND_LINK, GB, seconds=2)
+    assert found.bound == pytest.approx(0.1)
+    for name in algorithms("all_reduce"):
+        assert found.time <= cost(af.schedule("all_reduce", name, 3), SECOND_LINK, GB).time
+
+
+@pytest.mark.parametrize(("collective", "seconds"), [("broadcast", 0.5), ("all_gather", 0.5), ("all_reduce", 1.0)])
+def test_a_shared_link_carries_what_goes_both_ways(collective: str, seconds: float) -> None:
+    assert find(collective, HALF_DUPLEX, GB, seconds=2).bound == pytest.approx(seconds)
+    root = 0 if collective == "broadcast" else None
+    assert lower_bounds(collective, HALF_DUPLEX, 2, GB, root).time == pytest.approx(seconds)
+    # Three ranks on a hub: everything that anybody receives.
+    assert find(collective, HUB, GB, seconds=2).bound == pytest.approx(2 * seconds)
+
+
+def test_no_ratio_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    priced = cost(af.schedule("broadcast", "tree", 2), HALF_DUPLEX, GB)
+    assert priced.ratio == 1.0
+    assert replace(priced, bounds=LowerBounds(0.0, 0.0, 0.0, "nothing")).ratio is None
+    assert replace(priced, time=0.0, bounds=LowerBounds(0.0, 0.0, 0.0, "nothing")).ratio == 1.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            import_module("allfold.price.cost.cost"), "lower_bounds", lambda *_: LowerBounds(0.0, 0.0, 0.0, "nothing")
+        )
+        assert main(["plan", "--topology", "ring", "--ranks", "4", "--algorithms", "ring"]) == 0
+    assert "–" in capsys.readouterr().out.splitlines()[2]
+
+
+def test_parallel_edges_add_up() -> None:
+    assert find("broadcast", PARALLEL, GB, seconds=2).time == pytest.approx(0.5)
+    unequal = graph(2, {"a": 1e9, "b": 3e9, "c": 4e9}, [(0, 1, "a"), (0, 1, "b"), (1, 0, "c")])
+    found = find("broadcast", unequal, GB, seconds=2)
+    assert (found.time, found.bound) == (pytest.approx(0.25), pytest.approx(0.25))
+    assert "a, b" in found.why
+    # With one of them missing the other is what is left.
+    broken = af.find("broadcast", Topology.from_json({**PARALLEL.to_json(), "without": ["a"]}), size=GB, seconds=2)
+    assert broken.bound == pytest.approx(1.0)
+
+
+def test_messages_are_split_over_paths() -> None:
+    """Two switches between two ranks, by ECMP and by shares: both carry their part, in price, simulation and bound."""
+    pairs = [(0, "s"), ("s", 1), (0, "t"), ("t", 1), (1, 0)]
+    links = {f"{a}→{b}": 1e9 for a, b in pairs}
+    edges = [{"from": a, "to": b, "link": f"{a}→{b}"} for a, b in pairs]
+    times = {}
+    for ties in ("first", "split"):
+        nodes = {"nodes": ["s", "t"], "edges": edges, "ties": ties}
+        topology = Topology.from_json(document(2, links, graph=nodes))
+        tree = af.schedule("broadcast", "tree", 2)
+        assert simulate(tree, topology, GB).duration == pytest.approx(cost(tree, topology, GB).time)
+        times[ties] = cost(tree, topology, GB).time
+        assert find("broadcast", topology, GB, seconds=1).bound == pytest.approx(times[ties])
+    assert times == {"first": pytest.approx(1.0), "split": pytest.approx(0.5)}
+    routes = [
+        {"from": 0, "to": 1, "paths": [{"links": ["a"], "share": 3}, {"links": ["b", "c"], "share": 1}]},
+        {"from": 1, "to": 0, "links": ["d"]},
+    ]
+    uneven = Topology.from_json(document(2, {"a": 3e9, "b": 1e9, "c": 2e9, "d": 1e9}, routes=routes))
+    assert find("broadcast", uneven, GB, seconds=1).time == pytest.approx(0.25)
+    for wrong, sentence in (
+        ({"paths": []}, "expected 1 to 32"),
+        ({"paths": [{"links": ["z"]}]}, "not listed"),
+        ({"paths": [{"links": ["a"], "share": 0}]}, "more than 0"),
+        ({"paths": [{"links": ["a"]}], "links": ["a"]}, "either links or paths"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            Topology.from_json(document(2, {"a": 1e9, "d": 1e9}, routes=[{"from": 0, "to": 1, **wrong}, routes[1]]))
+
+
+def folding(leaves: int, per_leaf: int, folds: list[str]) -> Topology:
+    """Ranks under leaves under a spine (or one switch, if there is one leaf), some of which combine and copy messages."""
+    nodes = [f"leaf {leaf}" for leaf in range(leaves)] + (["spine"] if leaves > 1 else [])
+    pairs: list[tuple[Any, Any]] = [(rank, f"leaf {rank // per_leaf}") for rank in range(leaves * per_leaf)]
+    pairs += [(f"leaf {leaf}", "spine") for leaf in range(leaves if leaves > 1 else 0)]
+    pairs += [(end, start) for start, end in pairs]
+    edges = [{"from": a, "to": b, "link": f"{a} → {b}"} for a, b in pairs]
+    links = {f"{a} → {b}": 1e9 for a, b in pairs}
+    return Topology.from_json(
+        document(leaves * per_leaf, links, graph={"nodes": nodes, "edges": edges, "folds": folds}, reduction=4e9)
+    )
+
+
+@pytest.mark.parametrize("collective", WITH_DATA)
+@pytest.mark.parametrize("switches", [["leaf 0"], ["leaf 0", "leaf 1", "spine"], ["spine"]], ids=len)
+def test_switches_that_fold(collective: str, switches: list[str]) -> None:
+    topology = folding(1, 4, switches) if switches == ["leaf 0"] else folding(2, 2, switches)
+    root = 1 if COLLECTIVES[collective].rooted else None
+    assert not list(complaints(topology, collective, GB, root, seconds=0.5))
+
+
+def test_a_switch_that_folds_halves_an_all_reduce() -> None:
+    """Every rank sends the buffer once and receives it once: 2(P−1)/P times as fast as without."""
+    plain, folds = folding(1, 8, []), folding(1, 8, ["leaf 0"])
+    direct = af.schedule("all_reduce", "direct", 8)
+    crossed = {one: cost(direct, one, GB).link_bytes for one in (plain, folds)}
+    assert crossed[plain].max() == pytest.approx(2 * 7 / 8 * GB)  # type: ignore[union-attr]
+    assert crossed[folds].max() == pytest.approx(GB)  # type: ignore[union-attr]
+    assert simulate(direct, folds, GB).link_bytes() == pytest.approx(crossed[folds])
+    found = find("all_reduce", folds, GB, seconds=2)
+    assert found.bound == pytest.approx(1.0) and found.time < 1.05
+    assert find("broadcast", folds, GB, seconds=2).time == pytest.approx(1.0)
+    # What the switch has combined is one message to combine with one's own; a ring gains nothing.
+    assert cost(direct, folds, GB, segments=1).parts["combining"] == pytest.approx(GB / 8 / 4e9)
+    ring_of_eight = af.schedule("all_reduce", "ring", 8)
+    assert cost(ring_of_eight, folds, GB).link_bytes.max() == cost(ring_of_eight, plain, GB).link_bytes.max()  # type: ignore[union-attr]
+    for wrong, sentence in ((["nobody"], "names of nodes"), ([3], "names of nodes")):
+        with pytest.raises(UsageError, match=sentence):
+            folding(1, 4, wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="switches that fold"):
+        af.price.without(folds, ["0 → leaf 0"])
+
+
+def test_channels_use_all_network_cards() -> None:
+    topology = find_topology("dgx_a100:nodes=2")
+    one = cost(af.schedule("all_gather", "ring", 16), topology, 2**30)
+    for collective in ("all_gather", "reduce"):
+        root = 3 if COLLECTIVES[collective].rooted else None
+        found = find(collective, topology, 2**28, method="channels", root=root, seconds=1)
+        assert "channels" in found.schedule.algorithm and found.schedule.root == root
+        if collective == "all_gather":
+            assert found.cost.bus_bandwidth > 6 * one.bus_bandwidth
+
+
+@pytest.mark.parametrize("collective", WITH_DATA)
+@pytest.mark.parametrize("seconds", [1e-9, 0.5])
+def test_ranks_without_a_neighbour_get_a_schedule_in_time(collective: str, seconds: float) -> None:
+    started = time.process_time()
+    found = find(collective, NO_NEIGHBOUR, GB, seconds=seconds)
+    assert time.process_time() - started < 5 and found.time >= found.bound * (1 - 1e-9)
+
+
+def test_news_takes_as_long_as_the_farthest_pair() -> None:
+    topology = ring(64)
+    route = topology.routes(np.array([0]), np.array([32]))
+    far = topology.overhead + float(topology.latency[route.links].sum())
+    bound = lower_bounds("all_gather", topology, 64, 1).time
+    assert bound == pytest.approx(far) == pytest.approx(16.5e-6)
+    # From the root of a mesh's corner it is farther than from its middle; and over a short cut it is nearer.
+    for root, hops in ((0, 8), (12, 4)):
+        mesh = find_topology("mesh:shape=5x5,latency=1us,overhead=0")
+        assert lower_bounds("broadcast", mesh, 25, 1, root).latency == pytest.approx(hops * 1e-6)
+    assert lower_bounds("barrier", torus((64, 64)), 4096, 0).latency > 64 * 0.4e-6
+
+
+def test_ties_load_all_cables_alike() -> None:
+    for shape in ((4, 4), (6, 6), (4, 6), (8,), (2, 4), (4, 4, 4)):
+        topology = torus(shape)
+        everyone = np.arange(topology.ranks)
+        source, destination = np.repeat(everyone, topology.ranks), np.tile(everyone, topology.ranks)
+        other = source != destination
+        routes = topology.routes(source[other], destination[other])
+        cables = np.bincount(routes.links, minlength=len(topology.links))[2 * topology.ranks :]
+        along = cables.reshape(topology.ranks, len(shape), 2)
+        assert (along == along.mean(axis=(0, 2))[None, :, None]).all(), shape
+
+
+@pytest.mark.parametrize("shape", [(4,), (6,), (4, 4), (2, 4)])
+def test_more_network_is_never_slower(shape: tuple[int, ...]) -> None:
+    """No algorithm gains by a cable that failed, and no bound falls."""
+    whole = torus(shape)
+    cables = [link.name for link in whole.links if link.kind == "cable"]
+    ranks = whole.ranks
+    for cable in cables[:: max(1, len(cables) // 4)]:
+        broken = af.price.without(whole, [cable])
+        for collective in ("all_reduce", "all_to_all", "all_gather"):
+            times = {one.algorithm: one.time for one in plan(collective, whole, ranks, 2**26).costs}
+            for one in plan(collective, broken, ranks, 2**26).costs:
+                assert times[one.algorithm] <= one.time * (1 + 1e-9), (cable, one.algorithm)
+            before, after = (lower_bounds(collective, one, ranks, 2**26).time for one in (whole, broken))
+            assert before <= after * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_networks(seed: int) -> None:
+    assert not list(trial(seed, seconds=0.3, most=4))
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_the_least_is_the_worst_of_all_sets_or_more(seed: int) -> None:
+    """Every collective on one network, without a search."""
+    try:
+        topology = network(seed, 4)
+    except UsageError:
+        pytest.skip("not connected")
+    for collective in WITH_DATA:
+        if collective in ("all_to_all", "scatter", "gather"):
+            continue  # they need flows, which a search looks for first
+        root = 0 if COLLECTIVES[collective].rooted else None
+        task = task_for(collective, topology, size=GB)
+        least = least_of(task)
+        assert least.time >= float(by_all_sets(collective, topology, root)) * GB * (1 - 1e-6), collective
+        assert check_bound(least.certificate.to_json(), topology) == least.certificate.seconds
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    "name", ["dgx1", "one_host:ranks=6", "dgx_h100:nodes=3", "torus:shape=3x4", "fat_tree:hosts=3"]
+)
+@pytest.mark.parametrize("size", [1, 2**30])
+def test_certificates_of_named_topologies_are_good(collective: str, name: str, size: int) -> None:
+    topology = find_topology(name)
+    task = task_for(collective, topology, size=size, root=1)
+    least = least_of(task)
+    assert check_bound(json.loads(json.dumps(least.certificate.to_json())), topology) == least.certificate.seconds
+    assert 0 < least.time <= float(least.certificate.seconds)
+    for algorithm in algorithms(collective, topology.ranks, task.root):
+        built = af.schedule(collective, algorithm, topology.ranks, task.root)
+        assert cost(built, topology, size).time >= least.time * (1 - 1e-9), algorithm
+
+
+def _changed(certificate: Certificate, **facts: Any) -> dict[str, Any]:
+    return {**certificate.to_json(), **facts}
+
+
+def test_wrong_certificates_are_refused() -> None:
+    topology = find_topology("dgx1")
+    certificate = least_of(task_for("all_gather", topology, size=GB)).certificate
+    data = certificate.to_json()
+    more = str(certificate.seconds * 2)
+    heavier = [{**one, "weight": "2"} for one in data["sets"]]
+    for wrong in (
+        {"seconds": more},
+        {"sets": heavier},
+        {"sets": []},
+        {"prices": {name: "0" for name in data["prices"]}},
+        {"prices": {**data["prices"], "rank 0 to rank 1": "5"}},
+        {"collective": "broadcast", "root": 0},
+        {"collective": "reduce_scatter"},
+        {"size": GB // 2},
+        {"kind": "spread", "among": "ranks"},
+        {"kind": "distance", "from": 0, "to": 7},
+        {"kind": "nothing"},
+    ):
+        with pytest.raises((BoundError, UsageError)):
+            check_bound(_changed(certificate, **wrong), topology)
+    for malformed in (
+        {"format": "else"},
+        {"ranks": 9},
+        {"ranks": "8"},
+        {"root": 0},
+        {"size": -1},
+        {"kind": "faith"},
+        {"prices": {"no such link": "1"}},
+        {"prices": 7},
+        {"prices": {name: "-1" for name in data["prices"]}},
+        {"prices": {name: "1e99999999999" for name in data["prices"]}},
+        {"sets": [{"ranks": [0]}]},
+        {"seconds": "many"},
+        {"seconds": None},
+        {"kind": "combining"},
+    ):
+        with pytest.raises(UsageError):
+            check_bound(_changed(certificate, **malformed), topology)
+    with pytest.raises(UsageError):
+        check_bound({}, topology)
+    # The same on a faster network is no proof.
+    faster = Topology.from_json(
+        {"format": "allfold-topology", "version": 1, "constructor": "dgx_h100", "parameters": {"nodes": 1}}
+    )
+    with pytest.raises((UsageError, BoundError)):
+        check_bound(data, faster)
+
+
+def test_the_command_writes_and_checks_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "bound.json")
+    words = ["--collective", "all_gather", "--topology", "dgx1", "--size", "1GiB", "--seconds", "1"]
+    assert main(["find", *words, "--certificate", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["certificate"] == json.loads(Path(file).read_text())
+    assert main(["check-bound", file, "dgx1"]) == 0
+    assert "takes at least 6.26 ms: proved by the prices of 4 links" in capsys.readouterr().out
+    assert main(["check-bound", file, "dgx1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bound"] == pytest.approx(found["bound"])
+    Path(file).write_text(json.dumps({**found["certificate"], "seconds": "1"}))
+    assert main(["check-bound", file, "dgx1"]) == 1
+    assert "claims 1 s, but proves only 0.00626" in capsys.readouterr().err
+    for content in ("{", "[]", "{}"):
+        Path(file).write_text(content)
+        assert main(["check-bound", file, "dgx1"]) == 2
+    assert main(["check-bound", str(tmp_path / "nothing.json"), "dgx1"]) == 2
+    assert capsys.readouterr().err.count("allfold check-bound: ") == 4
+
+
+def test_a_price_below_the_bound_is_an_error() -> None:
+    """If the bound were wrong, the search would say so and give no schedule."""
+    topology = find_topology("ring", 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Certificate, "bound", property(lambda self: 1.0))
+        with pytest.raises(BoundError, match="nothing should beat"):
+            find("broadcast", topology, 1000, seconds=1)
+
+
+def test_the_checker_is_short_and_shares_nothing_with_the_search() -> None:
+    lines = Path(check_bound.__code__.co_filename).read_text().splitlines()
+    assert len(lines) <= 150
+    ours = [line for line in lines if line.startswith("from .")]
+    assert ours == ["from ..errors import BoundError, UsageError", "from .topology.topology import Topology"]
