@@ -6,12 +6,12 @@ import argparse
 from fractions import Fraction
 from typing import Any
 
-from ..collectives import brings_slice, find_collective
-from ..price.cost.plan import duration, plan
-from ..price.topology.parse import this_machine_unless
-from ..wording import format_size, parse_size
-from .choose import one_rank_count
-from .terminal import progress, times, write_json, write_lines, write_table
+from ...collectives import brings_slice, find_collective
+from ...price.cost.plan import duration, plan
+from ...price.topology.parse import this_machine_unless
+from ...wording import format_size, parse_size
+from ..choose import one_rank_count
+from ..terminal import progress, times, write_json, write_lines, write_table
 
 TASKS = (
     ("average gradients, sum anything", "all_reduce"),

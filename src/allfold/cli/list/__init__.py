@@ -7,12 +7,12 @@ from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
-from ..collectives import COLLECTIVES, find_collective
-from ..errors import UsageError
-from ..price.cost.closed_form import Form, closed_form
-from ..registry import algorithms, find_algorithm, schedule
-from .choose import one_rank_count
-from .terminal import progress, times, write_json, write_table
+from ...collectives import COLLECTIVES, find_collective
+from ...errors import UsageError
+from ...price.cost.closed_form import Form, closed_form
+from ...registry import algorithms, find_algorithm, schedule
+from ..choose import one_rank_count
+from ..terminal import progress, times, write_json, write_table
 from .what_for import run as what_for
 
 _MOST_COUNTED = 128  # ranks; schedules for 2,000 take a minute and gigabytes
