@@ -285,6 +285,7 @@ int main() {
     two_ranks_that_differ_are_found_before_the_third_comes();
     progress_of_a_rank_that_gave_up_is_not_believed();
     a_batch_goes_into_the_stream();
+    a_stream_that_holds_nothing_gets_nothing_until_it_may();
     where_processes_take_turns_streams_wait_for_a_word();
     what_the_driver_refuses_is_said_and_nothing_is_lost();
     std::puts("cuda: good");
