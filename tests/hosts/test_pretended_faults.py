@@ -17,6 +17,7 @@ from saying import said_by
 import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.engines.islands import world
+from allfold.engines.islands.post import Progress
 from allfold.engines.shared_memory.flight import read as read_flights
 
 
@@ -104,20 +105,26 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 
 def stuck(comm: Communicator) -> tuple[str, str, float]:
-    """The operation of rank 2 does not return before the group has failed."""
+    """The operation of rank 0, which all wait for, does not return before the group fails: when all have come."""
+    engine: Any = comm._engine
 
     def slow(left: Any, right: Any) -> Any:
-        if comm.rank == 2:
-            comm._engine._failed.wait(20)  # type: ignore[attr-defined]
+        if comm.rank == 0 and not engine._failed.is_set():
+            job, deadline = engine._performed, time.monotonic() + 20
+            while {None, Progress.NOT_MADE} & set(engine._ask(job.number).values()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            job.deadline = 0.0
+            engine._cut_off.wait(20)
         return left + right
 
     comm.barrier()
-    return said_by(lambda: comm.all_reduce(np.ones(3), af.op(slow, commutative=True), timeout=0.5))
+    mine = af.op(slow, commutative=True)
+    return said_by(lambda: comm.all_reduce(np.ones(3), mine, algorithm="tree", timeout=60))
 
 
 def test_a_rank_whose_operation_does_not_return_is_named() -> None:
     said = af.spawn(stuck, 4, hosts=2, timeout=60)
-    assert all("rank 2 on host1 did not return from the operation" in text for _, text, _ in said), said
+    assert all("rank 0 on host0 did not return from the operation" in text for _, text, _ in said), said
 
 
 def next_to_a_stopped_rank(comm: Communicator) -> tuple[str, float]:
@@ -253,14 +260,21 @@ def test_shrink_tells_the_others_why() -> None:
 
 
 def shrinks_again(comm: Communicator) -> tuple[str, int, float]:
-    """Rank 3 comes when the others have waited in vain once; then rank 1 dies."""
-    said, file = "", Path(os.environ["ALLFOLD_HOSTS_TEST"])
-    if comm.rank == 3:
-        while not file.exists():
+    """Rank 3 comes when all others have waited in vain once; then rank 1 dies. Nobody begins while others connect."""
+    said, folder = "", Path(os.environ["ALLFOLD_HOSTS_TEST"])
+
+    def wait_for(name: str, ranks: int) -> None:
+        deadline = time.monotonic() + 40
+        while len(list(folder.glob(f"{name} *"))) < ranks and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    (folder / f"connected {comm.rank}").touch()
+    wait_for("connected", 4)
+    if comm.rank == 3:
+        wait_for("late", 3)
     else:
         said = said_by(lambda: comm.shrink(timeout=0.5))[0]
-        file.touch()
+        (folder / f"late {comm.rank}").touch()
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     left, array = comm.shrink(timeout=20), np.ones(3)
@@ -271,7 +285,7 @@ def shrinks_again(comm: Communicator) -> tuple[str, int, float]:
 
 
 def test_shrink_can_be_tried_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALLFOLD_HOSTS_TEST", str(tmp_path / "come"))
+    monkeypatch.setenv("ALLFOLD_HOSTS_TEST", str(tmp_path))
     said = af.spawn(shrinks_again, 4, hosts=2, survive=True, timeout=60)
     late = ("CollectiveTimeout", 3, 3.0)
     assert said == [late, None, late, ("", 3, 3.0)]
