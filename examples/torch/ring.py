@@ -1,7 +1,7 @@
 """A ring all_reduce from isend and recv, and from batch_isend_irecv.
 
-What a popular version gets wrong: its peers are `rank ± step`, which is the rank itself in the first step (`dist.send` refuses that
-with ValueError), and it sends whole buffers where a chunk was meant, so that parts are added twice.
+What a popular version gets wrong: its peers are `rank ± step`, which is the rank itself in the first step
+(`dist.send` refuses that with ValueError), and it sends whole buffers where a chunk was meant, so that parts are added twice.
 `allfold learn start 2` is about that; `allfold verify FILE.py:ring` proves a ring before it runs.
 """
 
