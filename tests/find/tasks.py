@@ -18,7 +18,7 @@ def task_for(
     root: int = 0,
     chunks: int | None = None,
     seed: int = 0,
-    seconds: float = 100.0,
+    seconds: float = 250.0,  # twenty on an idle machine
 ) -> Task:
     many = topology.ranks if ranks is None else ranks
     rooted = find_collective(collective).rooted
