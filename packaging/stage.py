@@ -23,7 +23,7 @@ SECONDS_BETWEEN_LINES = 30  # where no terminal shows the time
 
 @dataclass
 class Progress:
-    """What a step has printed so far, as a few words."""
+    """The latest output of a step, in a few words."""
 
     counter: str = ""  # "[12/49]" of ninja, or the percentage of pytest
 

@@ -40,7 +40,7 @@ def start(main, doc, ranks=4):
 
 
 def one_rank(rank, main, backend, size, port):
-    """What mp.spawn calls in every new process."""
+    """The function that mp.spawn calls in every new process."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     run(main, backend)
 
