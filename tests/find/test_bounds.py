@@ -266,7 +266,7 @@ def connected_networks(count: int) -> Iterator[Topology]:
             return
 
 
-@pytest.mark.parametrize("topology", connected_networks(12))
+@pytest.mark.parametrize("topology", list(connected_networks(12)))
 def test_the_least_is_the_worst_of_all_sets_or_more(topology: Topology) -> None:
     """Every collective on one network, without a search."""
     for collective in WITH_DATA:
