@@ -238,8 +238,8 @@ def _mismatch(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line],
             verdict.complaints.append(f"rank {rank}: {end['error']}: {end.get('text')}")
             continue
         named = _named(plan, end["text"])
-        # Across hosts, two of the ranks that differ are named.
-        if plan.engine != "islands" and plan.fault != "group" and named != set(_communicator(plan, end["text"])):
+        # Across hosts and on the GPU, two of the ranks that differ are named.
+        if plan.engine == "shared_memory" and plan.fault != "group" and named != set(_communicator(plan, end["text"])):
             verdict.complaints.append(f"rank {rank} is not told of every rank: {end['text']}")
         if plan.victim not in named:
             verdict.complaints.append(f"rank {rank} is not told of rank {plan.victim}: {end['text']}")
