@@ -89,8 +89,9 @@ class PyCommunicator {
         // Whoever can reach the communicator keeps what it uses.
         native_ = std::shared_ptr<Communicator>(
             new Communicator(rank, std::move(list), std::move(label), fetches, group, std::move(first_error)),
-            [attachment = std::move(attachment), events = events_](Communicator* native) {
+            [attachment = std::move(attachment), events = events_](Communicator* native) mutable {
                 if (native->is_here()) delete native;  // a forked child must not destroy its copy
+                attachment.reset();                    // now, not with the last weak pointer: see `dropped`
             });
     }
 

@@ -35,7 +35,6 @@ void watch_forks() {
         auto before = [] { all_mutex.lock(); };
         auto in_parent = [] { all_mutex.unlock(); };
         auto in_child = [] {
-            fork_count.fetch_add(1, std::memory_order_relaxed);
             for (int* descriptor : all_descriptors) {
                 close(*descriptor);
                 *descriptor = -1;

@@ -48,15 +48,18 @@ void let_others_run();
 class Crowd {
   public:
     bool is_here() {
-        if (waits_ == 0) return false;
-        --waits_;
+        uint32_t waits = waits_.load(std::memory_order_relaxed);
+        if (waits == 0) return false;
+        waits_.store(waits - 1, std::memory_order_relaxed);
         return true;
     }
-    void came() { waits_ = remembered; }
+    void came() { waits_.store(remembered, std::memory_order_relaxed); }
 
   private:
     static constexpr uint32_t remembered = 1000;
-    uint32_t waits_ = 0;
+    // Threads of a rank may wait at the same time. Relaxed, and no read-modify-write: it orders nothing, and one wait
+    // more or less that is counted makes no difference.
+    std::atomic<uint32_t> waits_{0};
 };
 
 // The yields of one wait. Each may take as long as other processes like to run: on a busy machine hundreds of them

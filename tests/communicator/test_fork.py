@@ -60,6 +60,26 @@ def test_a_forked_child_that_only_exits_does_so() -> None:
     assert af.spawn(forks_and_goes_on, 2) == [[0, 7, 8, 4.0]] * 2
 
 
+def forks_after_it_dropped_a_group(comm: Communicator) -> list[int]:
+    group = comm.group(list(range(comm.size)))
+    assert group is not None
+    if comm.rank == 0:
+        handle = group.all_reduce(np.ones(10), async_op=True)
+        del group, handle
+        gc.collect()  # the call waits for the other rank
+        comm.barrier()
+    else:
+        comm.barrier()
+        group.all_reduce(np.ones(10))
+        del group
+    comm.barrier()
+    return [in_child(lambda: None) for _ in range(3)]
+
+
+def test_a_rank_that_dropped_a_group_during_its_call_can_fork() -> None:
+    assert af.spawn(forks_after_it_dropped_a_group, 2) == [[0, 0, 0]] * 2
+
+
 def returns_in_the_child(comm: Communicator) -> str:
     if os.fork() == 0:
         return "the child's"  # returned through the same frames as the rank's own result
