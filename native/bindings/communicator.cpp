@@ -62,13 +62,10 @@ struct Choice {  // up to way.limit bytes, the engine chooses this algorithm by 
     std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
 };
 
-// Communicators that were dropped, or ended, while background calls were under way. Changed with the GIL held.
-std::vector<std::weak_ptr<Communicator>> dropped;
-
-void drop(const std::shared_ptr<Communicator>& native) {
-    std::erase_if(dropped, [](const auto& one) { return one.expired(); });
-    dropped.push_back(native);
-}
+// What the workers keep that were let go, because their communicators were dropped or the process ends. It is gone when
+// the worker has ended. Changed with the GIL held.
+using Dropped = std::shared_ptr<Communicator>;
+std::vector<std::weak_ptr<Dropped>> dropped;
 
 void after_fork() {
     forget_other_threads();
@@ -89,9 +86,8 @@ class PyCommunicator {
         // Whoever can reach the communicator keeps what it uses.
         native_ = std::shared_ptr<Communicator>(
             new Communicator(rank, std::move(list), std::move(label), fetches, group, std::move(first_error)),
-            [attachment = std::move(attachment), events = events_](Communicator* native) mutable {
+            [attachment = std::move(attachment), events = events_](Communicator* native) {
                 if (native->is_here()) delete native;  // a forked child must not destroy its copy
-                attachment.reset();                    // now, not with the last weak pointer: see `dropped`
             });
     }
 
@@ -527,8 +523,10 @@ class PyCommunicator {
     // The calls that were made go on by themselves.
     void let_worker_go() {
         if (!worker_) return;
-        drop(native_);
-        Worker::let_go(std::move(worker_), native_);
+        std::erase_if(dropped, [](const auto& one) { return one.expired(); });
+        auto kept = std::make_shared<Dropped>(native_);
+        dropped.push_back(kept);
+        Worker::let_go(std::move(worker_), std::move(kept));
     }
 
     std::shared_ptr<Ticket> submit(std::shared_ptr<Job> job) {
@@ -646,13 +644,13 @@ void bind_communicator(nb::module_& module) {
     module.def("end_dropped", [] {
         size_t ended = 0;
         for (auto& one : dropped)
-            if (auto native = one.lock()) {
-                ended += native->is_in_call();
-                native->retire(Standing::aborted);
+            if (auto kept = one.lock()) {
+                ended += (*kept)->is_in_call();
+                (*kept)->retire(Standing::aborted);
             }
         return ended;
     });
-    // Waits until no thread is in a call without the interpreter's lock, or until the timeout.
+    // Waits until no thread is in a call without the interpreter's lock; false if one is when the time is up.
     module.def("await_threads", [](double limit) {
         auto any = [] {
             return threads_without_gil > 0 ||
@@ -662,6 +660,7 @@ void bind_communicator(nb::module_& module) {
             nb::gil_scoped_release release;
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
+        return !any();
     });
     module.def("park_other_threads", &park_other_threads);
     module.def("check_program", [](nb::dict facts) { make_program(facts); });

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import allfold as af
+from allfold import _native
 from allfold.communicator.communicator import Communicator
 
 # Calls inside calls ---------------------------------------------------------------------------------------------------
@@ -249,6 +250,16 @@ def test_exit_with_work_pending_ends_at_once() -> None:
     assert "rank 0 ends while a call of the world is under way that nobody waits for" in done.stderr
     assert done.stdout.strip() in ("MismatchError", "RankLost")
     assert time.monotonic() - began < 30
+
+
+def ends_without_closing(comm: Communicator) -> bool:
+    comm.all_reduce(np.ones(3), async_op=True).wait()  # type: ignore[union-attr]
+    comm._engine.native.end()  # as when the interpreter ends
+    return _native.await_threads(30.0)
+
+
+def test_nobody_waits_for_a_communicator_that_is_not_closed_at_exit() -> None:
+    assert af.spawn(ends_without_closing, 2) == [True, True]
 
 
 def drops_everything(comm: Communicator) -> float:
