@@ -37,7 +37,11 @@ Channel::Channel(uint32_t rank, std::vector<Member> members, std::string label, 
 
 Channel::~Channel() { close(); }
 
-size_t Channel::inbox_bytes(uint32_t ranks) { return rings_offset(ranks) + ranks * ring_bytes_for(ranks); }
+// Enough for any smaller number of ranks too, whose rings may take more together: shrink() makes the inbox before it is
+// known how many are left. Pages that are never touched take no memory.
+size_t Channel::inbox_bytes(uint32_t ranks) {
+    return rings_offset(ranks) + std::max(all_rings_bytes, ranks * least_ring_bytes);
+}
 
 Message Channel::run(Operation& operation, Clock::duration timeout, const Interrupted& interrupted) {
     {

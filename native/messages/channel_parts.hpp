@@ -22,8 +22,9 @@ inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit *
 inline size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
 
 // A megabyte for all rings together, but at least a page for each; more than 256 KiB for one makes nothing faster.
+inline constexpr uint64_t all_rings_bytes = 1 << 20, least_ring_bytes = page;
 inline constexpr uint64_t ring_bytes_for(uint32_t ranks) {
-    return std::bit_floor(std::clamp<uint64_t>((uint64_t{1} << 20) / ranks, 4 << 10, 256 << 10));
+    return std::bit_floor(std::clamp<uint64_t>(all_rings_bytes / ranks, least_ring_bytes, 256 << 10));
 }
 
 // An inbox: the bell, the ends of all rings, and from the next page on the rings.

@@ -78,6 +78,32 @@ def test_those_who_are_left_go_on(ranks: int, victims: list[int], end: str) -> N
         assert any("is gone" in results[rank][0] for rank in left)
 
 
+def sends_behind_an_array(comm: Communicator, left: int) -> bool:
+    comm.barrier()
+    if comm.rank >= left:
+        comm.close()
+        return True
+    fails(RankLost, comm.barrier)
+    fewer = comm.shrink(timeout=PATIENCE)
+    assert fewer.size == left
+    array = fewer.empty(1 << 18, np.uint8)  # lies behind the inbox of the new communicator
+    array[:] = 7
+    fewer.barrier()
+    for source in range(left):
+        if fewer.rank == source:
+            for to in {*range(left)} - {source}:
+                fewer.send(np.ones(100_000), to)
+        else:
+            fewer.recv(np.empty(100_000), source)
+    fewer.barrier()
+    return bool((array == 7).all())
+
+
+@pytest.mark.parametrize(("ranks", "left"), [(5, 4), (6, 4)])
+def test_messages_between_those_who_are_left_stay_in_their_inboxes(ranks: int, left: int) -> None:
+    assert allfold.spawn(sends_behind_an_array, ranks, args=(left,)) == [True] * ranks
+
+
 def loses_a_group(comm: Communicator) -> list[int]:
     group = comm.group([0, 1, 2])
     comm.barrier()
