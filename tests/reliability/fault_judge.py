@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from fault_plans import PATIENT, Plan
+from fault_plans import MESSAGES, PATIENT, Plan
 from fault_ranks import STATUS
 
 TYPED = (None, "RankLost", "CollectiveTimeout", "MismatchError", "SharedMemoryError")
@@ -141,6 +141,8 @@ def _late(plan: Plan, told: list[Told], victim: Told, ends: dict[int, Line], ver
         return
     racing = plan.comes == "racing"
     through = _is_through(plan, victim) and not (own is not None and own["error"])
+    # Those that gave up had come to the barrier, which is all that it promises.
+    through |= plan.calls[-1].kind == "barrier" and _is_in_its_last_call(plan, victim)
     # All ranks hear of the first that gives up; and nobody gives up before it is in a call itself.
     entered = max([_entered(one) for one in told if one is not victim])
     for rank, end in ends.items():
@@ -173,7 +175,7 @@ def _is_behind(plan: Plan, rank: int, ends: dict[int, Line]) -> bool:
     rank waits for it as long as it was told to."""
 
     def call_of(end: Line) -> int:
-        found = re.search(r"\(call (\d+) of the world\)", end["text"] or "")
+        found = re.search(r"\(call (\d+) of the world\)", end.get("text", ""))
         return int(found[1]) if found else 0
 
     impatient = [end for other, end in ends.items() if plan.timeouts[other] == plan.timeout and other != rank]
@@ -311,8 +313,14 @@ def _must_name(plan: Plan, told: list[Told], rank: int, end: Line, verdict: Verd
 
 
 def _follows(plan: Plan, told: list[Told], end: Line) -> bool:
-    """Whether a rank that it names had itself heard of the fault before, in another communicator or a message."""
+    """Whether a rank that it names had itself heard of the fault before, in another communicator or a message, or was
+    held up in a message when the first rank gave up."""
+    ends = [line for one in told if (line := one.last("end")) is not None and line["error"]]
+    first = min(line["time"] for line in ends)
     for rank in _named(plan, end["text"]):
+        made = [line["call"] for line in told[rank].lines if line["event"] == "calls" and line["time"] < first]
+        if made and plan.calls[made[-1]].kind in MESSAGES:
+            return True
         other = told[rank].last("end")
         heard_before = other and other["error"] and other["time"] < end["time"]
         if heard_before and (_label(other["text"]) != _label(end["text"]) or _is_of_a_message(other)):
