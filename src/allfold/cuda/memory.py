@@ -116,7 +116,7 @@ class GroupMemory:
         return all((int(own[rank * WORD_BYTES // 4]) - progress) & 0x80000000 == 0 for rank in self.others)
 
     def held_up_before(self, progress: int) -> list[int]:
-        """The ranks whose streams have not come to the call that begins with this progress."""
+        """The ranks whose streams have not come as far as this progress."""
         words = [int(flags[rank * WORD_BYTES // 4]) for rank, flags in enumerate(self._flags)]
         return [rank for rank, word in enumerate(words) if (word - progress) & 0x80000000]
 

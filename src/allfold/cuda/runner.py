@@ -222,10 +222,15 @@ class Runner:
         """Raise if the calls that are not over will not be; True if they are, after all."""
         first = self._first()
         if first is not None and self._is_agreed(first) and self._is_late():
-            held = [] if first.end is None else self.memory.held_up_before(first.start)
+            held: list[int] = []
             why = "a stream holds it up, or ranks call several groups in different orders"
-            if held:
-                why = f"the stream of {name_ranks(held)} has not come to it"
+            if first.end is not None:
+                held = self.memory.held_up_before(first.start)
+                inside = [rank for rank in self.memory.held_up_before(first.end) if rank != self.engine.rank]
+                if held:
+                    why = f"the stream of {name_ranks(held)} has not come to it"
+                elif inside:
+                    held, why = inside, f"{name_ranks(inside)} did not come to its end; {why}"
             raise self._because_of(
                 held,
                 CollectiveTimeout(
