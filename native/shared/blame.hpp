@@ -98,13 +98,14 @@ class Blame {
             return name + " has left: it closed its communicator" +
                    (calls ? " after call " + std::to_string(calls) : "");
         }
-        if (life_of(*arenas_[rank], &how) == Life::dead)
-            return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);
-        if (stands == Standing::mismatch) return name + " gave up: the ranks made different calls";
         // Whom a rank waits for when it gives up stays in its post.
         uint32_t waits = posts_[rank]->waiting_for.load(std::memory_order_relaxed);
         std::string whom = waits ? " for rank " + std::to_string(waits - 1) : "";
+        // Why it gave up says more than that its process has ended since.
+        if (stands == Standing::mismatch) return name + " gave up: the ranks made different calls";
         if (stands == Standing::late) return name + " gave up: it had waited too long" + whom;
+        if (life_of(*arenas_[rank], &how) == Life::dead)
+            return named(rank) + " is gone" + how + (words.empty() ? "" : " after " + words);
         if (!words.empty()) return name + " gave up: it is ending after " + words;
         return name + " gave up" + (waits ? " while it waited" + whom : "");
     }
