@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -260,6 +260,9 @@ class Runner:
         )
         where = f"of {self.engine.label}"
         if mismatched:
+            calls = self._ledger.next()
+            if len({*calls} - {None}) > 1:
+                return self._mismatch(calls)
             return MismatchError(f"{name_ranks(mismatched)} {where} gave up a call on the GPU: the ranks' calls differ")
         if dead:
             return self._because_of(
@@ -318,8 +321,11 @@ class Runner:
             now = time.monotonic()
             self._differ_since = self._differ_since or now
             if not waits or not self._missing() or now >= self._differ_since + _ALL_NAMED_SECONDS or self._gone():
-                raise MismatchError(f"{differing(self._ledger.next())} {self._where()}")
+                raise self._mismatch(self._ledger.next())
         return bool(state)
+
+    def _mismatch(self, calls: Sequence[bytes | None]) -> MismatchError:
+        return MismatchError(f"{differing(calls)} {self._where()}")
 
     def _where(self) -> str:
         return f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
