@@ -34,7 +34,11 @@ FAULTS = {
 
 # Trials that found what has been cured since: late ranks that returned what had been rewritten, or wrote into arrays
 # that were the caller's again; causes that were not named; different algorithms that nobody compared.
-WERE_WRONG = {"shared_memory": (5027, 20039, 40033, 1200486), "islands": (20010, 40057), "gpu": (1034, 20028, 20035, 40006)}
+WERE_WRONG = {
+    "shared_memory": (5027, 20039, 40033, 1200486),
+    "islands": (20010, 40057),
+    "gpu": (1034, 20028, 20035, 40006),
+}
 
 
 def run(script: str, *words: object) -> subprocess.CompletedProcess[str]:
