@@ -49,6 +49,15 @@ class GpuCalls:
         located = [_located(call, array) for array in arrays]
         mark_as_changed(call.output)
         context = self._device.context_of(max(array.pointer for array, _ in located))
+        try:
+            return self._enqueued(call, context, located, arrays)
+        except AllfoldError:
+            raise
+        except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
+            self.abort()
+            raise
+
+    def _enqueued(self, call: Call, context: int, located: list[tuple[OnDevice, int]], arrays: list[Any]) -> GpuCall:
         if context not in self._ways:
             self._ways[context] = Ways(self._engine, self._device, context, call.timeout)
         ways = self._ways[context]

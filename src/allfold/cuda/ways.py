@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from .. import _native
 from ..collectives import COLLECTIVES
-from ..engines.engine import FAILURES, Call, Engine
+from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
 from ..errors import DeviceError, RankLost
@@ -61,9 +62,11 @@ class Ways:
         """Calls that were made before, by whatever tells them apart."""
         if isinstance(engine, SharedMemory) and engine.size > 1:
             try:
-                self._meet(engine, device, context, timeout)
-            except FAILURES:
-                engine.abort()  # or the next call would try it again
+                # In a thread of its own, where no signal handler raises: an interrupt comes when all ranks have met.
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(self._meet, engine, device, context, timeout).result()
+            except BaseException:
+                self.abort()  # or the next call would try it again
                 raise
 
     def _meet(self, engine: SharedMemory, device: Device, context: int, timeout: float | None) -> None:
