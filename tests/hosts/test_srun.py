@@ -56,7 +56,7 @@ def step(ranks_per_node: list[int], job: int) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("ranks_per_node", [[2, 2], [1, 2]])
+@pytest.mark.parametrize("ranks_per_node", [pytest.param([2, 2], marks=pytest.mark.exhaustive), [1, 2]])
 def test_ranks_of_srun_find_each_other(ranks_per_node: list[int]) -> None:
     own = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHERS)}
     places = step(ranks_per_node, random.randrange(10**8))
