@@ -40,9 +40,9 @@ class WarmTemplate(Template):
         environment: Mapping[str, str],
         has_output: bool,
     ) -> Any:
-        key = tuple(modules)
+        key = tuple(module for module in modules if module.partition(".")[0] in ("allfold", "torch"))
         if key not in _servers:
-            _servers[key] = _Server(modules)
+            _servers[key] = _Server(key)
         return _servers[key].fork(descriptors, ranks, modules, environment, has_output)
 
 
