@@ -19,16 +19,33 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 from allfold.launch import worker
+from allfold.launch.spawn import run_everywhere
 from allfold.launch.template import Template
 
 _LONGEST_REQUEST = 256 * 1024
 _DESCRIPTORS = 4
 
 _servers: dict[tuple[str, ...], _Server] = {}
+
+
+def launched(work: Callable[..., Any], ranks: int, *args: Any, hosts: Any = None) -> list[Any]:
+    """What `work` returns in processes that have the variables of `allfold run`, and no communicator yet."""
+    return run_everywhere(contextlib.nullcontext, work, ranks, args=args, hosts=hosts, timeout=120)
+
+
+def command(_: object, *words: str) -> tuple[int, str, str]:
+    """The work of a rank: a command of allfold; its status, what it printed, and what it said on stderr."""
+    from allfold.cli import main
+
+    out, err = StringIO(), StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(list(words))
+    return status, out.getvalue(), err.getvalue()
 
 
 class WarmTemplate(Template):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm_templates import command, launched
 
 import allfold as af
 from allfold.collectives import COLLECTIVES
@@ -43,9 +44,9 @@ def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tuning file of 2 and 1 ranks, measured once for all tests."""
     path = tmp_path_factory.mktemp("tuning") / "tuning.json"
     options = ("--seconds", "1", "--sizes", "1K,256K", "--output", str(path), "--json")
-    done = allfold("run", "-n", "3", "--hosts", "2,1", "-m", "allfold", "tune", *options)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    status, out, err = launched(command, 3, "tune", *options, hosts=(2, 1))[0]
+    assert status == 0, err
+    said = json.loads(out)
     assert (said["hosts"], said["fabric"], said["path"]) == ([2, 1], "gloo", str(path))
     return path
 
