@@ -30,6 +30,9 @@ from allfold.launch.template import Template
 _LONGEST_REQUEST = 256 * 1024
 _DESCRIPTORS = 4
 
+# What ranks that use torch import later than torch itself, in seconds: the group, the optimizers, torch's own DDP.
+_WITH_TORCH = ("allfold.torch.bootstrap", "torch._dynamo", "torch.nn.parallel", "torch.distributed.algorithms.join")
+
 _servers: dict[tuple[str, ...], _Server] = {}
 
 
@@ -69,7 +72,7 @@ class _Server:
         with theirs:
             numbers = map(str, (theirs.fileno(), os.getpid()))
             self.process = subprocess.Popen(
-                [sys.executable, "-P", __file__, *numbers, *modules],
+                [sys.executable, "-P", __file__, *numbers, *modules, *(_WITH_TORCH if "torch" in modules else ())],
                 # The templates have variables of their own. A library that starts threads when it is imported must not.
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,

@@ -279,15 +279,29 @@ def with_allfold_run() -> dict[str, str]:
     return one_after_the_other([name for name in NAMES if name not in APART], "-m", "allfold", "run", "-n", "2")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_with_allfold_run(name: str, tmp_path: Path) -> None:
-    if name not in APART:
-        CHECKS[name](with_allfold_run()[name], 2)
-        return
-    options = ["--picture", str(tmp_path / "curve.png"), "--data-parallel"] if name == "train_digits" else []
-    survive = ["--survive"] if name == "train_on" else []
-    out = printed(start("-m", "allfold", "run", "-n", "2", *survive, str(EXAMPLES / f"{name}.py"), *options))
-    CHECKS[name](out, 2)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
+def test_with_allfold_run(name: str) -> None:
+    CHECKS[name](with_allfold_run()[name], 2)
+
+
+def test_an_example_that_goes_on_without_a_rank() -> None:
+    run = ("-m", "allfold", "run", "-n", "2", "--survive")
+    CHECKS["train_on"](printed(start(*run, str(EXAMPLES / "train_on.py"))), 2)
+
+
+@pytest.mark.parametrize("way", [[], pytest.param(["--data-parallel"], marks=pytest.mark.exhaustive)], ids=str)
+def test_the_training_with_its_options(way: list[str], tmp_path: Path) -> None:
+    run = (
+        "-m",
+        "allfold",
+        "run",
+        "-n",
+        "2",
+        str(EXAMPLES / "train_digits.py"),
+        "--picture",
+        str(tmp_path / "curve.png"),
+    )
+    CHECKS["train_digits"](printed(start(*run, *way)), 2)
 
 
 def test_with_torchrun() -> None:
