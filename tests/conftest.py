@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 from hypothesis import settings
+from warm_templates import WarmTemplate, end_servers
+
+from allfold.launch import supervise
 
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:
@@ -30,3 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have functions of tests pickled by value: a rank that imports the test's module also imports pytest, and more."""
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:
         cloudpickle.register_pickle_by_value(module)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm_templates(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ranks come from processes that have imported everything, except where it is tested how they come."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "launch" not in Path(request.path).parts:
+            patch.setattr(supervise, "Template", WarmTemplate)
+        yield
+
+
+def pytest_sessionfinish() -> None:
+    end_servers()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm_templates import command, launched
 
 import allfold as af
 from allfold.bench import HOW_TO_GET
@@ -401,11 +402,9 @@ def test_between_the_ranks_of_a_launcher_on_several_hosts() -> None:
     """With every collective, through torch too, and with gloo as a peer in the same processes; only rank 0 prints."""
     pytest.importorskip("torch")
     words = ["-b", "1K", "-e", "1K", "--collective", "all", "--torch", "--peers", "engine,gloo,openmpi", "--json", "-"]
-    launched = [sys.executable, "-m", "allfold", "run", "-n", "3", "--hosts", "2,1", "-m", "allfold", "bench"]
-    command = [*launched, "--seconds", "0.001", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert ended.returncode == 0, ended.stderr
-    document = json.loads(ended.stdout)
+    (status, out, err), *others = launched(command, 3, "bench", "--seconds", "0.001", *words, hosts=(2, 1))
+    assert status == 0 and {(status, out) for status, out, _ in others} == {(0, "")}, err
+    document = json.loads(out)
     assert document["hosts"] == [[0, 1], [2]] and document["environment"]["ranks"] == 3
     assert "needs its own mpirun" in document["missing_peers"]["openmpi"]
     for table in document["tables"]:

@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -248,33 +249,67 @@ def test_every_example_is_checked() -> None:
     assert sorted(CHECKS) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+# It imports scikit-learn and matplotlib in seven processes.
+SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) if name == "train_digits" else name for name in NAMES]
+APART = ("train_digits", "train_on")  # with options of their own
+
+
+@pytest.mark.parametrize("name", SLOW)
 def test_plainly(name: str) -> None:
     CHECKS[name](plainly(name), PLAIN_RANKS.get(name, 4))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_with_allfold_run(name: str, tmp_path: Path) -> None:
-    options = ["--picture", str(tmp_path / "curve.png"), "--data-parallel"] if name == "train_digits" else []
-    survive = ["--survive"] if name == "train_on" else []
-    out = printed(start("-m", "allfold", "run", "-n", "2", *survive, str(EXAMPLES / f"{name}.py"), *options))
-    CHECKS[name](out, 2)
+def one_after_the_other(names: list[str], *launcher: str) -> dict[str, str]:
+    """What examples print in the same two ranks, each of which connects again for every example."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "all.py"
+        lines = ["import contextlib, os, runpy", f"for name in {names}:"]
+        lines.append(f"    with open(f'{folder}/{{name}} {{os.environ[\"RANK\"]}}', 'w') as file:")
+        lines.append("        with contextlib.redirect_stdout(file):")
+        lines.append(f"            runpy.run_path(f'{EXAMPLES}/{{name}}.py', run_name='__main__')")
+        script.write_text("\n".join(lines), encoding="utf-8")
+        printed(start(*launcher, str(script)))
+        return {
+            name: "".join((Path(folder) / f"{name} {rank}").read_text("utf-8") for rank in (0, 1)) for name in names
+        }
 
 
-# torchrun itself takes seconds to start; the other examples work with it too, since all end with the same lines.
-def test_with_torchrun(tmp_path: Path) -> None:
-    """Three examples one after the other in the same ranks, each of which connects anew."""
+@cache
+def with_allfold_run() -> dict[str, str]:
+    return one_after_the_other([name for name in NAMES if name not in APART], "-m", "allfold", "run", "-n", "2")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in APART])
+def test_with_allfold_run(name: str) -> None:
+    CHECKS[name](with_allfold_run()[name], 2)
+
+
+def test_an_example_that_goes_on_without_a_rank() -> None:
+    run = ("-m", "allfold", "run", "-n", "2", "--survive")
+    CHECKS["train_on"](printed(start(*run, str(EXAMPLES / "train_on.py"))), 2)
+
+
+@pytest.mark.parametrize("way", [[], pytest.param(["--data-parallel"], marks=pytest.mark.exhaustive)], ids=str)
+def test_the_training_with_its_options(way: list[str], tmp_path: Path) -> None:
+    run = (
+        "-m",
+        "allfold",
+        "run",
+        "-n",
+        "2",
+        str(EXAMPLES / "train_digits.py"),
+        "--picture",
+        str(tmp_path / "curve.png"),
+    )
+    CHECKS["train_digits"](printed(start(*run, *way)), 2)
+
+
+def test_with_torchrun() -> None:
     pytest.importorskip("torch")
     names = ["distributed_argmax", "every_operation", "ring_from_send_recv"]
-    lines = ["import os, runpy"]
-    for name in names:
-        lines.append(f"os.environ['RANK'] == '0' and print('= {name}', flush=True)")
-        lines.append(f"runpy.run_path({str(EXAMPLES / f'{name}.py')!r}, run_name='__main__')")
-    (tmp_path / "three.py").write_text("\n".join(lines), encoding="utf-8")
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "three.py")]
-    parts = re.split(r"^= \w+\n", printed(start(*words)), flags=re.MULTILINE)[1:]
-    for name, part in zip(names, parts, strict=True):
-        CHECKS[name](part, 2)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    for name, out in one_after_the_other(names, *launcher).items():
+        CHECKS[name](out, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -348,7 +383,7 @@ def test_the_page_names_them_all() -> None:
     assert sorted(re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", text, re.MULTILINE)) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SLOW)
 def test_the_output_on_the_page_is_real(name: str) -> None:
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     block = re.search(rf"```console\n\$ python examples/{name}\.py\n(.*?)```", text, re.DOTALL)

@@ -300,7 +300,7 @@ def _write(word: ctypes.c_uint32, value: int) -> None:
 
 def _wait(word: ctypes.c_uint32, value: int) -> None:
     while (word.value - value) & 0xFFFFFFFF >= 1 << 31:
-        time.sleep(0.0002)
+        time.sleep(0.001)
 
 
 def _fold(one: Fold) -> None:

@@ -82,20 +82,24 @@ def roots(collective: str, ranks: int) -> list[int | None]:
     return [*range(ranks)] if ranks <= 5 else [0, 1, ranks - 1]
 
 
-def by_size(ranks: int, sizes: Sequence[int] = SIZES) -> list[Case]:
+def by_size(ranks: int, sizes: Sequence[int] = SIZES, memories: int = 2) -> list[Case]:
     """Every collective by every algorithm from every root at every size, in both kinds of memory, the types in turn.
 
-    In a random but fixed order, so that calls of all kinds and sizes follow each other.
+    With one of the memories, they come in turn as well: every algorithm, root and size meets both, here or with another
+    number of ranks. In a random but fixed order, so that calls of all kinds and sizes follow each other.
     """
     pairs = itertools.cycle(random.Random(ranks).sample(PAIRS, len(PAIRS)))
     cases = []
     for collective in COLLECTIVES:
-        for algorithm, root, size in itertools.product(algorithms(collective), roots(collective, ranks), sizes):
+        places = itertools.product(*map(enumerate, (algorithms(collective), roots(collective, ranks), sizes)))
+        for (first, algorithm), (second, root), (third, size) in places:
             if size > 10_000 and root not in (None, 0, ranks - 1):
                 continue
             dtype, op = next(pairs)
             elements = size // ranks if size > 10_000 and collective in SLICED else size
-            for shared in (False, True):
+            for shared in [(first + second + third + ranks) % 2 == 1, (first + second + third + ranks) % 2 == 0][
+                :memories
+            ]:
                 cases.append(Case(collective, algorithm, root, elements, dtype, op, shared))
     return random.Random(ranks).sample(cases, len(cases))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_grid import PROVES, RANKS, Case, by_size, digest, expected_digests, fetch_all, perform
+from engine_grid import PROVES, RANKS, SIZES, Case, by_size, digest, expected_digests, fetch_all, perform
 
 import allfold
 from allfold.communicator.communicator import Communicator
@@ -30,6 +30,7 @@ from allfold.errors import RankFailed
 from allfold.launch import spawn as launcher
 from allfold.schedule import Move
 
+EXHAUSTIVE = pytest.mark.exhaustive
 PATIENCE = 60.0  # seconds after which something that should happen at once is taken not to happen
 MOST_SHARED_BYTES = 8 * 2**20  # per rank, besides what the user allocates
 
@@ -50,9 +51,10 @@ def proved_before(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("proved_before")
+@pytest.mark.parametrize("memories", [1, pytest.param(2, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("ranks", [ranks for ranks in RANKS if ranks != 7])  # 7: as threads
-def test_every_collective_by_every_algorithm_at_every_size(ranks: int) -> None:
-    cases = by_size(ranks)
+def test_every_collective_by_every_algorithm_at_every_size(ranks: int, memories: int) -> None:
+    cases = by_size(ranks, SIZES if ranks <= 5 or memories == 2 else SIZES[1::2], memories)
     results = allfold.spawn(partial(all_of, cases), ranks, timeout=PATIENCE * 4)
     for number, case in enumerate(cases):
         for rank, wanted in enumerate(expected_digests(case, ranks)):
@@ -63,7 +65,7 @@ def test_every_collective_by_every_algorithm_at_every_size(ranks: int) -> None:
 
 
 @pytest.mark.usefixtures("proved_before")
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=EXHAUSTIVE), 3, pytest.param(5, marks=EXHAUSTIVE)])
 def test_arrays_that_are_fetched_out_of_other_processes(ranks: int) -> None:
     cases = [case for case in by_size(ranks, (1, 1000, 65537)) if not case.shared]
 

@@ -42,6 +42,7 @@ from allfold.launch.threads import run_threads
 from allfold.schedule import Move
 
 # Under a sanitizer a call takes ten times as long, and what matters is interleavings, not values.
+EXHAUSTIVE = pytest.mark.exhaustive
 REDUCED = os.environ.get("ALLFOLD_TEST_GRID") == "reduced"
 
 
@@ -62,25 +63,27 @@ def all_of(cases: list[Case], comm: Communicator) -> list[Array | None]:
     return [perform(comm, case) for case in cases]
 
 
+@pytest.mark.parametrize("apart", [5] if REDUCED else [3, pytest.param(1, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("ranks", [2, 3, 5] if REDUCED else RANKS)
-def test_every_operation_on_every_type_by_every_algorithm(ranks: int) -> None:
-    # With many ranks only every third case, which still covers every pair.
-    cases = by_type(ranks, 37)[:: 5 if REDUCED else 3 if ranks > 5 else 1]
+def test_every_operation_on_every_type_by_every_algorithm(ranks: int, apart: int) -> None:
+    # Every third case still covers every pair, and other ranks take other thirds.
+    cases = by_type(ranks, 37)[ranks % apart :: apart]
     assert_as_expected(cases, ranks, run_threads(partial(all_of, cases), ranks))
 
 
+@pytest.mark.parametrize("memories", [2] if REDUCED else [1, pytest.param(2, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, 3, 4])
-def test_every_algorithm_at_every_size(ranks: int) -> None:
-    cases = by_size(ranks, (1, 1000, 65537) if REDUCED else (0, 1, 3, 1000, 65537))
+def test_every_algorithm_at_every_size(ranks: int, memories: int) -> None:
+    cases = by_size(ranks, (1, 1000, 65537) if REDUCED else (0, 1, 3, 1000, 65537), memories)
     assert_as_expected(cases, ranks, run_threads(partial(all_of, cases), ranks))
 
 
 def test_buffers_that_take_several_turns_through_the_work_area() -> None:
-    cases = [case for case in by_size(3, (400_000,)) if case.root in (None, 2)]
+    cases = [case for case in by_size(3, (400_000,), 2 if REDUCED else 1) if case.root in (None, 2)]
     assert_as_expected(cases, 3, run_threads(partial(all_of, cases), 3))
 
 
-@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [pytest.param(2, marks=EXHAUSTIVE), 3, 5])
 def test_some_ranks_with_shared_and_some_with_ordinary_memory(ranks: int) -> None:
     cases = [case for case in by_size(ranks, (1, 1000, 65537)) if not case.shared]
 
@@ -91,7 +94,7 @@ def test_some_ranks_with_shared_and_some_with_ordinary_memory(ranks: int) -> Non
     assert_as_expected(cases, ranks, run_threads(work, ranks))
 
 
-@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 3] if REDUCED else [2, pytest.param(3, marks=EXHAUSTIVE), 5])
 def test_arrays_that_peers_may_read_but_not_write(ranks: int) -> None:
     cases = [case for case in by_size(ranks, (0, 1, 1000, 65537)) if not case.shared]
 

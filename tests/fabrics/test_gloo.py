@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import fabric_checks
 import pytest
-from fabric_checks import CHECKS, RANKS, VICTIM, Check, end, passed, start, those_who_are_left_go_on
+from fabric_checks import CHECKS, RANKS, VICTIM, Check, passed, those_who_are_left_go_on
+
+from allfold.launch.environment import Place
+from allfold.launch.spawn import run_everywhere
 
 pytest.importorskip("torch")
 
 
+def check(place: Place, file: Path, names: tuple[str, ...]) -> None:
+    sys.stdout = (file.parent / f"printed {place.rank}").open("w")
+    fabric_checks.main("gloo", *names, f"@{place.rank}", str(RANKS), str(file))
+
+
 def printed_by(folder: Path, *names: str) -> str:
-    file = folder / "store"
-    words = [sys.executable, fabric_checks.__file__, "gloo", *names]
-    return end([start([*words, f"@{rank}", str(RANKS), str(file)]) for rank in range(RANKS)])
+    run_everywhere(nullcontext, check, RANKS, args=(folder / "store", names), hosts=RANKS, survive=True, timeout=180)
+    return "".join(path.read_text() for path in sorted(folder.glob("printed *")))
 
 
 @pytest.fixture(scope="module")

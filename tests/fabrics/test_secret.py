@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm_templates import launched
 
 import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.errors import AllfoldError, UsageError
 from allfold.fabrics.fabric import Fabric
 from allfold.fabrics.secret import _TAG, Secret, check_unsealed
+from allfold.launch.environment import Place
 
 RIGHT, WRONG = "the right secret of this run", "the secret of another run"
 
@@ -207,23 +208,18 @@ def test_a_run_with_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert af.spawn(sums, 3, hosts=(2, 1), timeout=60) == [12.0, 6.0, 12.0]
 
 
-SCRIPT = """
-import os, sys
-os.environ["ALLFOLD_SECRET"] = sys.argv[1 + int(os.environ["ALLFOLD_RANK"])]
-import allfold as af
-try:
-    af.init(timeout=20)
-except af.AllfoldError as error:
-    print(f"rank {os.environ['ALLFOLD_RANK']} says: {error}\\n", end="", flush=True)  # one write: lines do not mix
-"""
+def with_a_secret(place: Place, *secrets: str) -> str:
+    os.environ["ALLFOLD_SECRET"] = secrets[place.rank]
+    try:
+        af.init(timeout=20)
+    except af.AllfoldError as error:
+        return str(error)
+    return ""
 
 
-def test_a_rank_with_another_secret_is_named(tmp_path: Path) -> None:
+def test_a_rank_with_another_secret_is_named() -> None:
     pytest.importorskip("torch")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "allfold", "run", "-n", "3", "--hosts", "2,1", str(script), RIGHT, RIGHT, WRONG]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    said = [line for line in done.stdout.splitlines() if "says: rank 2 is refused" in line]
-    assert len(said) == 2 and all("not written with the secret" in line for line in said), done.stdout + done.stderr
-    assert "rank 2 says: rank 0 is refused" in done.stdout
+    first, second, third = launched(with_a_secret, 3, RIGHT, RIGHT, WRONG, hosts=(2, 1))
+    for said in (first, second):
+        assert said.startswith("rank 2 is refused") and "not written with the secret" in said, said
+    assert third.startswith("rank 0 is refused"), third

@@ -4,8 +4,7 @@ messages and groups work across. What goes wrong is in test_pretended_faults.py.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
@@ -15,14 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm_templates import command, launched
 
 import allfold as af
+from allfold import _native
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.engines.islands.crossing import BUILT_IN, Crossing
 from allfold.engines.islands.wire import Memory
 from allfold.engines.reference.replay import replay
 from allfold.errors import ScheduleError
+from allfold.launch.environment import Place
 from allfold.price.topology.topology import Topology
 from allfold.registry import algorithms, schedule
 from allfold.schedule import Schedule
@@ -32,6 +34,11 @@ LENGTHS = (0, 1, 7, 1000, 70_001)
 LONG = 600_001  # every rank crosses, in several segments of this length:
 SEGMENT = 1_200_000
 LONGER = 1_100_001  # of a broadcast, several segments
+
+
+def usually(values: Sequence[Any], *kept: Any) -> list[Any]:
+    """Parameters of a test: only those that are kept are for every run."""
+    return [one if one in kept else pytest.param(one, marks=pytest.mark.exhaustive) for one in values]
 
 
 def islands_of(hosts: Sequence[int]) -> list[list[int]]:
@@ -352,7 +359,12 @@ def follows(comm: Communicator, others: Sequence[int]) -> list[tuple[int, Result
 
 
 @pytest.mark.parametrize(
-    ("hosts", "others"), [((1, 3), [1, 0, 3, 2]), ((2, 2), [0, 2, 1, 3]), ((2, 1, 1), [3, 1, 2, 0])]
+    ("hosts", "others"),
+    [
+        pytest.param((1, 3), [1, 0, 3, 2], marks=pytest.mark.exhaustive),
+        pytest.param((2, 2), [0, 2, 1, 3], marks=pytest.mark.exhaustive),
+        ((2, 1, 1), [3, 1, 2, 0]),
+    ],
 )
 def test_a_call_without_an_algorithm_follows_a_registered_schedule(hosts: tuple[int, ...], others: list[int]) -> None:
     compared = 0
@@ -379,7 +391,7 @@ def test_the_schedules_of_calls_without_an_algorithm_are_proved(islands: list[li
                     assert proof.rank_order is not False or commutative, (collective, bytes)
 
 
-@pytest.mark.parametrize("hosts", HOSTS)
+@pytest.mark.parametrize("hosts", usually(HOSTS, (1, 3)))
 def test_across_hosts(hosts: tuple[int, ...]) -> None:
     af.spawn(everything, sum(hosts), args=(hosts,), hosts=hosts, timeout=200)
 
@@ -425,11 +437,9 @@ def test_small_calls_may_be_made_in_different_ways() -> None:
 
 def test_topo_measures_what_is_between_the_hosts(tmp_path: Path) -> None:
     file = tmp_path / "hosts.json"
-    words = ["run", "-n", "4", "--hosts", "2", "-m", "allfold", "topo", "--json", "--emit", str(file)]
-    command = [sys.executable, "-m", "allfold", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout, parse_constant=pytest.fail)  # Infinity is not JSON
+    (status, out, err), *others = launched(command, 4, "topo", "--json", "--emit", str(file), hosts=2)
+    assert status == 0 and {(status, out) for status, out, _ in others} == {(0, "")}, err
+    found = json.loads(out, parse_constant=pytest.fail)  # Infinity is not JSON
     assert found["hosts"] == [[0, 1], [2, 3]]
     (wire,) = found["wires"]
     assert 1e-6 < wire["overhead"] <= wire["latency"] < 1 and 1e6 < wire["bandwidth"] < 1e12
@@ -437,25 +447,13 @@ def test_topo_measures_what_is_between_the_hosts(tmp_path: Path) -> None:
     assert topology.ranks == 4 and found["topology"] == topology.to_json()
 
 
-BUILDS = """
-import os
-from allfold import _native
-_native.LAYOUT ^= os.environ["ALLFOLD_HOSTID"] == "host1"  # as on another processor
-import numpy as np
-import allfold as af
-array = np.ones(3)
-try:
-    af.init(timeout=20).all_reduce(array)
-    said = f"sum {array[0]}"
-except af.AllfoldError as error:
-    said = f"{type(error).__name__}: {error}"
-print(said + "\\n", end="", flush=True)
-"""
+def on_another_processor(place: Place) -> float:
+    _native.LAYOUT ^= os.environ["ALLFOLD_HOSTID"] == "host1"
+    array = np.ones(3)
+    with af.init(timeout=20) as comm:
+        comm.all_reduce(array)
+    return float(array[0])
 
 
-def test_hosts_of_different_layouts_meet(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(BUILDS)
-    command = [sys.executable, "-m", "allfold", "run", "-n", "2", "--hosts", "2", str(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.stdout.count("sum 2.0") == 2, ran.stdout + ran.stderr
+def test_hosts_of_different_layouts_meet() -> None:
+    assert launched(on_another_processor, 2, hosts=2) == [2.0, 2.0]

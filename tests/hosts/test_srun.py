@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 
-import pytest
-
-RANK = """
 import numpy as np
-import allfold as af
+import pytest
+from warm_templates import launched
 
-with af.init(timeout=60) as comm:
-    array = np.full(3, comm.rank + 1.0)
-    comm.all_reduce(array)
-    print(comm.rank, comm.size, comm._engine.hosts(), array.tolist(), flush=True)
-"""
+import allfold as af
+from allfold.launch.environment import Place
+
 LAUNCHERS = ("ALLFOLD_", "MASTER_", "OMPI_", "PMI", "SLURM", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_")
 
 
@@ -56,18 +50,21 @@ def step(ranks_per_node: list[int], job: int) -> list[dict[str, str]]:
     ]
 
 
+def as_a_rank_of_srun(place: Place, places: list[dict[str, str]]) -> tuple[int, int, list[list[int]], list[float]]:
+    for name in [name for name in os.environ if name.startswith(LAUNCHERS)]:
+        del os.environ[name]
+    os.environ.update(places[place.rank])
+    with af.init(timeout=60) as comm:
+        array = np.full(3, comm.rank + 1.0)
+        comm.all_reduce(array)
+        return comm.rank, comm.size, comm._engine.hosts(), array.tolist()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("ranks_per_node", [[2, 2], [1, 2]])
 def test_ranks_of_srun_find_each_other(ranks_per_node: list[int]) -> None:
-    own = {name: text for name, text in os.environ.items() if not name.startswith(LAUNCHERS)}
     places = step(ranks_per_node, random.randrange(10**8))
-    command = [sys.executable, "-c", RANK]
-    ranks = [
-        subprocess.Popen(command, env=own | place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for place in places
-    ]
     size, first = len(places), ranks_per_node[0]
     islands = [list(range(first)), list(range(first, size))]
     total = float(size * (size + 1) // 2)
-    for rank, process in enumerate(ranks):
-        output, errors = process.communicate(timeout=120)
-        assert (process.returncode, output) == (0, f"{rank} {size} {islands} {[total] * 3}\n"), errors
+    found = launched(as_a_rank_of_srun, size, places, hosts=ranks_per_node)
+    assert found == [(rank, size, islands, [total] * 3) for rank in range(size)]

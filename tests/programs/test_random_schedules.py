@@ -17,13 +17,14 @@ import allfold
 from allfold.launch.threads import run_threads
 
 
-def test_verify_and_check_agree_with_oracles_that_share_no_code_with_them() -> None:
+@pytest.mark.parametrize("seeds", [100, pytest.param(250, marks=pytest.mark.exhaustive)])
+def test_verify_and_check_agree_with_oracles_that_share_no_code_with_them(seeds: int) -> None:
     counts = Counter[str]()
-    for seed in range(250):
+    for seed in range(seeds):
         counts += try_schedule(seed)
     # Both kinds occurred often enough to be meaningful.
-    assert counts["wrong"] > 150 and counts["spoiled"] - counts["wrong"] > 20
-    assert counts["refused"] > 200 and counts["crippled"] - counts["refused"] > 50
+    assert counts["wrong"] > 0.6 * seeds and counts["spoiled"] - counts["wrong"] > 0.08 * seeds
+    assert counts["refused"] > 0.8 * seeds and counts["crippled"] - counts["refused"] > 0.2 * seeds
 
 
 def test_the_generator_draws_what_is_hard() -> None:
@@ -45,10 +46,11 @@ def test_the_generator_draws_what_is_hard() -> None:
     assert all(seen[what] > 10 for what in seen) and len(seen) == 6, seen
 
 
+@pytest.mark.parametrize("seeds", [24, pytest.param(60, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_the_engine_gives_the_right_result(ranks: int) -> None:
+def test_the_engine_gives_the_right_result(ranks: int, seeds: int) -> None:
     """Ordinary and shared arrays, some of each, blocking and not, odd lengths, many segments, all kinds of types."""
-    wrong = [line for lines in allfold.spawn(try_seeds, ranks, args=(range(60),), timeout=250) for line in lines]
+    wrong = [line for lines in allfold.spawn(try_seeds, ranks, args=(range(seeds),), timeout=250) for line in lines]
     assert not wrong, "\n".join(wrong[:5])
 
 

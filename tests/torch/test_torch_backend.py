@@ -405,13 +405,14 @@ def work_through(rank: int, ranks: int, names: list[str]) -> None:
         dist.barrier()
 
 
+@pytest.mark.exhaustive  # the same as below with 3 ranks, in a group of its own
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_every_function(case: Callable[[int, int], None]) -> None:
+def test_every_function_by_itself(case: Callable[[int, int], None]) -> None:
     run_ranks(work_through, 3, 3, [case.__name__])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_every_function_with_other_numbers_of_ranks(ranks: int) -> None:
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_every_function(ranks: int) -> None:
     run_ranks(work_through, ranks, ranks, [case.__name__ for case in CASES])
 
 

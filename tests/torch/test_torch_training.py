@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -294,6 +295,22 @@ LIKE_GLOO = (
 )
 
 
+def one_after_the_other(rank: int) -> dict[str, Any]:
+    return {way.__name__: way(rank) for way in LIKE_GLOO}
+
+
+@functools.cache
+def results(backend: str) -> list[dict[str, Any]]:
+    return run_ranks(one_after_the_other, RANKS, backend=backend)
+
+
 @pytest.mark.parametrize("way", LIKE_GLOO, ids=lambda way: way.__name__)
 def test_everything_gives_what_gloo_gives(way: Callable[[int], Any]) -> None:
+    ours, theirs = ([one[way.__name__] for one in results(backend)] for backend in ("allfold", "gloo"))
+    assert ours == theirs
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", LIKE_GLOO, ids=lambda way: way.__name__)
+def test_everything_by_itself_gives_what_gloo_gives(way: Callable[[int], Any]) -> None:
     assert run_ranks(way, RANKS) == run_ranks(way, RANKS, backend="gloo")

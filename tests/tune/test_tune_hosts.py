@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from warm_templates import command, launched
 
 import allfold as af
 from allfold.collectives import COLLECTIVES
@@ -28,14 +27,11 @@ LEADERS, WHOLE, CUT = Crossing(64 * MIB), Crossing(0, 32 * MIB), Crossing(0, 4 *
 
 
 def allfold(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "allfold", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **environment},
-        check=False,
-    )
+    """What a command says, without a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return subprocess.CompletedProcess(arguments, *command(None, *arguments))
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +39,9 @@ def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tuning file of 2 and 1 ranks, measured once for all tests."""
     path = tmp_path_factory.mktemp("tuning") / "tuning.json"
     options = ("--seconds", "1", "--sizes", "1K,256K", "--output", str(path), "--json")
-    done = allfold("run", "-n", "3", "--hosts", "2,1", "-m", "allfold", "tune", *options)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    status, out, err = launched(command, 3, "tune", *options, hosts=(2, 1))[0]
+    assert status == 0, err
+    said = json.loads(out)
     assert (said["hosts"], said["fabric"], said["path"]) == ([2, 1], "gloo", str(path))
     return path
 
@@ -140,8 +136,9 @@ def test_a_plan_between_hosts_knows_what_was_tuned(tuned_file: Path) -> None:
 
 
 def test_one_host_is_not_tuned_by_a_launcher(tmp_path: Path) -> None:
-    done = allfold("run", "-n", "2", "-m", "allfold", "tune", "--output", str(tmp_path / "tuning.json"))
-    assert done.returncode == 2 and done.stderr.count("allfold tune -n 2") == 1, done.stderr
+    said = launched(command, 2, "tune", "--output", str(tmp_path / "tuning.json"))
+    assert max(status for status, *_ in said) == 2, said
+    assert "".join(err for *_, err in said).count("allfold tune -n 2") == 1, said
 
 
 def crossing_of(comm: Communicator, length: int) -> tuple[Any, bytes]:

@@ -40,21 +40,32 @@ class Template:
         self.end_descriptor: int | None = None
         try:
             with theirs:
-                numbers = map(str, (os.getpid(), theirs.fileno(), work, ranks))
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", WORKER, "fork", *numbers, *modules],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    # Python decides by what it finds here, once, how it buffers the output of all ranks.
-                    stdout=None if has_output else subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), work),
-                    start_new_session=True,
-                )
+                self._process = self._start((theirs.fileno(), work), ranks, modules, environment, has_output)
         except BaseException:
             self.connection.close()
             raise
         with contextlib.suppress(OSError):
             self.end_descriptor = os.pidfd_open(self._process.pid)
+
+    @staticmethod
+    def _start(
+        descriptors: tuple[int, int],
+        ranks: int,
+        modules: Sequence[str],
+        environment: Mapping[str, str],
+        has_output: bool,
+    ) -> subprocess.Popen[bytes]:
+        """Start the process, with descriptors for its end of the connection and for the work."""
+        numbers = map(str, (os.getpid(), *descriptors, ranks))
+        return subprocess.Popen(
+            [sys.executable, "-P", WORKER, "fork", *numbers, *modules],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            # Python decides by what it finds here, once, how it buffers the output of all ranks.
+            stdout=None if has_output else subprocess.DEVNULL,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
 
     def request(self, variables: Mapping[str, str], descriptors: Sequence[int]) -> None:
         """Ask for the next rank."""
