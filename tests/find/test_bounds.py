@@ -275,7 +275,7 @@ def test_the_least_is_the_worst_of_all_sets_or_more(topology: Topology) -> None:
         root = 0 if COLLECTIVES[collective].rooted else None
         task = task_for(collective, topology, size=GB)
         least = least_of(task)
-        assert least.time >= float(by_all_sets(collective, topology, root)) * GB * (1 - 1e-6), collective
+        assert least.time >= float(by_all_sets(collective, topology, root, GB)) * GB * (1 - 1e-6), collective
         assert check_bound(least.certificate.to_json(), topology) == least.certificate.seconds
 
 
