@@ -23,7 +23,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.errors import BoundError, UsageError
 from allfold.find.find import find
 from allfold.find.least import least_of
-from allfold.price import Topology, cost, find_topology, plan, ring, simulate, torus
+from allfold.price import Topology, cost, find_topology, plan, ring, simulate, torus, without
 from allfold.price.check_bound import check_bound
 from allfold.price.cost.bounds import LowerBounds, lower_bounds
 from allfold.price.cost.certificate import Certificate
@@ -187,8 +187,61 @@ def test_a_switch_that_folds_halves_an_all_reduce() -> None:
     for wrong, sentence in ((["nobody"], "names of nodes"), ([3], "names of nodes")):
         with pytest.raises(UsageError, match=sentence):
             folding(1, 4, wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="switches that fold"):
-        af.price.without(folds, ["0 → leaf 0"])
+    with pytest.raises(
+        UsageError, match="without '0 → leaf 0', topology written: rank 1 cannot be reached from rank 0"
+    ):
+        without(folds, ["0 → leaf 0"])
+
+
+def rails(hosts: int, per_host: int, folds: list[str]) -> Topology:
+    """Hosts whose ranks share a fast switch, and a network card for every rank at a slow one."""
+    ends: dict[tuple[Any, Any], float] = {}
+    for rank in range(hosts * per_host):
+        for switch, speed in ((f"host {rank // per_host}", 12e9), ("network", 1e9)):
+            ends[rank, switch] = ends[switch, rank] = speed
+    nodes = [*(f"host {host}" for host in range(hosts)), "network"]
+    edges = [{"from": a, "to": b, "link": f"{a} → {b}"} for a, b in ends]
+    links = {f"{a} → {b}": speed for (a, b), speed in ends.items()}
+    seats = [rank // per_host for rank in range(hosts * per_host)]
+    graph = {"nodes": nodes, "edges": edges, "folds": folds}
+    return Topology.from_json(document(hosts * per_host, links, graph=graph, hosts=seats))
+
+
+def test_what_is_found_where_switches_fold_is_better_than_what_is_built_in() -> None:
+    """Inside hosts and across them: of what a host has, each card sends its part once and receives it once."""
+    topology = rails(3, 4, ["network"])
+    found = find("all_reduce", topology, GB, method="levels", seconds=60)
+    assert found.bound == pytest.approx(0.25) and found.time < 1.02 * found.bound
+    assert plan("all_reduce", topology, 12, GB).winner.time > 1.5 * found.time
+    assert not list(complaints(rails(3, 2, ["network", "host 1"]), "all_reduce", GB, None, seconds=0.5))
+    # Without hosts, the ranks at the same switch are a group.
+    pairs = rails(2, 2, ["host 0", "host 1", "network"]).to_json()
+    del pairs["hosts"]
+    assert "direct" in find("all_gather", Topology.from_json(pairs), GB, method="levels", seconds=60).schedule.algorithm
+
+
+def test_links_of_networks_that_fold_can_fail() -> None:
+    """Routes lead round over other ranks; those of all other pairs stay, and what is left still folds."""
+    whole = rails(2, 2, ["host 0", "host 1", "network"])
+    broken = without(whole, ["0 → host 0"])
+    both = [one.routes(*(np.array(side) for side in zip(*WAYS, strict=True))) for one in (whole, broken)]
+    names = [
+        [[one.links[int(link)].name for link in routes[at]] for at in range(len(WAYS))]
+        for one, routes in zip((whole, broken), both, strict=True)
+    ]
+    assert names[1][0] == ["rank 0 out", "0 → network", "network → 1", "rank 1 in"]
+    assert names[0][1:] == names[1][1:]
+    assert broken.folding == whole.folding and Topology.from_json(broken.to_json()).to_json() == broken.to_json()
+    again = without(broken, ["1 → host 0"])
+    assert again.to_json()["without"] == ["0 → host 0", "1 → host 0"]
+    assert not list(complaints(again, "all_reduce", GB, None, seconds=0.5))
+    with pytest.raises(UsageError, match="no link '0 → host 0'"):
+        without(broken, ["0 → host 0"])
+    with pytest.raises(UsageError, match="cannot be reached"):
+        without(again, ["0 → network"])
+
+
+WAYS = [(0, 1), (1, 0), (0, 2), (2, 3), (3, 0)]
 
 
 def test_channels_use_all_network_cards() -> None:

@@ -32,6 +32,8 @@ from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
 from .least import least_of
+from .levels import fits as fits_levels
+from .levels import levels
 from .paths.flows import COLLECTIVES as FLOWING
 from .paths.flows import flows_of
 from .paths.scattered import COLLECTIVES as ONE_WAY
@@ -46,6 +48,7 @@ METHODS: dict[str, Method] = {
     "steps": steps,
     "greedy": greedy,
     "channels": channels,
+    "levels": levels,
     "built_in": built_in,
 }
 _ALWAYS = "built_in"
@@ -246,6 +249,7 @@ class _Search:
             "throughput": task.collective in (*SENSES, *ONE_WAY),
             "greedy": fits_greedy(task),
             "channels": fits_channels(task),
+            "levels": fits_levels(task),
             "built_in": task.ranks <= MOST_RANKS,
             "steps": task.ranks <= _FEW and fits_steps(task),
         }

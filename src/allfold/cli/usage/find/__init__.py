@@ -18,6 +18,7 @@ methods:
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
   channels    rings and trees once per network card of a host, each part of the buffer over other ranks, as NCCL does
+  levels      one algorithm inside hosts and one across them; for switches that fold
   built_in    the best of the algorithms that allfold list lists
   auto        those that suit the collective and the network, one after the other, until the least is nearly met
 
