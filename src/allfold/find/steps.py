@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point
 
     def try_it(point: Point) -> Answer:
         task.say(f"steps: {point.chunks} chunks per rank, {point.steps} steps, {point.rounds} rounds")
-        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6)))
+        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6))) if task.left < inf else inf
         answer = exists(among, phase.holders(task, point.chunks), point.steps, point.rounds, seconds)
         note(point, answer.exists)
         return answer
