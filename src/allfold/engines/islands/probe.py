@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TAG = FREE_TAGS + 1
 _SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
-_SIZES = tuple(1 << power for power in range(12, 24, 2))  # between them, in steps of four
+_SIZES = (_SMALL, *(1 << power for power in range(10, 23)))  # and between them
 _TRIES, _LARGE_TRIES = 30, 5
 
 

@@ -22,8 +22,8 @@ def hosts_as_measured(hosts: Sequence[Sequence[int]], network: Network) -> Topol
     bandwidth = min(wire.all_ranks for wire in network.wires)
     each = [dict(wire.sizes) for wire in network.wires]
     sizes = sorted(set.intersection(*map(set, each)))
-    measured = [(0, latency), *((bytes, max(one[bytes] for one in each)) for bytes in sizes)]
-    rows = rows_of([(bytes, seconds - overhead) for bytes, seconds in measured], len(hosts[0])) if sizes else []
+    measured = [(bytes, max(one[bytes] for one in each) - overhead) for bytes in sizes]
+    rows = rows_of(measured, len(hosts[0])) if measured else []
     first, *rest = rows or [(0.0, max(0.0, latency - overhead) / 2, bandwidth)]  # two cards are on the way
     made = hosts_under_a_switch(
         len(hosts),
