@@ -96,7 +96,10 @@ def measured(ranks: int, seed: int) -> Topology:
     return written(ranks, [(a, b, speeds[a * ranks + b]) for a, b in pairs])
 
 
-@pytest.mark.parametrize("collective", ["reduce", "all_gather", "all_reduce"])
+@pytest.mark.parametrize(
+    "collective",
+    ["all_gather", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("reduce", "all_reduce"))],
+)
 def test_no_more_moves_than_can_be_proved_in_time(collective: str) -> None:
     root = 4 if collective == "reduce" else None
     found = af.find(collective, measured(5, 1), root=root, method="throughput", seconds=4)

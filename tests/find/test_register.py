@@ -147,7 +147,9 @@ def everything(comm: object, schedules: dict[str, af.Schedule]) -> list[str]:
 def test_what_is_found_runs_here_and_between_pretended_hosts(topology: str, ranks: int, hosts: int | None) -> None:
     schedules = {}
     for collective, promise in COLLECTIVES.items():
-        if promise.carries_data:
+        if promise.carries_data and (
+            hosts is None or collective in ("all_reduce", "all_to_all", "broadcast", "gather")
+        ):
             root = ranks - 1 if promise.rooted else None
             schedules[collective] = af.find(collective, topology, size=2**20, root=root, seconds=0.3).schedule
     assert af.spawn(everything, ranks, args=(schedules,), hosts=hosts) == [[]] * ranks
