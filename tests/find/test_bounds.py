@@ -164,7 +164,11 @@ def folding(leaves: int, per_leaf: int, folds: list[str]) -> Topology:
 
 
 @pytest.mark.parametrize("collective", SOME_FIRST)
-@pytest.mark.parametrize("switches", [["leaf 0"], ["leaf 0", "leaf 1", "spine"], ["spine"]], ids=len)
+@pytest.mark.parametrize(
+    "switches",
+    [["leaf 0"], ["leaf 0", "leaf 1", "spine"], pytest.param(["spine"], marks=pytest.mark.exhaustive)],
+    ids=len,
+)
 def test_switches_that_fold(collective: str, switches: list[str]) -> None:
     topology = folding(1, 4, switches) if switches == ["leaf 0"] else folding(2, 2, switches)
     root = 1 if COLLECTIVES[collective].rooted else None

@@ -164,7 +164,14 @@ def test_impossible_links_are_named(figures: dict[str, object], sentence: str, t
 
 
 @pytest.mark.parametrize("speeds", [(1e18, 1e-6), ("inf", 1e9), ("inf", "inf")])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "all_reduce",
+        "all_to_all",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("all_gather", "broadcast")),
+    ],
+)
 def test_links_far_apart_or_without_a_limit(collective: str, speeds: tuple[float, float]) -> None:
     pairs = [(a, b, speeds[(a, b) != (0, 1)]) for a in range(3) for b in range(3) if a != b]
     found = af.find(collective, written(3, pairs), size=2**20, seconds=2)

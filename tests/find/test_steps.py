@@ -57,6 +57,16 @@ def test_the_frontier_of_a_dgx_1() -> None:
     assert last.parts["transfer"] == pytest.approx(7 * 2**30 / 48 / 25e9)
 
 
+def test_a_pair_that_no_link_limits_has_no_capacity_to_run_out_of() -> None:
+    """Wherever it is in the list: it was the last one that failed, and others took the capacity of the next."""
+    for free in (0, 5):
+        pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
+        speeds = ["inf" if number == free else 1e9 for number in range(6)]
+        topology = written(3, [(a, b, speed) for (a, b), speed in zip(pairs, speeds, strict=True)])  # type: ignore[misc]
+        found = af.find("all_gather", topology, size=2**20, method="steps", seconds=60)
+        assert found.time <= 2**20 / 3 / 1e9 * (1 + 1e-9)  # every rank gets one slice from each of the others
+
+
 def rounds_taken(found: Schedule, among: Neighbours, topology: Topology) -> int:
     """The rounds of all steps: in each, those of the link that needs most."""
     capacity = np.full(len(topology.links), 2**30)

@@ -44,7 +44,11 @@ SLOW = ("dgx_a100:nodes=4", "torus:shape=3x3x3", "dgx_h100:nodes=16")
 SEARCHED = ("dgx1", "ndv2:nodes=2", "dgx2", "dgx_a100", "mesh:shape=5x5", "torus:shape=3x3x3", "dgx_h100:nodes=16")
 
 
-@pytest.mark.parametrize("figure", BENCHMARK.FIGURES, ids=lambda one: one.topology.partition(",")[0])
+@pytest.mark.parametrize(
+    "figure",
+    [*SMALL, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in BENCHMARK.FIGURES if one not in SMALL)],
+    ids=lambda one: one.topology.partition(",")[0],
+)
 def test_the_bound_is_exact(figure: Any) -> None:
     network = network_of(find_topology(figure.topology))
     cut = tightest_cut("all_gather", network)
@@ -134,6 +138,17 @@ def test_fewer_trees_when_asked_and_what_they_cost() -> None:
     assert losses[1] > losses[2] > losses[3] == 1
 
 
+def test_overlapped_schedules_are_faster_than_one_after_the_other() -> None:
+    """One after the other takes 4/3 of the bound at best."""
+    topology = BENCHMARK.without_latency(find_topology("mesh:shape=3x3"))
+    task = task_for("all_reduce", topology, size=2**30)
+    few = [
+        cost(one, topology, task.size).time for one, _ in zip(overlapped(task, "overlapped"), range(6), strict=False)
+    ]
+    assert min(few) < 1.1 * least_all_reduce(task)
+
+
+@pytest.mark.exhaustive
 def test_an_all_reduce_collects_and_spreads_at_once_where_that_is_faster() -> None:
     topology = BENCHMARK.without_latency(find_topology("mesh:shape=3x3"))
     found = af.find("all_reduce", topology, size=2**30, method="throughput")

@@ -257,11 +257,18 @@ def test_an_exchange_that_is_not_taken_apart_is_bounded_from_below(text: str, mo
         assert 0.2 * exact < below <= exact * (1 + 1e-9)
 
 
-def test_65_536_ranks() -> None:
+@pytest.mark.parametrize("ranks", [4096, pytest.param(65_536, marks=pytest.mark.exhaustive)])
+def test_many_ranks(ranks: int) -> None:
     """At powers of two, where all routes are alike, it is the textbook's formula."""
-    ranks, size, alpha = 65_536, 2**30, 3e-6
+    size, alpha, levels = 2**30, 3e-6, ranks.bit_length() - 1
     topology = plain(ranks)
-    for name, steps in (("ring", 2 * (ranks - 1)), ("halving_doubling", 32), ("recursive_doubling", 16), ("tree", 32)):
+    expected = {
+        "ring": 2 * (ranks - 1),
+        "halving_doubling": 2 * levels,
+        "recursive_doubling": levels,
+        "tree": 2 * levels,
+    }
+    for name, steps in expected.items():
         patterns = patterns_of(find_algorithm("all_reduce", name), ranks)
         assert patterns is not None
         found = price(Load.of(patterns, topology, ranks), "all_reduce", name, size, 1)
