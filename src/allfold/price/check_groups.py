@@ -17,7 +17,12 @@ from .topology.topology import Topology
 
 
 def check_bound_of_groups(certificate: dict[str, Any], topology: Topology) -> Fraction:
-    """The seconds that are proved, which are those that the certificate claims; a `BoundError` if it proves less."""
+    """The seconds that are proved, which are those that the certificate claims; a `BoundError` if it proves less.
+
+    >>> both = af.find("broadcast", "ring:ranks=4", size=10**6, groups=[[0, 1], [2, 3]], method="built_in", seconds=2)
+    >>> float(price.check_bound_of_groups(both.certificate, price.ring(4))) >= both.bound
+    True
+    """
     try:
         parts = [(one["ranks"], one["certificate"]) for one in certificate["groups"]]
         if (certificate["format"], certificate["version"]) != ("allfold-bound-of-groups", 1) or not parts:
