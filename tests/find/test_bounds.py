@@ -319,6 +319,54 @@ def test_random_networks(seed: int) -> None:
     assert not list(trial(seed, seconds=0.3, most=4))
 
 
+def test_a_route_that_crosses_a_link_twice_pays_twice() -> None:
+    """In the price of a single message, in the simulation and in the bound."""
+    there = routed(2, {"a": 1e9, "b": 1e9}, {(0, 1): "aa", (1, 0): "b"})
+    sent = af.schedule("broadcast", "tree", 2)
+    assert cost(sent, there, GB).time == pytest.approx(2.0)
+    assert simulate(sent, there, GB).duration == pytest.approx(2.0)
+    assert find("broadcast", there, GB, method="built_in", seconds=1).bound == pytest.approx(2.0)
+    assert plan("broadcast", there, 2, GB).winner.bounds.time == pytest.approx(2.0)
+
+
+def bytes_take(schedule: af.Schedule, topology: Topology, size: int) -> float:
+    """Seconds of the busiest link in every step, message by message, by the tables of the file."""
+    tables, total = topology.recipe["sizes"], 0.0
+    for step in range(schedule.steps):
+        moves = range(int(schedule.starts[step]), int(schedule.starts[step + 1]))
+        pairs = [(int(schedule.columns["source"][move]), int(schedule.columns["destination"][move])) for move in moves]
+        busy: dict[int, float] = {}
+        for a, b in {(a, b) for a, b in pairs if a != b}:
+            bytes = size * pairs.count((a, b)) / schedule.chunks
+            route = topology.routes(np.array([a]), np.array([b]))
+            shares = np.ones(len(route.links)) if route.share is None else route.share
+            for link, share in zip(route.links.tolist(), shares.tolist(), strict=True):
+                own = topology.links[link]
+                speed = own.rows[0][2]
+                for row in tables.get(own.kind, []):
+                    speed = row["bandwidth"] if row["bytes"] <= bytes * (1 + 1e-12) else speed
+                busy[link] = busy.get(link, 0.0) + share * bytes / float(speed)
+        total += max(busy.values(), default=0.0)
+    return total
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.exhaustive) for first in range(20, 400, 20))]
+)
+def test_bytes_take_what_the_tables_of_random_networks_say(first: int) -> None:
+    for seed in range(first, first + 20):
+        with contextlib.suppress(UsageError):
+            topology = network(seed, 5)
+            if not topology.by_size or topology.folding:
+                continue
+            for collective, size in (("all_reduce", 300), ("all_to_all", 10**6), ("broadcast", 10**9)):
+                root = 0 if COLLECTIVES[collective].rooted else None
+                for name in algorithms(collective, topology.ranks, root):
+                    made = af.schedule(collective, name, topology.ranks, root)
+                    priced = cost(made, topology, size, segments=1).parts["transfer"]
+                    assert priced == pytest.approx(bytes_take(made, topology, size)), (seed, collective, name)
+
+
 def connected_networks(count: int) -> Iterator[Topology]:
     """Random networks; those of some seeds are not connected, and are passed over."""
     for seed in range(100, 100 + 10 * count):

@@ -132,7 +132,7 @@ def _by_program(collective: str, topology: Topology, ranks: int, root: int | Non
     if ranks > _MOST_PROGRAMMED:
         return None
     crossed = crossing(topology, needed_pairs(topology, ranks))[1]
-    if (np.count_nonzero(crossed, axis=0) <= 1).all():
+    if (np.count_nonzero(crossed, axis=0) <= 1).all() and (crossed <= 1).all():
         return None  # nothing is shared; to load a solver for an all_reduce takes longer than to plan it
     return least_by_program(collective, topology, ranks, root, _SECONDS)
 

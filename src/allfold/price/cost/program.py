@@ -55,7 +55,7 @@ def least_by_program(
     links, crossed = crossing(topology, pairs)
     if not len(links):
         return None
-    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all():
+    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
         return None  # every pair has links of its own, and the tightest cut says as much
     program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
     found = program.solve(time.monotonic() + seconds)

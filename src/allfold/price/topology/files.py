@@ -120,7 +120,17 @@ def _read_links(data: dict[str, Any]) -> Topology:
         router=router,
         recipe=dict(data),
         folding=_folding(where, ranks, data, router),
+        repeats=_repeats(data),
     )
+
+
+def _repeats(data: dict[str, Any]) -> bool:
+    """Whether edges share a link, so that a route may cross it several times; or a route that is written down does."""
+    if "graph" in data:
+        named = [edge["link"] for edge in data["graph"]["edges"] if "link" in edge]
+        return len(set(named)) < len(named)
+    paths = [path["links"] for route in data["routes"] for path in route.get("paths", [route])]
+    return any(len(set(links)) < len(links) for links in paths)
 
 
 def _block(topology: str, link: dict[str, Any]) -> Block:

@@ -280,6 +280,8 @@ class Topology:
     """Nodes of its graph that combine and copy messages on the way."""
     throughput: float = inf
     """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
+    repeats: bool = False
+    """Whether a route may cross the same link more than once."""
 
     def __post_init__(self) -> None:
         self.host.setflags(write=False)
@@ -329,6 +331,8 @@ class Topology:
                     f"topology {self.name} has the ranks 0–{self.ranks - 1}, not {side.min()}–{side.max()}"
                 )
         found = self.router(*ends)
+        if self.repeats and found.share is None:
+            found = replace(found, share=np.ones(len(found.links)))  # so that what crosses a link twice is added up
         if bytes is None or not self.by_size:
             return found
         waits, stretch = self.links.figures(found.links, np.repeat(bytes, found.lengths))
