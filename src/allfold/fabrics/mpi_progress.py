@@ -70,7 +70,6 @@ class Moving:
         self.request, self.peer, self.count, self.receives = request, peer, count, receives
         self.acknowledge, self.then = acknowledge, then
         self.of: object = None  # the fabric that it belongs to
-        self.deliver: Callable[[], None] | None = None  # what to do with what came, before anybody sees that it is done
         # What to do with this many bytes that have come, before anybody sees that it is done.
         self.deliver: Callable[[int], None] | None = None
         self.done = False
@@ -87,9 +86,6 @@ class Moving:
         return self.peer
 
     def end(self, failure: Exception | None = None) -> None:
-        if self.deliver is not None and failure is None:
-            self.deliver()
-        self.deliver = None
         self.failure = failure
         self.request = None
         self.done = True
