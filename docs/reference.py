@@ -27,7 +27,7 @@ SECTIONS = {
         "verify", "Proof",
     ],
     "Running them": ["spawn", "start", "init", "op", "Op", "Message", "ANY_TAG", "replay", "Replay"],
-    "Finding them": ["find", "Found"],
+    "Finding them": ["find", "Found", "FoundTogether"],
     "Errors": [
         "AllfoldError", "UsageError", "ScheduleError", "BoundError", "MismatchError", "CollectiveTimeout", "RankLost",
         "RankFailed", "SharedMemoryError", "DeviceError",

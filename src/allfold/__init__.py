@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from .find.found import Found
+    from .find.together import FoundTogether
     from .launch.spawn import init, spawn, start
     from .ops import Op, op
     from .registry import Phase, algorithm, algorithms, register
@@ -41,6 +42,7 @@ __all__ = [
     "CollectiveTimeout",
     "DeviceError",
     "Found",
+    "FoundTogether",
     "Message",
     "MismatchError",
     "Move",
@@ -90,6 +92,7 @@ _HOMES = {
     ),
     "find.find": ("find",),
     "find.found": ("Found",),
+    "find.together": ("FoundTogether",),
     "launch.spawn": ("init", "spawn", "start"),
     "ops": ("Op", "op"),
     "registry": ("Phase", "algorithm", "algorithms", "register", "schedule"),

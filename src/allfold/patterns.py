@@ -10,7 +10,7 @@ patterns (`@algorithm(…, patterns=…)`), with `copies` and `reductions` where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,28 +91,28 @@ def local(rank: Seats, share: float) -> Pattern:
 
 def fold(schedule: Schedule) -> list[Pattern]:
     """The patterns of a schedule. The order of different steps is lost; no cost depends on it."""
-    ranks, carries = schedule.ranks, schedule.promise.carries_data
-    source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
-    step = np.repeat(np.arange(schedule.steps, dtype=np.int64), np.diff(schedule.starts))
-    reduces = schedule.columns["reduces"].astype(bool)
-    key = (step * ranks + source) * ranks + destination
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-    moves = np.diff(np.append(first, len(key)))
-    reducing = np.add.reduceat(reduces[order].astype(np.int64), first) if len(first) else np.zeros(0, np.int64)
-    message_step, pair = key[first] // (ranks * ranks), key[first] % (ranks * ranks)
-    rows = np.stack([pair, moves, reducing], axis=1)
-    starts = np.searchsorted(message_step, np.arange(schedule.steps + 1))
+    return fold_together([schedule], [range(schedule.ranks)], schedule.ranks)
+
+
+def fold_together(schedules: Sequence[Schedule], groups: Sequence[Sequence[int]], ranks: int) -> list[Pattern]:
+    """The patterns of schedules that happen at once, step by step, each on its own group of all the ranks."""
+    steps = max(schedule.steps for schedule in schedules)
+    parts = [
+        _messages(schedule, np.asarray(group, np.int64), ranks)
+        for schedule, group in zip(schedules, groups, strict=True)
+    ]
+    message_step, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order = np.argsort(message_step, kind="stable")
+    message_step, rows = message_step[order], rows[order]
+    starts = np.searchsorted(message_step, np.arange(steps + 1))
     equal: dict[bytes, list[int]] = {}
-    for number in range(schedule.steps):
+    for number in range(steps):
         equal.setdefault(rows[starts[number] : starts[number + 1]].tobytes(), []).append(number)
-    one = 1 / schedule.chunks if carries else 0.0
     patterns: list[Pattern] = []
-    alone: list[NDArray[np.int64]] = []
+    alone: list[Share] = []
     for numbers in equal.values():
         row = rows[starts[numbers[0]] : starts[numbers[0] + 1]]
-        here, there = np.divmod(row[:, 0], ranks)
+        here, there = np.divmod(row[:, 0].astype(np.int64), ranks)
         if len(row) == 1 and here[0] != there[0]:
             alone += [row] * len(numbers)
             continue
@@ -122,16 +122,31 @@ def fold(schedule: Schedule) -> list[Pattern]:
                 times=len(numbers),
                 source=here[~stays].astype(np.int32),
                 destination=there[~stays].astype(np.int32),
-                share=row[~stays, 1] * one,
-                reduced=row[~stays, 2] * one,
+                share=row[~stays, 1],
+                reduced=row[~stays, 2],
                 local_rank=here[stays].astype(np.int32),
-                local_share=row[stays, 1] * one,
+                local_share=row[stays, 1],
                 consecutive=numbers[-1] - numbers[0] == len(numbers) - 1,
             )
         )
     if alone:
         row = np.concatenate(alone)
-        here, there = np.divmod(row[:, 0], ranks)
+        here, there = np.divmod(row[:, 0].astype(np.int64), ranks)
         ends = here.astype(np.int32), there.astype(np.int32)
-        patterns.append(Pattern(1, *ends, row[:, 1] * one, row[:, 2] * one, apart=True))
+        patterns.append(Pattern(1, *ends, row[:, 1], row[:, 2], apart=True))
     return patterns
+
+
+def _messages(schedule: Schedule, group: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], Share]:
+    """The step of every message; and its pair, its share of the buffer and how much of that is combined."""
+    source, destination = (group[schedule.columns[name]] for name in ("source", "destination"))
+    step = np.repeat(np.arange(schedule.steps, dtype=np.int64), np.diff(schedule.starts))
+    reduces = schedule.columns["reduces"].astype(bool)
+    key = (step * ranks + source) * ranks + destination
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    moves = np.diff(np.append(first, len(key)))
+    reducing = np.add.reduceat(reduces[order].astype(np.int64), first) if len(first) else np.zeros(0, np.int64)
+    one = 1 / schedule.chunks if schedule.promise.carries_data else 0.0
+    return key[first] // (ranks * ranks), np.stack([key[first] % (ranks * ranks), moves * one, reducing * one], axis=1)

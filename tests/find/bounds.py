@@ -46,8 +46,8 @@ def complaints(topology: Topology, collective: str, size: int, root: int | None,
         if priced.time < found.time * (1 - ROUNDING):
             yield f"{schedule.algorithm} is priced {priced.time}, below what was found, {found.time}"
     # Where switches fold, only cuts of the graph are looked for.
-    if COLLECTIVES[collective].carries_data and topology.ranks <= 5 and not topology.folding:
-        least = float(by_all_sets(collective, topology, root)) * size
+    if size and COLLECTIVES[collective].carries_data and topology.ranks <= 5 and not topology.folding:
+        least = float(by_all_sets(collective, topology, root, size)) * size
         if bound < least * (1 - 1e-6):
             yield f"the bound is {bound}, but a set of ranks says {least}: {_why(found)}"
 

@@ -36,7 +36,23 @@ def network(seed: int, most: int = 5) -> Topology:
     document["links"] = [
         {"name": name, "bandwidth": random.choice(speeds), "latency": random.choice(times)} for name in names
     ]
+    if random.random() < 0.3:
+        document["sizes"] = _sizes(random, document)
     return Topology.from_json(document)
+
+
+def _sizes(random: Random, document: dict[str, Any]) -> dict[str, Any]:
+    """Messages of some sizes are faster or slower, on the links or on the ports too."""
+    limits = [link["bandwidth"] == "inf" for link in document["links"]]
+    kinds = [] if any(limits) else ["link"]
+    kinds += ["port"] if document["port"]["bandwidth"] != "inf" else []
+    return {
+        kind: [
+            {"bytes": start, "latency": random.choice([0, 1e-6, 3e-6]), "bandwidth": random.choice(SPEEDS)}
+            for start in sorted(random.sample([0, 1, 100, 300, 10**5, 3 * 10**5, 10**6, 10**8], random.randint(1, 4)))
+        ]
+        for kind in kinds
+    }
 
 
 def _routes(random: Random, ranks: int) -> dict[str, Any]:
@@ -80,7 +96,7 @@ def _graph(random: Random, ranks: int) -> dict[str, Any]:
     }
 
 
-def by_all_sets(collective: str, topology: Topology, root: int | None) -> Fraction:
+def by_all_sets(collective: str, topology: Topology, root: int | None, size: int) -> Fraction:
     """Seconds per byte by the worst cut: over all sets of ranks, and all links that no route out of the set avoids.
 
     Slow, and written without a look at how allfold does it.
@@ -96,8 +112,9 @@ def by_all_sets(collective: str, topology: Topology, root: int | None) -> Fracti
                 for link, part in zip(route.links.tolist(), share.tolist(), strict=True):
                     crossed[link] = crossed.get(link, Fraction(0)) + Fraction(part)
                 pays[a, b] = {link: part for link, part in crossed.items() if part >= 1}
+    useful = size * (ranks if collective == "all_to_all" else 1)
     speed = {
-        link: Fraction(float(topology.bandwidth[link]))
+        link: _fastest(topology, link, useful)
         for crossed in pays.values()
         for link in crossed
         if np.isfinite(topology.bandwidth[link])
@@ -123,6 +140,15 @@ def by_all_sets(collective: str, topology: Topology, root: int | None) -> Fracti
             if need and all(leaving):
                 worst = max(worst, need / _cheapest_hit(leaving, speed))
     return worst
+
+
+def _fastest(topology: Topology, link: int, useful: int) -> Fraction:
+    """Useful bytes per second, at most: a message may be made longer than it need be, where longer ones are faster."""
+    own = topology.links[link]
+    rows = topology.recipe.get("sizes", {}).get(own.kind, [])
+    speeds = [Fraction(own.rows[0][2]) if not rows or rows[0]["bytes"] else Fraction(0)]
+    speeds += [Fraction(row["bandwidth"]) * min(1, Fraction(useful, max(1, row["bytes"]))) for row in rows]
+    return max(speeds)
 
 
 def _cheapest_hit(rows: list[set[int]], speed: dict[int, Fraction]) -> Fraction:

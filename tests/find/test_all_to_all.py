@@ -56,7 +56,7 @@ def test_no_schedule_beats_the_flow_and_the_best_is_near_it() -> None:
         assert min(times) <= within * bound
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(topologies(most=6))
 def test_every_schedule_is_proved_and_none_beats_the_bound(topology: Topology) -> None:
     task = task_for("all_to_all", topology)
@@ -143,3 +143,10 @@ def test_larger_networks_take_shortest_paths() -> None:
 def test_too_many_ranks_get_a_sentence() -> None:
     with pytest.raises(af.UsageError, match="at most 512 ranks, not for 729"):
         next(all_to_all(task_for("all_to_all", find_topology("torus:shape=9x9x9"))))
+
+
+test_every_schedule_is_proved_and_none_beats_the_bound_more = pytest.mark.exhaustive(
+    settings(max_examples=25, deadline=None)(
+        given(topologies(most=6))(test_every_schedule_is_proved_and_none_beats_the_bound.hypothesis.inner_test)
+    )
+)

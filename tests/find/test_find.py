@@ -96,7 +96,10 @@ def measured(ranks: int, seed: int) -> Topology:
     return written(ranks, [(a, b, speeds[a * ranks + b]) for a, b in pairs])
 
 
-@pytest.mark.parametrize("collective", ["reduce", "all_gather", "all_reduce"])
+@pytest.mark.parametrize(
+    "collective",
+    ["all_gather", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("reduce", "all_reduce"))],
+)
 def test_no_more_moves_than_can_be_proved_in_time(collective: str) -> None:
     root = 4 if collective == "reduce" else None
     found = af.find(collective, measured(5, 1), root=root, method="throughput", seconds=4)
@@ -161,7 +164,14 @@ def test_impossible_links_are_named(figures: dict[str, object], sentence: str, t
 
 
 @pytest.mark.parametrize("speeds", [(1e18, 1e-6), ("inf", 1e9), ("inf", "inf")])
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "all_reduce",
+        "all_to_all",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("all_gather", "broadcast")),
+    ],
+)
 def test_links_far_apart_or_without_a_limit(collective: str, speeds: tuple[float, float]) -> None:
     pairs = [(a, b, speeds[(a, b) != (0, 1)]) for a in range(3) for b in range(3) if a != b]
     found = af.find(collective, written(3, pairs), size=2**20, seconds=2)

@@ -49,16 +49,17 @@ def test_a_dgx_1_takes_seven_rounds_for_six_chunks() -> None:
     af.verify(found)
 
 
-def test_a_thousand_ranks() -> None:
-    topology = torus((10, 10, 10))
-    among = neighbours_of(topology, 1000)
-    everyone = np.arange(1000, dtype=np.int32)
+@pytest.mark.parametrize("side", [6, pytest.param(10, marks=pytest.mark.exhaustive)])
+def test_a_torus_of_many_ranks(side: int) -> None:
+    ranks = side**3
+    among = neighbours_of(torus((side, side, side)), ranks)
+    everyone = np.arange(ranks, dtype=np.int32)
     columns = (among.source, among.destination, among.offsets, among.links, among.capacity)
-    found = _native.spread(1000, *columns, everyone, 0, 60.0)
+    found = _native.spread(ranks, *columns, everyone, 0, 60.0)
     assert found is not None
     starts, chunk, _, destination = (column[0] for column in found)
-    assert len(starts) - 1 <= 168  # at least ⌈999/6⌉ = 167
-    assert len(np.unique(chunk.astype(np.int64) * 1000 + destination)) == len(chunk) == 999_000
+    assert len(starts) - 1 <= -(-(ranks - 1) // 6) + 1  # one more than every rank's six cables need
+    assert len(np.unique(chunk.astype(np.int64) * ranks + destination)) == len(chunk) == ranks * (ranks - 1)
 
 
 def within_capacity(found: Schedule, topology: Topology) -> bool:

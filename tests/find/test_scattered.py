@@ -23,11 +23,11 @@ from allfold.price.topology.network import network_of
     ("text", "within"),
     [
         ("dgx1", 1.07),
-        ("mi250:nodes=1", 1.16),
-        ("mesh:shape=5x5", 1.05),
-        ("torus:shape=3x3x3", 1.02),
+        pytest.param("mi250:nodes=1", 1.16, marks=pytest.mark.exhaustive),
+        pytest.param("mesh:shape=5x5", 1.05, marks=pytest.mark.exhaustive),
+        pytest.param("torus:shape=3x3x3", 1.02, marks=pytest.mark.exhaustive),
         ("dgx_a100:nodes=2", 1.06),
-        ("dgx_h100:nodes=4", 1.18),  # a port serves one step at a time
+        pytest.param("dgx_h100:nodes=4", 1.18, marks=pytest.mark.exhaustive),  # a port serves one step at a time
     ],
 )
 def test_named_networks(text: str, within: float, collective: str) -> None:
@@ -36,7 +36,7 @@ def test_named_networks(text: str, within: float, collective: str) -> None:
     assert found.method == "throughput" and found.schedule.root == 1 and found.cut is not None
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(topologies(8), st.sampled_from(["scatter", "gather"]), st.data())
 def test_random_networks(topology: Topology, collective: str, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, topology.ranks - 1))
@@ -93,3 +93,12 @@ def test_one_way_links_and_one_rank() -> None:
 def test_other_methods_say_what_they_are_for(method: str) -> None:
     with pytest.raises(UsageError, match="not gather"):
         af.find("gather", "dgx1", method=method)
+
+
+test_random_networks_more = pytest.mark.exhaustive(
+    settings(max_examples=20, deadline=None)(
+        given(topologies(8), st.sampled_from(["scatter", "gather"]), st.data())(
+            test_random_networks.hypothesis.inner_test
+        )
+    )
+)

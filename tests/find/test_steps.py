@@ -44,7 +44,8 @@ def test_a_dgx_1_as_sccl_has_it(chunks: int, steps: int, rounds: int, there: boo
 
 
 def test_the_frontier_of_a_dgx_1() -> None:
-    task = task_for("all_gather", find_topology("dgx1"), size=2**30)
+    """Without a deadline: every point is decided, however busy the machine is."""
+    task = task_for("all_gather", find_topology("dgx1"), size=2**30, seconds=float("inf"))
     found = list(frontier(task))
     tried = {(row["chunks"], row["steps"], row["rounds"]): row["exists"] for row in task.notes["frontier"]}
     assert [point for point, there in tried.items() if there] == [(2, 2, 3), (6, 3, 7)]
@@ -54,6 +55,16 @@ def test_the_frontier_of_a_dgx_1() -> None:
         af.verify(one)
     last = cost(found[-1], task.topology, 2**30, segments=1)
     assert last.parts["transfer"] == pytest.approx(7 * 2**30 / 48 / 25e9)
+
+
+def test_a_pair_that_no_link_limits_has_no_capacity_to_run_out_of() -> None:
+    """Wherever it is in the list: it was the last one that failed, and others took the capacity of the next."""
+    for free in (0, 5):
+        pairs = [(a, b) for a in range(3) for b in range(3) if a != b]
+        speeds = ["inf" if number == free else 1e9 for number in range(6)]
+        topology = written(3, [(a, b, speed) for (a, b), speed in zip(pairs, speeds, strict=True)])  # type: ignore[misc]
+        found = af.find("all_gather", topology, size=2**20, method="steps", seconds=60)
+        assert found.time <= 2**20 / 3 / 1e9 * (1 + 1e-9)  # every rank gets one slice from each of the others
 
 
 def rounds_taken(found: Schedule, among: Neighbours, topology: Topology) -> int:

@@ -445,6 +445,8 @@ def test_topo_measures_what_is_between_the_hosts(tmp_path: Path) -> None:
     assert 1e-6 < wire["overhead"] <= wire["latency"] < 1 and 1e6 < wire["bandwidth"] < 1e12
     topology = Topology.from_json(file.read_text(encoding="utf-8"))
     assert topology.ranks == 4 and found["topology"] == topology.to_json()
+    assert [size for size, _ in wire["sizes"]] == [8, *(1 << power for power in range(10, 24))]
+    assert topology.by_size  # a message of 8 bytes and one of 8 MiB do not take as long, on any machine
 
 
 def on_another_processor(place: Place) -> float:

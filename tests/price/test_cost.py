@@ -25,6 +25,7 @@ from allfold.registry import find_algorithm
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 MANY = [*range(1, 34), 64, 128]
+SOME = [1, 2, 3, 4, 6, 7, 8, 13, 16, 33]
 
 # α = 3 µs: 1 µs to start and 2 µs on the way; 10 GB/s per port; combining at 20 GB/s.
 PLAIN = {
@@ -128,7 +129,7 @@ def test_local_work_goes_on_meanwhile() -> None:
 def test_segments_are_never_worse_and_never_silly() -> None:
     for collective, name in EVERY:
         schedule = af.schedule(collective, name, 8)
-        for size in (0, 1, 4096, 2**26):
+        for size in (1, 2**26):
             best, one = cost(schedule, plain(8), size), cost(schedule, plain(8), size, 1)
             assert best.time <= one.time * (1 + 1e-9), (collective, name, size)
             assert best.segments <= max(1, size // 4096)
@@ -161,19 +162,23 @@ def test_json_holds_plain_numbers() -> None:
 # Closed forms --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("some", [SOME, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["some", "many"])
 @pytest.mark.parametrize(("collective", "name"), EVERY)
-def test_the_closed_form_is_what_is_counted(collective: str, name: str) -> None:
-    for ranks in MANY:
+def test_the_closed_form_is_what_is_counted(collective: str, name: str, some: list[int]) -> None:
+    for ranks in some:
         form, counts = closed_form(collective, name, ranks), af.schedule(collective, name, ranks).counts
         for what in ("steps", "rounds", "messages", "bytes", "busiest_port_bytes", "busiest_port_messages"):
             said = getattr(form, what, None)
             assert said is None or float(said) == pytest.approx(float(getattr(counts, what))), f"{what}, {ranks} ranks"
 
 
+@pytest.mark.parametrize(
+    "some", [(1, 2, 3, 6, 8), pytest.param((5, 9, 16, 22, 33), marks=pytest.mark.exhaustive)], ids=str
+)
 @pytest.mark.parametrize(("collective", "name"), EVERY)
-def test_the_patterns_are_those_of_the_schedule(collective: str, name: str) -> None:
+def test_the_patterns_are_those_of_the_schedule(collective: str, name: str, some: tuple[int, ...]) -> None:
     """Where routes differ and where they do not: every link, every port and every step."""
-    for ranks in (1, 2, 3, 5, 6, 8, 9, 16, 22, 33):
+    for ranks in some:
         for root in (0, ranks // 2) if COLLECTIVES[collective].rooted else (None,):
             patterns = patterns_of(find_algorithm(collective, name), ranks, root)
             if patterns is None:
@@ -252,11 +257,18 @@ def test_an_exchange_that_is_not_taken_apart_is_bounded_from_below(text: str, mo
         assert 0.2 * exact < below <= exact * (1 + 1e-9)
 
 
-def test_65_536_ranks() -> None:
+@pytest.mark.parametrize("ranks", [4096, pytest.param(65_536, marks=pytest.mark.exhaustive)])
+def test_many_ranks(ranks: int) -> None:
     """At powers of two, where all routes are alike, it is the textbook's formula."""
-    ranks, size, alpha = 65_536, 2**30, 3e-6
+    size, alpha, levels = 2**30, 3e-6, ranks.bit_length() - 1
     topology = plain(ranks)
-    for name, steps in (("ring", 2 * (ranks - 1)), ("halving_doubling", 32), ("recursive_doubling", 16), ("tree", 32)):
+    expected = {
+        "ring": 2 * (ranks - 1),
+        "halving_doubling": 2 * levels,
+        "recursive_doubling": levels,
+        "tree": 2 * levels,
+    }
+    for name, steps in expected.items():
         patterns = patterns_of(find_algorithm("all_reduce", name), ranks)
         assert patterns is not None
         found = price(Load.of(patterns, topology, ranks), "all_reduce", name, size, 1)
@@ -292,11 +304,12 @@ def test_where_all_routes_are_alike() -> None:
 # Lower bounds --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("some", [(5,), pytest.param((2, 16), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("text", ["one_host", "hosts:ranks_per_host=1", "fat_tree:ranks_per_host=4,hosts_per_leaf=2",
                                   "dgx_h100", "torus", "ring", "dragonfly", "ethernet_cloud", "dgx1", "mesh"])  # fmt: skip
-def test_nothing_is_faster_than_the_bounds(text: str) -> None:
+def test_nothing_is_faster_than_the_bounds(text: str, some: tuple[int, ...]) -> None:
     for collective, name in EVERY:
-        for ranks in (2, 5, 16):
+        for ranks in some:
             topology = find_topology(text, ranks)
             for root in (0, ranks - 1) if COLLECTIVES[collective].rooted else (None,):
                 load = Load.of(folded(collective, name, ranks, root), topology, ranks)

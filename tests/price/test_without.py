@@ -36,7 +36,7 @@ def routes(topology: Topology) -> dict[tuple[int, int], list[str]]:
     return {(int(source[i]), int(destination[i])): [names[link] for link in found[i]] for i in range(len(source))}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(sorted(NETWORKS)), st.data())
 def test_routes_lead_round_what_is_gone_and_others_stay(text: str, data: st.DataObject) -> None:
     topology = find_topology(text)
@@ -145,3 +145,12 @@ def test_it_is_priced_like_any_other() -> None:
 def test_what_cannot_be_gets_a_sentence(text: str, names: list[str], says: str) -> None:
     with pytest.raises(af.UsageError, match=says):
         without(find_topology(text), names)
+
+
+test_routes_lead_round_more = pytest.mark.exhaustive(
+    settings(max_examples=100, deadline=None)(
+        given(st.sampled_from(sorted(NETWORKS)), st.data())(
+            test_routes_lead_round_what_is_gone_and_others_stay.hypothesis.inner_test
+        )
+    )
+)

@@ -15,11 +15,12 @@ from ..errors import UsageError
 from ..files import write_whole
 from ..find.find import PROVING, find
 from ..find.found import Found
+from ..find.together import FoundTogether
 from ..price.cost.plan import Planner, duration
 from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
-from ..wording import counted, format_size, parse_size
+from ..wording import counted, format_size, parse_size, ranges
 from .choose import one_rank_count
 from .terminal import progress, write_json, write_lines, write_table
 
@@ -31,7 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--save {arguments.save}: expected a name that ends in .json, by which schedules are known")
     collective = find_collective(arguments.collective).name
     ranks = None if arguments.ranks is None else one_rank_count(arguments.ranks)
-    topology = without(this_machine_unless(arguments.topology, ranks), arguments.without)
+    groups = None if arguments.groups is None else [_group(text) for text in arguments.groups]
+    if groups is not None and arguments.html is not None:
+        raise UsageError("--html draws one schedule, and groups have several; save them, and draw them one by one")
+    needed = ranks if groups is None else 1 + max(max(group) for group in groups)
+    topology = without(this_machine_unless(arguments.topology, needed), arguments.without)
     size = parse_size(arguments.size)
     doing = ["looking at the network"]
     try:
@@ -41,22 +46,17 @@ def run(arguments: argparse.Namespace) -> int:
                 doing.append(sentence)
                 show(sentence)
 
-            found = find(
-                collective,
-                topology,
-                size,
-                ranks,
-                arguments.method,
-                arguments.root,
-                arguments.chunks,
-                arguments.seconds,
-                arguments.seed,
-                say,
-            )
+            how = (ranks, arguments.method, arguments.root, arguments.chunks, arguments.seconds, arguments.seed, say)
+            if groups is not None:
+                together = find(collective, topology, size, *how, groups=groups)
+            else:
+                found = find(collective, topology, size, *how)
     except KeyboardInterrupt:
         what = "what was found was proved" if doing[-1] == PROVING else "anything was found"
         sys.stderr.write(f"allfold find: ended by Ctrl-C before {what}\n")
         return 128 + signal.SIGINT
+    if groups is not None:
+        return _write_together(together, arguments)
     if arguments.save is not None:
         found.schedule.save(arguments.save)
     if arguments.certificate is not None:
@@ -75,6 +75,50 @@ def run(arguments: argparse.Namespace) -> int:
     title = f"{collective}{of_size} between {found.schedule.ranks:,} ranks on {topology.name}{hosts}"
     write_lines([Text(title, style="bold"), *_facts(found, topology)], arguments.color)
     _write_frontier(found, arguments.color)
+    return 0
+
+
+def _group(text: str) -> list[int]:
+    """`0-3` or `0,2,4-6` as numbers of ranks."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 16):
+            raise UsageError(f"--groups {text[:60]!r}: expected numbers of ranks, as in 0-3 or 0,2,4")
+        if not int(first) <= int(last or first) < 2**20:
+            raise UsageError(f"--groups {text[:60]!r}: {part} goes down, or is too high")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
+
+
+def _write_together(found: FoundTogether, arguments: argparse.Namespace) -> int:
+    if arguments.save is not None:
+        for number, schedule in enumerate(found.schedules):
+            schedule.save(f"{arguments.save.removesuffix('.json')}.{number}.json")
+    if arguments.certificate is not None:
+        document = json.dumps(found.certificate, indent=1, ensure_ascii=False)
+        write_whole(arguments.certificate, document + "\n")
+    if arguments.json:
+        write_json(found.to_json())
+        return 0
+    of_size = f" of {format_size(found.size)}" if found.schedules[0].promise.carries_data else ""
+    head = f"{found.collective}{of_size} in each of {counted(len(found.groups), 'group')} on {found.topology}"
+    times = "" if found.ratio is None else f": {found.ratio:.4g} times the least"
+    segments = f", {found.segments:,} segments" if found.segments > 1 else ""
+    ended = "" if found.complete else "; it was ended early, and more time may find better ones"
+    write_lines([Text(head, style="bold")], arguments.color)
+    rows = [
+        [str(number), ranges(group), one.algorithm, f"{one.chunks:,}", str(one.steps), duration(alone)]
+        for number, (group, one, alone) in enumerate(zip(found.groups, found.schedules, found.alone, strict=True))
+    ]
+    write_table(("group", "ranks", "found", "chunks", "steps", "alone"), rows, arguments.color, left=3)
+    lines = [
+        f"  together    {duration(found.time)}{times}{segments}",
+        f"  one by one  {duration(found.one_by_one)}, if each is found as if it had the network alone",
+        f"  least       {duration(found.bound)}: {found.why}",
+        f"  search      {found.seconds:.2f} s, with the proofs{ended}",
+    ]
+    write_lines(lines, arguments.color)
     return 0
 
 

@@ -17,7 +17,7 @@ from ..price.topology.measured_hosts import hosts_as_measured
 from ..price.topology.this_machine import Machine, read_machine, topology_of_the_gpus, topology_of_this_machine
 from ..price.topology.topology import Topology
 from ..view.topology import amount, drawing_as_svg, drawing_as_text, rate, tree_of
-from ..wording import name_ranks
+from ..wording import format_size, name_ranks
 from .choose import one_rank_count
 from .terminal import width, write_json, write_lines, write_table
 
@@ -60,7 +60,7 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
             raise UsageError(
                 f"all {comm.size} ranks share the memory of this host, and nothing is between them; run allfold topo alone"
             )
-        network = comm._engine.network()
+        network = comm._engine.network(by_size=True)
         comm.barrier()
     if comm.rank:
         return 0
@@ -87,6 +87,11 @@ def _across_hosts(arguments: argparse.Namespace) -> int:
     ]
     head = ("ranks of a host", "and of another", "latency", "to begin a send", "two ranks", "all ranks")
     write_table(head, rows, arguments.color, left=2)
+    sizes = sorted(set.intersection(*(set(dict(wire.sizes)) for wire in network.wires)))
+    slowest = [max(dict(wire.sizes)[bytes] for wire in network.wires) for bytes in sizes]
+    write_lines(["", "A message between the slowest two, while all ranks of both exchange in pairs:"], arguments.color)
+    rows = [[format_size(bytes), duration(seconds)] for bytes, seconds in zip(sizes, slowest, strict=True)]
+    write_table(("size", "time"), rows, arguments.color, left=0)
     if network.bus < inf:
         text = f"Inside a host its ranks move {network.bus / 1e9:.1f} GB/s together, while those of all hosts do."
         write_lines(["", text], arguments.color)

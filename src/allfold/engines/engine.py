@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -122,6 +122,7 @@ class Wire:
     overhead: float  # of those, seconds in which the sender is busy
     bandwidth: float  # bytes per second, between two ranks
     all_ranks: float  # bytes per second each way, both ways at once, if as many ranks as possible exchange in pairs
+    sizes: list[tuple[int, float]] = field(default_factory=list)  # bytes of such a message, and seconds; rising
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Engine(ABC):
         """The ranks, divided into those that share memory."""
         return [list(range(self.size))]
 
-    def network(self) -> Network:
+    def network(self, by_size: bool = False) -> Network:
         """How fast the connections of every two hosts are, and their memories. Every rank calls it."""
         raise self._without("measuring what is between hosts")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
+from typing import overload
 
 from ..collectives import Collective, find_collective
 from ..errors import UsageError
@@ -31,11 +32,14 @@ from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
 from .least import least_of
+from .levels import fits as fits_levels
+from .levels import levels
 from .paths.flows import COLLECTIVES as FLOWING
 from .paths.flows import flows_of
 from .paths.scattered import COLLECTIVES as ONE_WAY
 from .steps import fits as fits_steps
 from .steps import steps
+from .together import FoundTogether, find_groups
 
 Method = Callable[[Task], Iterator[Schedule]]
 
@@ -44,6 +48,7 @@ METHODS: dict[str, Method] = {
     "steps": steps,
     "greedy": greedy,
     "channels": channels,
+    "levels": levels,
     "built_in": built_in,
 }
 _ALWAYS = "built_in"
@@ -56,6 +61,7 @@ _MANY = 256  # ranks of an all_to_all: beyond, a built-in algorithm that is near
 _FEW, _UNASKED = 16, 10.0  # ranks and seconds up to which the exact search for steps is tried unasked
 
 
+@overload
 def find(
     collective: str,
     topology: Topology | str,
@@ -67,24 +73,84 @@ def find(
     seconds: float = 60.0,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Found:
+    groups: None = None,
+) -> Found: ...
+@overload
+def find(
+    collective: str,
+    topology: Topology | str,
+    size: int = 2**30,
+    ranks: int | None = None,
+    method: str = "auto",
+    root: int | None = None,
+    chunks: int | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+    *,
+    groups: Sequence[Sequence[int]],
+) -> FoundTogether: ...
+def find(
+    collective: str,
+    topology: Topology | str,
+    size: int = 2**30,
+    ranks: int | None = None,
+    method: str = "auto",
+    root: int | None = None,
+    chunks: int | None = None,
+    seconds: float = 60.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> Found | FoundTogether:
     """The cheapest schedule for a buffer of `size` bytes on a topology that is found within `seconds`, and its proof.
 
-    Ctrl-C ends the search early, with the best so far.
+    With `groups` of ranks, each has such a buffer and a schedule of its own, and they run at the same time; a root is then a
+    place in its group. Ctrl-C ends the search early, with the best so far.
 
     >>> found = af.find("all_gather", "hypercube:dimensions=2", size=2**10)
     >>> found.schedule.steps, found.time >= found.bound
     (2, True)
     """
-    started = time.monotonic()
     promise = find_collective(collective)
     if isinstance(topology, str):
-        topology = find_topology(topology, ranks)
+        topology = find_topology(topology, ranks if groups is None else _needed(groups))
+    check_request(size, None)
+    seconds = _seconds(seconds)
+    if groups is None:
+        return _find(promise, topology, size, ranks, method, root, chunks, seconds, seed, progress)
+    if ranks is not None:
+        raise UsageError("ranks and groups are both given; groups say which ranks take part")
+    root = _root(promise, root, min((len(group) for group in groups), default=1))
+
+    def look(network: Topology, many: int, part: float) -> Found:
+        return _find(promise, network, size, many, method, root, chunks, part, seed, progress)
+
+    return find_groups(promise.name, topology, groups, int(size), root, seconds, look)
+
+
+def _needed(groups: Sequence[Sequence[int]]) -> int | None:
+    """How many ranks a topology needs for these groups, whose ranks are checked later."""
+    known = [rank for group in groups for rank in group if type(rank) is int and 0 <= rank < 2**24]
+    return max(known) + 1 if known else None
+
+
+def _find(
+    promise: Collective,
+    topology: Topology,
+    size: int,
+    ranks: int | None,
+    method: str,
+    root: int | None,
+    chunks: int | None,
+    seconds: float,
+    seed: int,
+    progress: Progress | None,
+) -> Found:
+    started = time.monotonic()
     ranks = topology.ranks if ranks is None else ranks
     topology.require(ranks)
-    check_request(size, None)
     root = _root(promise, root, ranks)
-    seconds = _seconds(seconds)
     most_moves = most_proved(ranks, seconds)
     _check_chunks(promise, ranks, chunks, most_moves, seconds)
     task = Task(
@@ -183,6 +249,7 @@ class _Search:
             "throughput": task.collective in (*SENSES, *ONE_WAY),
             "greedy": fits_greedy(task),
             "channels": fits_channels(task),
+            "levels": fits_levels(task),
             "built_in": task.ranks <= MOST_RANKS,
             "steps": task.ranks <= _FEW and fits_steps(task),
         }

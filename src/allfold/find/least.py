@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from ..collectives import find_collective
-from ..price.cost.bounds import least_distance, least_spread, shared_by_all
+from ..price.cost.bounds import least_distance, least_spread, most_useful, shared_by_all
 from ..price.cost.certificate import Certificate, LinkPrices, facts_of_prices
 from ..price.cost.cuts import TightestCut, least_leaving, tightest_cut
 from ..price.cost.program import least_by_program
+from ..price.topology.network import network_of
+from ..price.topology.sizes import at_best
 from ..wording import counted
 from .found import Task
 from .paths.flows import prices_of_flows
@@ -36,6 +38,9 @@ class Least:
 
 def least_of(task: Task) -> Least:
     """The largest of all bounds that are known. Of equal ones, that which says most."""
+    best_figures = at_best(task.topology, most_useful(task.collective, task.ranks, task.size))
+    if best_figures is not task.topology:
+        task = replace(task, topology=best_figures, network=network_of(best_figures, task.ranks))
     best = _least(
         task, "nothing", Fraction(0), "there is nobody to send to" if task.ranks == 1 else "nothing limits it"
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -31,6 +32,7 @@ _FINEST = 12
 """Chunks per rank that are tried if the bound can be met exactly with that many."""
 _MORE_STEPS = 3
 """Steps beyond the fewest that are tried."""
+_UNLIMITED = 2**24  # chunks per round: more than any link has
 _PER_POINT, _MOST_PER_POINT = 1.0, 20.0
 """Seconds that the solver has for one point, at least and at most; in between, a sixth of what is left."""
 
@@ -103,7 +105,7 @@ def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point
 
     def try_it(point: Point) -> Answer:
         task.say(f"steps: {point.chunks} chunks per rank, {point.steps} steps, {point.rounds} rounds")
-        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6)))
+        seconds = min(task.left, max(_PER_POINT, min(_MOST_PER_POINT, task.left / 6))) if task.left < inf else inf
         answer = exists(among, phase.holders(task, point.chunks), point.steps, point.rounds, seconds)
         note(point, answer.exists)
         return answer
@@ -208,8 +210,10 @@ def least_rounds_per_chunk(among: Neighbours, origins: np.typing.NDArray[np.int3
 
 
 def _of_pairs(among: Neighbours) -> np.typing.NDArray[np.int32]:
-    """The capacity of every pair that has links of its own: that of the narrowest."""
-    return np.minimum.reduceat(among.capacity[among.links], among.offsets[:-1])
+    """The capacity of every pair that has links of its own: that of the narrowest; if none limits it, as good as any."""
+    found = np.full(len(among.source), _UNLIMITED, np.int32)
+    np.minimum.at(found, np.repeat(np.arange(len(found)), np.diff(among.offsets)), among.capacity[among.links])
+    return found
 
 
 def _is_symmetric(among: Neighbours) -> bool:

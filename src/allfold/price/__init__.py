@@ -1,6 +1,7 @@
 """Price it: what an algorithm costs on a topology, before anyone runs it."""
 
 from .check_bound import check_bound
+from .check_groups import check_bound_of_groups
 from .cost.certificate import Certificate
 from .cost.closed_form import Form, closed_form
 from .cost.cost import Cost, Limit, cost
@@ -41,6 +42,7 @@ __all__ = [
     "Timeline",
     "Topology",
     "check_bound",
+    "check_bound_of_groups",
     "closed_form",
     "cost",
     "dgx1",

@@ -4,10 +4,11 @@ links: every link charges its price per byte. If all messages must pay `demand` 
 demand · size / Σ price · bandwidth. In all_to_all, scatter and gather every byte pays the cheapest way to its end. In the
 others a set of ranks must send the rest what only it has. No message leaves sets of more weight than it pays; so what must
 leave a set is paid for as often as its weight. In an all_reduce, G groups of ranks need 2(G−1) one-way messages to hear of
-each other; so of what messages pay beyond the weights, at least twice the cheapest spanning tree is paid, too.
-Where switches fold, messages pay once for many, and one set is all that is counted. distance: news takes at least the
-cheapest chain of messages (overhead, and latencies of routes) to another rank. spread: nor can it be at all ranks before
-enough messages were started. combining: P ranks combine (P−1) · size bytes.
+each other; so of what messages pay beyond the weights, at least twice the cheapest spanning tree is paid, too. Where
+switches fold, messages pay once for many, and one set is all that is counted. Where bandwidth depends on the size of
+messages, none carries more of use than the buffer (in all_to_all, all buffers), but it may be longer. distance: news takes
+at least the cheapest chain of messages (overhead, and latencies of routes) to another rank. spread: nor can it be at all
+ranks before enough messages were started. combining: P ranks combine (P−1) · size bytes.
 """
 
 from __future__ import annotations
@@ -65,38 +66,37 @@ def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
         start, end = data["from"], data["to"]
         if (collective in ROOT_SENDS and start != root) or (collective in ROOT_RECEIVES and end != root):
             raise BoundError(f"in this {collective}, nothing need go from rank {start!r:.40} to rank {end!r:.40}")
-        takes = _messages(topology, ranks)
-        far = takes[range(ranks)[start]]
+        far = (takes := _messages(topology, ranks))[range(ranks)[start]]
         while ((nearer := (far[:, None] + takes).min(axis=0)) < far).any():
             far = nearer
         return Fraction(far[range(ranks)[end]])
     if kind == "spread" and not topology.folding:
         return _spread(topology, ranks, data["among"] == "hosts", _number(data["seconds"]))
-    if kind == "nothing":
-        return Fraction(0)
-    raise UsageError(f"a bound of the kind {kind!r:.40} for {collective} is not known")
+    if kind != "nothing":
+        raise UsageError(f"a bound of the kind {kind!r:.40} for {collective} is not known")
+    return Fraction(0)
 
 
 def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int, root: int | None) -> Fraction:
-    """Seconds per byte of the buffer."""
     numbers = {link.name: number for number, link in enumerate(topology.links)}
     price = {numbers[name]: _number(text) for name, text in data["prices"].items()}
-    counted = slice(0, 1 if topology.folding else None)
-    sets = [(np.isin(np.arange(ranks), one["ranks"]), _number(one["weight"])) for one in data["sets"][counted]]
+    counted = data["sets"][: 1 if topology.folding else None]
+    sets = [(np.isin(np.arange(ranks), one["ranks"]), _number(one["weight"])) for one in counted]
     figures = [*price.values(), *(weight for _, weight in sets)]
-    earned = sum(one * Fraction(float(topology.bandwidth[link])) for link, one in price.items())
+    useful = max(1, data["size"] * (ranks if collective == "all_to_all" else 1))
+    earned = demand = Fraction(0)
+    for link, one in price.items():
+        earned += one * max(Fraction(bw) * useful / max(int(at), useful) for at, _, bw in topology.links[link].rows)
     scale = lcm(*(one.denominator for one in figures))
-    exact = np.int64 if sum(figures) * scale < 2**40 else object
     charge = [int(price.get(link, 0) * scale) for link in range(len(topology.links))]
-    pays = _over_pairs(topology, ranks, np.asarray(charge, exact))
+    pays = _over_pairs(topology, ranks, np.asarray(charge, np.int64 if sum(figures) * scale < 2**40 else object))
     if collective in ONE_WAY:
         for over in range(ranks):
             pays = np.minimum(pays, pays[:, [over]] + pays[[over]])
         from_root = pays[root] if collective in ROOT_SENDS else pays[:, root] if collective in ROOT_RECEIVES else pays
         return Fraction(sum(from_root.ravel().tolist())) / ranks / (scale * earned)
-    demand = Fraction(0)
     for inside, weight in ((inside, int(weight * scale)) for inside, weight in sets if 0 < inside.sum() < ranks):
-        pays = pays - np.outer(inside, ~inside).astype(exact) * weight
+        pays = pays - np.outer(inside, ~inside).astype(pays.dtype) * weight
         part = {"all_gather": int(inside.sum()), "reduce_scatter": int((~inside).sum())}.get(collective, ranks)
         needed = collective not in ("broadcast", "reduce") or bool(inside[root]) == (collective == "broadcast")
         demand += weight * Fraction(part if needed else 0, ranks)

@@ -114,8 +114,10 @@ def _network(value: object) -> Network:
             [whole_at(rank, "a rank", 0, 1 << 20) for rank in list_at(ranks, "ranks", 1)]
             for ranks in list_at(facts.get("hosts"), "hosts", 2, 2)
         )
-        figures = {name: finite_at(facts.get(name), name) for name in ("latency", "overhead", "bandwidth", "all_ranks")}
-        wires.append(Wire(hosts=(here, there), **figures))
+        latency, overhead, bandwidth, all_ranks = (
+            finite_at(facts.get(name), name) for name in ("latency", "overhead", "bandwidth", "all_ranks")
+        )
+        wires.append(Wire((here, there), latency, overhead, bandwidth, all_ranks))
     speeds = [inf if one.get(name) is None else finite_at(one[name], name, 1.0) for name in ("bus", "reduction")]
     return Network(wires, *speeds)
 

@@ -246,13 +246,17 @@ def _priced(schedule: Schedule, topology: Topology, name: str, size: int, right:
 
 def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
     """The bytes of every link and of every pair of ranks. In large networks, links that carry nothing are left out."""
+    from ..price.cost.folding import patterns_on
+    from ..price.cost.load import Load
+
     source, destination = (schedule.columns[side].astype(np.int64) for side in ("source", "destination"))
     travels = source != destination
     pair, chunks = np.unique((source * schedule.ranks + destination)[travels], return_counts=True)
     source, destination = np.divmod(pair, schedule.ranks)
     bytes_of_pair = chunks.astype(np.float64) * (size / schedule.chunks)
     routes = topology.routes(source, destination)
-    of_link = np.bincount(routes.links, routes.loads(bytes_of_pair), minlength=len(topology.links))
+    load = Load.of(patterns_on(schedule, topology), topology, schedule.ranks).at(size)
+    of_link, busy = load.link_share * size, load.link_time * size
     shown = np.arange(len(of_link)) if len(of_link) <= _MOST_LINKS else np.flatnonzero(of_link)
     place = np.full(len(of_link), -1, np.int64)
     place[shown] = np.arange(len(shown))
@@ -265,7 +269,7 @@ def _links(schedule: Schedule, topology: Topology, size: int) -> dict[str, Any]:
                 "kind": link.kind,
                 **({} if link.place is None else {"place": link.place}),
                 "bytes": float(of_link[number]),
-                "seconds": float(of_link[number] / link.bandwidth),
+                "seconds": float(busy[number]),
                 "latency": link.latency,
                 "bandwidth": _number(link.bandwidth),
             }

@@ -262,8 +262,8 @@ class Islands(Engine):
     def hosts(self) -> list[list[int]]:
         return self.islands
 
-    def network(self) -> Network:
-        return probe(self)
+    def network(self, by_size: bool = False) -> Network:
+        return probe(self, by_size)
 
     @property
     def address(self) -> str | None:

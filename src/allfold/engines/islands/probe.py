@@ -18,46 +18,51 @@ if TYPE_CHECKING:
 
 _TAG = FREE_TAGS + 1
 _SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
+_SIZES = (_SMALL, *(1 << power for power in range(10, 23)))  # and between them
 _TRIES, _LARGE_TRIES = 30, 5
 
 
-def probe(engine: Islands) -> Network:
-    """The figures of every pair of hosts and of their memory, on every rank. Every rank calls it, and nothing else."""
+def probe(engine: Islands, by_size: bool) -> Network:
+    """The figures of every pair of hosts and of their memory, on every rank. Every rank calls it, and nothing else.
+
+    `by_size`: how long messages of several sizes take, too.
+    """
     wires = []
     for number, here in enumerate(engine.islands):
         for there in engine.islands[number + 1 :]:
-            wires.append(_pair(engine, here, there))
+            wires.append(_pair(engine, here, there, (*_SIZES, _LARGE) if by_size else (_LARGE,)))
     return Network(wires, *_inside(engine))
 
 
-def _pair(engine: Islands, here: list[int], there: list[int]) -> Wire:
+def _pair(engine: Islands, here: list[int], there: list[int], sizes: tuple[int, ...]) -> Wire:
     # Ranks cross in pairs, as they do with large arrays.
     pairs = list(zip(here, there, strict=False))
     mine = next((pair for pair in pairs if engine.rank in pair), None)
     alone = mine if mine == pairs[0] else None
-    times = np.zeros(4)
+    times = np.zeros(3 + len(sizes))
     for at, bytes, tries in ((0, _SMALL, _TRIES), (1, _LARGE, _LARGE_TRIES)):
         _together(engine)
         if alone is not None:
             times[at], posting = _echo(engine, alone, bytes, tries)
-            times[3] = posting if at == 0 else times[3]
-    exchanges = np.zeros(_LARGE_TRIES)
-    data, room = (np.full(_LARGE, 1, np.uint8) for _ in range(2))
-    for number in range(_LARGE_TRIES):
+            times[2] = posting if at == 0 else times[2]
+    for at, bytes in enumerate(sizes, 3):
+        exchanges = np.zeros(_LARGE_TRIES if bytes == _LARGE else _TRIES)
+        data, room = (np.full(bytes, 1, np.uint8) for _ in range(2))
         _together(engine)
-        if mine is not None:
-            exchanges[number] = _exchange(engine, mine, data, room)
-    times[2] = np.median(exchanges)
-    table = np.zeros((engine.size, 4))
+        if mine is not None:  # who exchanges waits for the other
+            exchanges[:] = [_exchange(engine, mine, data, room) for _ in exchanges]
+        times[at] = np.quantile(exchanges, 0.25)  # on a busy machine many are late
+    table = np.zeros((engine.size, len(times)))
     engine.run(Call("all_gather", times, table, None, 0, None, None, None), False)
-    small, large = float(table[here[0], 0]), float(table[here[0], 1])
-    crowd = max(float(table[rank, 2]) for pair in pairs for rank in pair)
+    small, large, posting = table[here[0], :3].tolist()
+    crowd = table[[rank for pair in pairs for rank in pair], 3:].max(axis=0)
     return Wire(
         hosts=(here, there),
         latency=small,
-        overhead=min(float(table[here[0], 3]), small),  # both are measured, and neither is exact
+        overhead=min(posting, small),  # both are measured, and neither is exact
         bandwidth=_LARGE / max(large - small, 1e-9),
-        all_ranks=len(pairs) * _LARGE / max(crowd - small, 1e-9),
+        all_ranks=len(pairs) * _LARGE / max(float(crowd[-1]) - small, 1e-9),
+        sizes=list(zip(sizes, crowd.tolist(), strict=True)) if len(sizes) > 1 else [],
     )
 
 

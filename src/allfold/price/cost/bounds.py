@@ -16,6 +16,7 @@ from ...errors import BoundError
 from ..topology.network import network_of
 from ..topology.pairs import crossing, every_pair, needed_pairs
 from ..topology.routing import Grid
+from ..topology.sizes import at_best
 from ..topology.topology import Cut, Ranks, Topology
 from .certificate import LinkPrices
 from .cuts import TightestCut, tightest_cut
@@ -62,6 +63,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     promise = find_collective(collective)
     if ranks == 1:
         return LowerBounds(0.0, 0.0, 0.0, "nothing")
+    topology = at_best(topology, most_useful(promise.name, ranks, size))
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
     # Where switches fold, a group need not send what it has combined more than once.
@@ -102,6 +104,11 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     )
 
 
+def most_useful(collective: str, ranks: int, size: float) -> float:
+    """Bytes that a message can carry of use to anybody: all there is. In an all_to_all every rank has a buffer of its own."""
+    return ranks * size if collective == "all_to_all" else size
+
+
 _MOST_SEARCHED = 128
 """Ranks up to which the tightest cut of any topology is searched: some milliseconds. Beyond, the constructors of large
 topologies know their cuts; those written by hand do not, and are searched further."""
@@ -125,7 +132,7 @@ def _by_program(collective: str, topology: Topology, ranks: int, root: int | Non
     if ranks > _MOST_PROGRAMMED:
         return None
     crossed = crossing(topology, needed_pairs(topology, ranks))[1]
-    if (np.count_nonzero(crossed, axis=0) <= 1).all():
+    if (np.count_nonzero(crossed, axis=0) <= 1).all() and (crossed <= 1).all():
         return None  # nothing is shared; to load a solver for an all_reduce takes longer than to plan it
     return least_by_program(collective, topology, ranks, root, _SECONDS)
 

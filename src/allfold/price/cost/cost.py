@@ -150,6 +150,7 @@ def price(
     check_request(size, segments)
     topology, size = load.topology, int(size)
     chosen = load.best_segments(size) if segments is None else segments
+    load = load.at(size / chosen)
     parts = load.parts(size, chosen)
     time = sum(parts.values())
     kind, name, alike, per_byte = load.busiest()

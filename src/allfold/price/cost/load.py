@@ -1,13 +1,15 @@
 """What the patterns of an algorithm put on the links, ports and ranks of a topology, for a buffer of one byte.
 
-Everything here is a share of the buffer or seconds per byte of it, so that one load prices all sizes.
+Everything here is a share of the buffer or seconds per byte of it, so that one load prices all sizes. Where the figures of
+links depend on the size of a message, a load holds for the sizes between two rows of their tables (`Load.at`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -16,12 +18,13 @@ from numpy.typing import NDArray
 from ...errors import UsageError
 from ...patterns import Everybody, Pattern, Patterns
 from ..topology.routing import all_alike
-from ..topology.topology import Routes, Topology
+from ..topology.topology import SAME_SIZE, Routes, Topology
 
 Floats = NDArray[np.float64]
 
 SMALLEST_SEGMENT = 4096  # bytes of the largest message; cutting it smaller never pays for another start
 MOST_SEGMENTS = 65_536
+_MOST_PIECES = 64  # of the sizes of a segment, between which the figures of links change
 _MOST_BYTES = 2**63
 _EXPANDED = 1024  # ranks; up to here an all-to-all exchange is expanded into its messages, about a million
 
@@ -45,6 +48,8 @@ class Load:
     local: Floats
     link_share: Floats
     """What crosses each link over all steps, as a share of the buffer."""
+    link_time: Floats
+    """Seconds per byte that each link is busy in total."""
     port_starts: NDArray[np.int64]
     """Messages of each port over all steps: the outgoing ports by rank, then the incoming ones."""
     port_time: Floats
@@ -56,19 +61,41 @@ class Load:
     """The largest message, as a share of the buffer."""
     cut: tuple[str, float] | None = None
     """If an all-to-all exchange was not expanded: the busiest cut, and its seconds per byte."""
+    patterns: list[Pattern | Everybody] | None = None
+    """Where the figures of links depend on the size of a message."""
+    others: dict[int, Load] = field(default_factory=dict, repr=False)
+    """Loads for other sizes of the buffer, by their place between `breaks`."""
 
     @staticmethod
     def of(patterns: Patterns, topology: Topology, ranks: int) -> Load:
-        return _Count(topology, ranks).add_all(patterns)
+        """The load of patterns; for the smallest messages, if the figures of links depend on their size."""
+        if not topology.by_size:
+            return _Count(topology, ranks).add_all(patterns)
+        kept = list(patterns)
+        return replace(_Count(topology, ranks).add_all(kept), patterns=kept)
+
+    def at(self, x: float) -> Load:
+        """The load for a segment of x bytes."""
+        if self.patterns is None:
+            return self
+        place = int(np.searchsorted(self.breaks, x * (1 + SAME_SIZE), side="right"))
+        if place and place not in self.others:
+            count = _Count(self.topology, self.ranks, float(self.breaks[place - 1]))
+            self.others[place] = count.add_all(self.patterns)
+        return self.others[place] if place else self
+
+    @cached_property
+    def breaks(self) -> Floats:
+        """The sizes of a segment, in bytes, from which on some message is in another row of a table."""
+        if self.patterns is None:
+            return np.zeros(0)
+        sizes = np.unique(np.concatenate([rows[:, 0] for _, _, rows in self.topology.links.tables]))
+        shares = np.unique(np.concatenate([np.atleast_1d(pattern.share) for pattern in self.patterns]))
+        return np.unique(sizes[sizes > 0] / shares[shares > 0, None])
 
     @property
     def steps(self) -> int:
         return int(self.times.sum())
-
-    @cached_property
-    def link_time(self) -> Floats:
-        """Seconds per byte that each link is busy in total."""
-        return self.link_share / self.topology.bandwidth
 
     def busiest(self) -> tuple[str, str, int, float]:
         """What carries bytes longest: its kind and name, how many are equally busy, and seconds per byte."""
@@ -81,6 +108,8 @@ class Load:
     def parts(self, size: int, segments: int) -> dict[str, float]:
         """Seconds that go into startup, latency, transfer and combining, for a buffer cut into this many segments."""
         x = size / segments
+        if (load := self.at(x)) is not self:
+            return load.parts(size, segments)
         path = self.startup + self.latency + (self.transfer + self.combining) * x
         found = {
             "startup": float(self.times @ self.startup),
@@ -103,7 +132,10 @@ class Load:
 
     def best_segments(self, size: int) -> int:
         """The fewest segments whose time is within 1 % of the minimum; the curve is often flat around its minimum."""
-        return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size)
+        ends = size / self.breaks
+        if len(ends) > _MOST_PIECES:
+            ends = ends[:: len(ends) // _MOST_PIECES]
+        return fewest_segments(lambda many: sum(self.parts(size, many).values()), self.largest * size, ends)
 
     @cached_property
     def resources(self) -> tuple[Floats, Floats, float, float]:
@@ -118,14 +150,22 @@ class Load:
         return starts, most, link, float(self.combined.max(initial=0.0)) / self.topology.reduction
 
 
-def fewest_segments(time: Callable[[int], float], largest: float) -> int:
-    """The fewest segments with which `time` is within 1 % of its minimum. `time` is convex: bisection finds both."""
-    low, high = 1, int(min(MOST_SEGMENTS, max(1.0, largest / SMALLEST_SEGMENT)))
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if time(middle) <= time(middle + 1) else (middle + 1, high)
-    enough = 1.01 * time(low)
-    least, most = 1, low
+def fewest_segments(time: Callable[[int], float], largest: float, ends: Floats | None = None) -> int:
+    """The fewest segments with which `time` is within 1 % of its minimum.
+
+    `time` is convex up to each of `ends`: bisection finds both.
+    """
+    most = int(min(MOST_SEGMENTS, max(1.0, largest / SMALLEST_SEGMENT)))
+    inner = [] if ends is None else sorted({int(end) for end in ends if 1 <= end < most})
+    pieces = []
+    for low, high in pairwise([0, *inner, most]):
+        first, low = low + 1, low + 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if time(middle) <= time(middle + 1) else (middle + 1, high)
+        pieces.append((first, low))
+    enough = 1.01 * min(time(low) for _, low in pieces)
+    least, most = next((first, low) for first, low in pieces if time(low) <= enough)
     while least < most:
         middle = (least + most) // 2
         least, most = (least, middle) if time(middle) <= enough else (middle + 1, most)
@@ -145,10 +185,10 @@ def check_request(size: int, segments: int | None) -> None:
 class _Count:
     """The running sums while patterns are counted one by one."""
 
-    def __init__(self, topology: Topology, ranks: int) -> None:
-        self.topology, self.ranks = topology, ranks
+    def __init__(self, topology: Topology, ranks: int, x: float = 0.0) -> None:
+        self.topology, self.ranks, self.x = topology, ranks, x
         self.rows: list[tuple[NDArray[np.int64], tuple[Floats, ...]]] = []
-        self.link_share = np.zeros(len(topology.links))
+        self.link_share, self.link_busy = np.zeros(len(topology.links)), np.zeros(len(topology.links))
         self.port_starts = np.zeros(2 * ranks, np.int64)
         self.port_time = np.zeros(2 * ranks)
         self.combined = np.zeros(ranks)
@@ -176,6 +216,7 @@ class _Count:
             combining,
             local,
             link_share=self.link_share,
+            link_time=self.link_busy / self.topology.bandwidth,
             port_starts=self.port_starts,
             port_time=self.port_time,
             combined=self.combined,
@@ -201,15 +242,16 @@ class _Count:
         own = np.bincount(pattern.local_rank, weights=pattern.local_share, minlength=self.ranks)
         self.combined += pattern.times * own
         if len(pattern.source):
-            routes = topology.routes(pattern.source, pattern.destination)
+            routes = topology.routes(pattern.source, pattern.destination, pattern.share * self.x)
             loads = routes.loads(pattern.share) * (1.0 if pattern.crossing is None else pattern.crossing)
-            share: Floats = np.bincount(routes.links, loads, len(topology.links)).astype(np.float64)
+            share, busy = self._on_links(routes, loads)
             each = routes.latency(topology.latency)
             hands_on = messages == 1 and pattern.consecutive and pattern.times > 1
             latency = _longest_way(pattern, each, self.ranks) / pattern.times if hands_on else float(each.max())
             self.link_share += pattern.times * share
-            self.port_time += pattern.times * self._taken(pattern, share, routes)
-            transfer = float((share / topology.bandwidth).max())
+            self.link_busy += pattern.times * busy
+            self.port_time += pattern.times * self._taken(pattern, busy, routes)
+            transfer = float((busy / topology.bandwidth).max())
         else:
             latency = transfer = 0.0
         self._row(
@@ -221,13 +263,21 @@ class _Count:
             float((arriving + own).max()) / topology.reduction if len(pattern.local_rank) else 0.0,
         )
 
-    def _taken(self, pattern: Pattern, share: Floats, routes: Routes) -> Floats:
+    def _on_links(self, routes: Routes, loads: Floats) -> tuple[Floats, Floats]:
+        """What crosses every link, and what keeps it busy as long if all goes as fast as it can."""
+        many = len(self.topology.links)
+        share: Floats = np.bincount(routes.links, loads, many).astype(np.float64)
+        if routes.stretch is None:
+            return share, share
+        return share, np.bincount(routes.links, routes.stretched(loads), many).astype(np.float64)
+
+    def _taken(self, pattern: Pattern, busy: Floats, routes: Routes) -> Floats:
         """Seconds per byte that each port is busy in one step."""
         alone = pattern.share / routes.slowest(self.topology.bandwidth)
         longest = np.zeros(2 * self.ranks)
         np.maximum.at(longest, pattern.source, alone)
         np.maximum.at(longest, self.ranks + pattern.destination, alone)
-        return np.maximum(longest, (share / self.topology.bandwidth)[self._ports])
+        return np.maximum(longest, (busy / self.topology.bandwidth)[self._ports])
 
     @cached_property
     def _ports(self) -> NDArray[np.int64]:
@@ -237,8 +287,10 @@ class _Count:
     def _add_apart(self, pattern: Pattern) -> None:
         topology = self.topology
         self._count_ports(pattern)
-        routes = topology.routes(pattern.source, pattern.destination)
-        np.add.at(self.link_share, routes.links, pattern.times * routes.loads(pattern.share))
+        routes = topology.routes(pattern.source, pattern.destination, pattern.share * self.x)
+        loads = pattern.times * routes.loads(pattern.share)
+        np.add.at(self.link_share, routes.links, loads)
+        np.add.at(self.link_busy, routes.links, routes.stretched(loads))
         slowest = routes.slowest(topology.bandwidth)
         for port in (pattern.source, self.ranks + pattern.destination):
             np.add.at(self.port_time, port, pattern.times * pattern.share / slowest)
@@ -261,17 +313,22 @@ class _Count:
             self._add_cut(pattern)
 
     def _add_all_pairs(self, pattern: Everybody) -> None:
-        crossed, latency, slowest = _all_pairs(self.topology, self.ranks)
+        topology = self.topology
+        crossed, stretch, latency, slowest = _all_pairs(
+            topology, self.ranks, pattern.share * self.x if topology.by_size else 0.0
+        )
         self.link_share += crossed * pattern.share
+        self.link_busy += crossed * stretch * pattern.share
         # In one of several steps a link carries whole messages. In one step, halves of split ones may be among them.
         at_once = crossed if pattern.steps == 1 else np.ceil(crossed / pattern.steps)
-        transfer = float((at_once / self.topology.bandwidth).max()) * pattern.share
+        transfer = float((at_once * stretch / topology.bandwidth).max()) * pattern.share
         self._row_of_everybody(pattern, latency, transfer, slowest)
 
     def _row_of_everybody(self, pattern: Everybody, latency: float, transfer: float, slowest: float) -> None:
         others = self.ranks - 1
         at_once = -(-others // pattern.steps)
-        through = at_once * pattern.share / self.topology.bandwidth[self._ports]
+        stretch = self.topology.links.figures(self._ports, np.full(2 * self.ranks, pattern.share * self.x))[1]
+        through = at_once * pattern.share * stretch / self.topology.bandwidth[self._ports]
         self.port_time += others / at_once * np.maximum(through, pattern.share / slowest)
         self.port_starts += others
         self.combined += others * pattern.reduced
@@ -281,10 +338,12 @@ class _Count:
 
     def _add_cut(self, pattern: Everybody) -> None:
         topology, ranks, others = self.topology, self.ranks, self.ranks - 1
-        first = topology.routes(np.zeros(others, np.int32), np.arange(1, ranks, dtype=np.int32))
+        bytes = np.full(others, pattern.share * self.x)
+        first = topology.routes(np.zeros(others, np.int32), np.arange(1, ranks, dtype=np.int32), bytes)
         latency = float(first.latency(topology.latency).max())
         slowest, ports = float(first.slowest(topology.bandwidth).min()), self._ports
         self.link_share[ports] += others * pattern.share
+        self.link_busy[ports] += others * pattern.share
         crossing = [(name, bytes_out * pattern.share / bandwidth) for name, bytes_out, bandwidth in self._cuts()]
         crossing.append(("rank 0 out", others * pattern.share / float(topology.bandwidth[ports].min())))
         name, transfer = max(crossing, key=lambda found: found[1])
@@ -316,21 +375,30 @@ def _longest_way(pattern: Pattern, latency: Floats, ranks: int) -> float:
 
 
 @lru_cache(maxsize=4)
-def _all_pairs(topology: Topology, ranks: int) -> tuple[Floats, float, float]:
-    """How many routes of an all-to-all exchange cross each link; their longest latency and least bandwidth."""
-    crossed = np.zeros(len(topology.links))
+def _all_pairs(topology: Topology, ranks: int, bytes: float) -> tuple[Floats, Floats, float, float]:
+    """How many routes of an all-to-all exchange cross each link, and how much longer than at best its messages take.
+
+    Also, the longest latency of the routes and their least bandwidth, for messages of this many bytes.
+    """
+    many = len(topology.links)
+    crossed = np.zeros(many)
+    stretch = topology.links.figures(np.arange(many), np.full(many, bytes))[1] if topology.by_size else np.ones(many)
     latency, slowest = 0.0, inf
     everyone = np.arange(ranks)
     if all_alike(topology):  # then P−1 times as many as when every rank sends to its neighbour
-        routes = topology.routes(everyone, np.roll(everyone, -1))
-        each = np.add.reduceat(topology.latency[routes.links], routes.offsets[:-1])
-        crossed += (ranks - 1) * np.bincount(routes.links, minlength=len(crossed))
-        return crossed, float(each.max()), float(topology.bandwidth[routes.links].min())
+        routes = topology.routes(everyone, np.roll(everyone, -1), np.full(ranks, bytes))
+        crossed += (ranks - 1) * np.bincount(routes.links, minlength=many)
+        return (
+            crossed,
+            stretch,
+            float(routes.latency(topology.latency).max()),
+            float(routes.slowest(topology.bandwidth).min()),
+        )
     for source in np.array_split(everyone, -(-ranks // 64)):  # in batches, to limit memory
         pairs = [side.ravel() for side in np.meshgrid(source, everyone, indexing="ij")]
         other = pairs[0] != pairs[1]
-        routes = topology.routes(pairs[0][other], pairs[1][other])
-        crossed += np.bincount(routes.links, routes.loads(np.ones(len(routes))), len(crossed))
+        routes = topology.routes(pairs[0][other], pairs[1][other], np.full(np.count_nonzero(other), bytes))
+        crossed += np.bincount(routes.links, routes.loads(np.ones(len(routes))), many)
         latency = max(latency, float(routes.latency(topology.latency).max()))
         slowest = min(slowest, float(routes.slowest(topology.bandwidth).min()))
-    return crossed, latency, slowest
+    return crossed, stretch, latency, slowest

@@ -15,8 +15,9 @@ rounding made sets weigh more than messages pay, it is a proof in exact numbers,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from ... import _native
 from ..topology.pairs import crossing, needed_pairs
+from ..topology.seen import Seen, seen_from
 from ..topology.topology import Topology
 from .certificate import LinkPrices, Weights, demand_of, paid_by_pair, weighed_by_pair
 
@@ -32,6 +34,7 @@ WHY = "however the ranks share the links, nothing is faster (by a linear program
 
 _MOST_RANKS = 64
 _MOST_PAIRS = 272  # with a variable each: all pairs of 17 ranks
+_MOST_TOGETHER = 1000  # the same for groups
 _SCALE = 2**24
 _CLOSE = 1e-6
 _GRIDS = (60, 5040, 10**6, 10**9)
@@ -52,7 +55,7 @@ def least_by_program(
     links, crossed = crossing(topology, pairs)
     if not len(links):
         return None
-    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all():
+    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
         return None  # every pair has links of its own, and the tightest cut says as much
     program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
     found = program.solve(time.monotonic() + seconds)
@@ -60,6 +63,44 @@ def least_by_program(
         return None
     prices, sets, least = found
     return best_rounding(lambda grid: _exact(collective, topology, ranks, root, links, prices, sets, grid), least)
+
+
+def least_together(
+    collective: str, topology: Topology, groups: Sequence[Sequence[int]], root: int | None, seconds: float
+) -> list[LinkPrices] | None:
+    """Prices of links that prove most for groups of ranks that share them, the same for all; None as above.
+
+    There is one `LinkPrices` per group, on the network as the group sees it. What they say adds up.
+    """
+    if collective not in COLLECTIVES or not _has_scipy():
+        return None
+    seen = [seen_from(topology, group) for group in groups]
+    pairs = [needed_pairs(one, len(group)) for one, group in zip(seen, groups, strict=True)]
+    if sum(len(ends[0]) for ends in pairs) > _MOST_TOGETHER:
+        return None
+    limited = np.flatnonzero(np.isfinite(topology.bandwidth))
+    numbers = [one.router.number[limited] for one in seen if isinstance(one.router, Seen)]
+    programs = []
+    for one, group, ends, number in zip(seen, groups, pairs, numbers, strict=True):
+        links, crossed = crossing(one, ends)
+        table = np.zeros((len(ends[0]), len(limited)))
+        order = np.argsort(number)
+        table[:, order[np.searchsorted(number, links, sorter=order)]] = crossed
+        programs.append(_Program(collective, len(group), root, ends, table, topology.bandwidth[limited]))
+    found = _solve_together(programs, time.monotonic() + seconds)
+    if found is None:
+        return None
+    prices, sets = found
+    best: list[LinkPrices] | None = None
+    for grid in _GRIDS:
+        exact = [
+            _exact(collective, one, len(group), root, number.astype(np.int64), prices, own, grid, True)
+            for one, group, number, own in zip(seen, groups, numbers, sets, strict=True)
+        ]
+        known = [one for one in exact if one is not None]
+        if best is None or sum(one.per_byte for one in known) > sum(one.per_byte for one in best):
+            best = known
+    return best
 
 
 def rounded_prices(prices: NDArray[np.float64], grid: int) -> NDArray[np.int64]:
@@ -100,8 +141,8 @@ class _Program:
     ) -> None:
         self.ranks, (self.source, self.destination) = ranks, pairs
         self.trees = collective == "all_reduce"
-        slices = ranks if collective in ("all_gather", "reduce_scatter") else 1
-        self.unit = float(bandwidth.max()) * slices
+        self.slices = ranks if collective in ("all_gather", "reduce_scatter") else 1
+        self.unit = float(bandwidth.max()) * self.slices
         first = np.eye(1, ranks, root or 0, np.int64)[0]
         self.weight = first if root is not None or self.trees else np.ones(ranks, np.int64)
         self.ways = {"all_reduce": (False, True), "reduce": (True,), "reduce_scatter": (True,)}.get(
@@ -220,6 +261,48 @@ class _Program:
         return np.asarray(found, bool)
 
 
+def _solve_together(
+    programs: list[_Program], end: float
+) -> tuple[NDArray[np.float64], list[list[tuple[list[int], float]]]] | None:
+    """As `_Program.solve`, for groups that share the links: their prices, and the sets of each group with weights."""
+    from scipy.optimize import linprog
+
+    links, best = programs[0].links, None
+    ends = np.cumsum([0, *(one.columns - 1 for one in programs)])
+    cost = np.append(np.zeros(ends[-1]), 1.0)
+    while True:
+        # Programs count in slices of their group's buffer.
+        loads = [one.fixed[:links, :-1] / one.slices for one in programs]
+        above = [np.hstack([*loads, programs[0].fixed[:links, -1:]])]
+        most = [np.zeros(links)]
+        for one, start in zip(programs, ends, strict=False):
+            rows = np.vstack([one.fixed[links:], *one.rows])
+            wide = np.zeros((len(rows), len(cost)))
+            wide[:, start : start + one.columns - 1] = rows[:, :-1]
+            above.append(wide)
+            most.append(np.append(np.zeros(len(one.fixed) - links), -np.asarray(one.least)))
+        left = {"time_limit": max(0.1, end - time.monotonic())}
+        answer: Any = linprog(cost, np.vstack(above), np.concatenate(most), options=left)
+        if answer.status != 0:
+            return best
+        dual = np.split(np.maximum(-answer.ineqlin.marginals, 0.0), np.cumsum([len(rows) for rows in above])[:-1])
+        if not dual[0].any():
+            return None
+        sets = [
+            [
+                (np.flatnonzero(inside).tolist(), float(weight) * one.slices)
+                for inside, weight in zip(one.sets, own[len(one.fixed) - links :], strict=True)
+                if inside is not None and weight > 0
+            ]
+            for one, own in zip(programs, dual[1:], strict=True)
+        ]
+        best = dual[0], sets
+        solutions = [np.append(answer.x[start:stop], 0.0) for start, stop in pairwise(ends)]
+        violated = [any([*one._violated(x)]) for one, x in zip(programs, solutions, strict=True)]
+        if not any(violated) or time.monotonic() > end:
+            return best
+
+
 def _exact(
     collective: str,
     topology: Topology,
@@ -229,8 +312,12 @@ def _exact(
     prices: NDArray[np.float64],
     sets: list[tuple[list[int], float]],
     grid: int,
+    nothing: bool = False,
 ) -> LinkPrices | None:
-    """The same in whole numbers, so that no message leaves sets of more weight than it pays; None if nothing is left."""
+    """The same in whole numbers, so that no message leaves sets of more weight than it pays.
+
+    None if nothing is left, unless `nothing` is all right.
+    """
     whole = rounded_prices(prices, grid)
     common = int(np.gcd.reduce(whole))
     charged = {int(link): int(price) // common for link, price in zip(links, whole, strict=True) if price}
@@ -249,4 +336,4 @@ def _exact(
         factor = min(Fraction(p) / w for p, w in zip(paid[heavy], weighed[heavy], strict=True))
         kept = [(inside, weight * factor) for inside, weight in kept]
     demand = demand_of(collective, topology, ranks, root, charged, kept)
-    return LinkPrices(topology, charged, kept, demand, WHY) if demand else None
+    return LinkPrices(topology, charged, kept, demand, WHY) if demand or nothing else None

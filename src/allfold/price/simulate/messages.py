@@ -40,8 +40,8 @@ class Facts:
     routes: list[tuple[int, ...]]
     shares: list[tuple[float, ...]] | None
     """How much of a message crosses each link of its route; None if no message is split. One entry per route."""
-    folded: list[tuple[float, ...]] | None
-    """The same, one entry per message, on a network whose switches fold."""
+    own: list[tuple[float, ...]] | None
+    """The same, one entry per message, where switches fold or speed depends on the size of a message."""
     bandwidth: list[float]
     """One entry per link."""
     overhead: list[float]
@@ -68,14 +68,24 @@ def facts_of(
         bandwidth[topology.routes(peer, here).links[-1]] /= slow[rank]
     net = network(topology, ranks, pairs, shift, bandwidth)
     chunk = size / schedule.chunks / segments if schedule.promise.carries_data else 0.0
-    folded, arrives = None, np.ones(len(source))
+    own, arrives = None, np.ones(len(source))
     if topology.folding:
         steps, ends = (
             shares_of(schedule, topology),
             zip(step.tolist(), source.tolist(), destination.tolist(), strict=True),
         )
-        folded = [tuple(steps[at][a, b].tolist()) if a != b else () for at, a, b in ends]
-        arrives = np.asarray([parts[-1] if parts else 1.0 for parts in folded])
+        own = [tuple(steps[at][a, b].tolist()) if a != b else () for at, a, b in ends]
+        arrives = np.asarray([parts[-1] if parts else 1.0 for parts in own])
+    limit, latency = net.limit[pair], net.latency[pair]
+    if topology.by_size:
+        bytes = needs.moves.astype(np.float64) * chunk
+        routes = topology.routes(source, destination, bytes)
+        each = np.split(routes.stretched(routes.loads(np.ones(len(routes)))), routes.offsets[1:-1])
+        own = [tuple((row * (parts or 1.0)).tolist()) for row, parts in zip(each, own or [()] * len(each), strict=True)]
+        travels = source != destination
+        if travels.any():
+            between = topology.routes(source[travels], destination[travels], bytes[travels])
+            limit[travels], latency[travels] = between.slowest(bandwidth), between.latency(topology.latency)
     more_latency, less_bandwidth = noise.factors(len(needs.move) * segments)
     lengths = net.lengths.tolist()
     shares = None
@@ -90,12 +100,12 @@ def facts_of(
         orders=schedule.steps * ranks,
         bytes=(needs.moves * chunk).tolist(),
         combining=(needs.reduces * chunk * arrives / topology.reduction * slow[destination]).tolist(),
-        latency=(np.repeat(net.latency[pair], segments) * more_latency).tolist(),
-        limit=(np.repeat(net.limit[pair], segments) / less_bandwidth).tolist(),
+        latency=(np.repeat(latency, segments) * more_latency).tolist(),
+        limit=(np.repeat(limit, segments) / less_bandwidth).tolist(),
         pair=pair.tolist(),
         routes=[tuple(route[:length]) for route, length in zip(net.routes.tolist(), lengths, strict=True)],
         shares=shares,
-        folded=folded,
+        own=own,
         bandwidth=net.bandwidth.tolist(),
         overhead=(topology.overhead * slow).tolist(),
     )

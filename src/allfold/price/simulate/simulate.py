@@ -232,7 +232,7 @@ class _Simulation:
         if size > 0 and limit < np.inf:
             pair, shares = self.facts.pair[of], self.facts.shares
             share = None if shares is None else shares[pair]
-            share = share if self.facts.folded is None else self.facts.folded[of]
+            share = share if self.facts.own is None else self.facts.own[of]
             self.flows.start(message, self.facts.routes[pair], size, limit, self.now, share)
         else:
             self._note_sent(message)

@@ -176,7 +176,8 @@ def _orbits(topology: Topology, pairs: Ints, ranks: int, shift: int) -> Ints | N
         return None
     image = np.full(len(orbit), -1, np.int64)
     image[here.links] = there.links
-    alike = all((table[used] == table[image[used]]).all() for table in (topology.bandwidth, topology.latency))
+    figures = (topology.bandwidth, topology.latency, topology.links.table)
+    alike = all((table[used] == table[image[used]]).all() for table in figures)
     if not alike or not np.array_equal(image[here.links], there.links) or len(np.unique(image[used])) < len(used):
         return None
     if (orbit[image[used]] < 0).any():

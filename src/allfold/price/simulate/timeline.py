@@ -153,7 +153,8 @@ class Timeline:
         slope, base = np.zeros(many * (buckets + 1)), np.zeros(many * (buckets + 1))
         for messages, links, share in self._crossings():
             took = np.maximum(self.sent[messages] - self.start[messages], 1e-9 * width)
-            rate = self.bytes[messages] * share / took
+            longer = self.topology.links.figures(links, self.bytes[messages])[1]  # than at the best bandwidth
+            rate = self.bytes[messages] * share * longer / took
             for sign, when in ((1.0, self.sent[messages] - took), (-1.0, self.sent[messages])):
                 place = links * (buckets + 1) + np.clip(np.ceil(when / width), 0, buckets).astype(np.int64)
                 slope += np.bincount(place, weights=sign * rate, minlength=len(slope))

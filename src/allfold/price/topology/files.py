@@ -15,6 +15,10 @@ bandwidths. Nodes in `"folds": ["switch 0"]` combine and copy messages on the wa
 there may be `"routes": [{"from": 0, "to": 1, "links": ["bus 0"]}, …]`, for every pair. A route over several paths has
 `"paths": [{"links": ["a"], "share": 2}, {"links": ["b"], "share": 1}]`; shares are relative to their sum.
 
+Where latency and bandwidth depend on the size of a message, there is a table for a kind of link, also beside a constructor:
+`"sizes": {"nic": [{"bytes": 65536, "latency": 2e-5, "bandwidth": 1e9}, …]}`. A row holds from its size on; shorter messages
+have the figures of the link itself.
+
 A link may say where it is, `"place": {"host": 0}`: see `PLACES`. The page draws a topology whose links all do. Links that
 have failed are named in `"without": ["bus 0"]`, also beside a constructor; routes lead round them.
 """
@@ -32,7 +36,8 @@ from ...errors import UsageError
 from .parse import construct
 from .routing import ABSENT, NoPath, Paths, Table, all_shortest, fewest_hops, has_split_routes_of
 from .shapes import ports
-from .topology import PLACES, Block, Links, Place, Router, Topology, check_link, check_rank
+from .sizes import with_sizes
+from .topology import PLACES, Block, Links, Place, Router, Row, Topology, check_link, check_rank
 from .without import without
 
 _MOST = 4096  # ranks, and nodes of a graph: table sizes grow with the square
@@ -45,14 +50,32 @@ def read(data: object) -> Topology:
         document = head_of(data, "allfold-topology", 1)
     except DocumentError as error:
         raise UsageError(f"this is not a topology: {error}") from None
-    rest = {key: value for key, value in document.items() if key not in ("format", "version", "without")}
+    rest = {key: value for key, value in document.items() if key not in ("format", "version", "without", "sizes")}
     missing = list_at(document.get("without", []), "without")
     if not all(isinstance(name, str) for name in missing):
         raise UsageError(f"without is {missing!r:.60}; expected the names of links")
     if "constructor" in rest:
         check_keys(rest, ("constructor", "parameters"), "a topology with a constructor")
-        return without(construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters")), missing)
-    return without(_read_links(rest), missing)
+        found = construct(rest["constructor"], object_at(rest.get("parameters", {}), "parameters"))
+    else:
+        found = _read_links(rest)
+    return without(with_sizes(found, _sizes(document), document.get("sizes")), missing)
+
+
+def _sizes(document: dict[str, Any]) -> dict[str, list[Row]]:
+    """The tables by kind of link."""
+    tables: dict[str, list[Row]] = {}
+    for kind, rows in object_at(document.get("sizes", {}), "sizes").items():
+        tables[kind] = []
+        for row in list_at(rows, f"sizes of {kind}"):
+            one, where = object_at(row, f"a row of the sizes of {kind}"), f"sizes of {kind}"
+            check_keys(one, ("bytes", "latency", "bandwidth"), where)
+            start = whole_at(one.get("bytes"), f"{where}: bytes", 0, 2**62)
+            latency = _number(one.get("latency"), f"{where}: latency")
+            tables[kind].append(
+                (float(start), latency, _number(one.get("bandwidth"), f"{where}: bandwidth", limits=True))
+            )
+    return tables
 
 
 def _read_links(data: dict[str, Any]) -> Topology:
@@ -97,7 +120,17 @@ def _read_links(data: dict[str, Any]) -> Topology:
         router=router,
         recipe=dict(data),
         folding=_folding(where, ranks, data, router),
+        repeats=_repeats(data),
     )
+
+
+def _repeats(data: dict[str, Any]) -> bool:
+    """Whether edges share a link, so that a route may cross it several times; or a route that is written down does."""
+    if "graph" in data:
+        named = [edge["link"] for edge in data["graph"]["edges"] if "link" in edge]
+        return len(set(named)) < len(named)
+    paths = [path["links"] for route in data["routes"] for path in route.get("paths", [route])]
+    return any(len(set(links)) < len(links) for links in paths)
 
 
 def _block(topology: str, link: dict[str, Any]) -> Block:

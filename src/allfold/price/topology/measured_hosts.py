@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from math import inf
 
 from ...engines.engine import Network
 from .machines import hosts as hosts_under_a_switch
-from .topology import Topology
+from .topology import Row, Topology
+
+_RISE = 1.02  # a longer message that takes hardly longer says nothing of bandwidth
 
 
 def hosts_as_measured(hosts: Sequence[Sequence[int]], network: Network) -> Topology | None:
@@ -15,13 +19,42 @@ def hosts_as_measured(hosts: Sequence[Sequence[int]], network: Network) -> Topol
         return None
     overhead = max(wire.overhead for wire in network.wires)
     latency = max(wire.latency for wire in network.wires)
-    return hosts_under_a_switch(
+    bandwidth = min(wire.all_ranks for wire in network.wires)
+    each = [dict(wire.sizes) for wire in network.wires]
+    sizes = sorted(set.intersection(*map(set, each)))
+    measured = [(bytes, max(one[bytes] for one in each) - overhead) for bytes in sizes]
+    rows = rows_of(measured, len(hosts[0])) if measured else []
+    first, *rest = rows or [(0.0, max(0.0, latency - overhead) / 2, bandwidth)]  # two cards are on the way
+    made = hosts_under_a_switch(
         len(hosts),
         ranks_per_host=len(hosts[0]),
         port=network.bus,
         bus=network.bus,
-        bandwidth=min(wire.all_ranks for wire in network.wires),
-        latency=max(0.0, latency - overhead) / 2,  # two cards are on the way
+        bandwidth=first[2],
+        latency=first[1],
         overhead=overhead,
         reduction=network.reduction,
     )
+    if not rest:
+        return made
+    table = [{"bytes": int(start), "latency": latency, "bandwidth": bandwidth} for start, latency, bandwidth in rest]
+    return Topology.from_json({**made.to_json(), "sizes": {"nic": table}})
+
+
+def rows_of(measured: Sequence[tuple[int, float]], together: int) -> list[Row]:
+    """The table of a network card from the seconds that messages of some sizes took, each with others at the same time.
+
+    Between two sizes time is a straight line. Where it would begin below zero, it begins at zero.
+    """
+    kept: list[tuple[int, float]] = []
+    for bytes, seconds in reversed(measured):  # what a longer message did in less time, a shorter one could have done
+        if not kept or seconds * _RISE < kept[0][1]:
+            kept.insert(0, (bytes, max(seconds, 1e-9)))
+    rows: list[Row] = []
+    for (bytes, seconds), (more, longer) in pairwise([*kept[:1], *kept] if len(kept) == 1 else kept):
+        slope = (longer - seconds) / (more - bytes) if more > bytes else inf
+        if slope * bytes > seconds:
+            slope = longer / more
+        start = float(bytes) if rows else 0.0
+        rows.append((start, max(0.0, seconds - slope * bytes) / 2, together / slope))  # two cards are on the way
+    return rows

@@ -11,7 +11,7 @@ constructors are in `machines`, topologies written by hand in `files`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, prod
 from typing import Any, overload
@@ -24,6 +24,8 @@ from ...errors import UsageError
 
 Ranks = NDArray[np.int32]
 Place = dict[str, int | str]
+Row = tuple[float, float, float]
+"""Messages of at least this many bytes have this latency, in seconds, and this bandwidth, in bytes per second."""
 
 PLACES: tuple[tuple[str, ...], ...] = (
     ("rank", "way"),  # a port; the way is out or in
@@ -57,6 +59,13 @@ class Link:
     """Bytes per second, shared by all transfers that cross it at the time."""
     place: Place | None = field(default=None, compare=False)
     """Where it is in its network, `{"host": 3, "card": 0, "way": "out"}` (see `PLACES`); None if unknown."""
+    sizes: tuple[Row, ...] = ()
+    """Where latency and bandwidth depend on the size of a message: from 0 bytes up. Those above are then the best."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """`sizes`, or the one row of a link whose figures depend on nothing."""
+        return self.sizes or ((0.0, self.latency, self.bandwidth),)
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,8 @@ class Block:
     """For network cards: the leaf that each connects to."""
     kept: Ranks | None = field(default=None, compare=False)
     """If links of the array are missing: the places in it of those that are there, in order."""
+    rows: tuple[Row, ...] = ()
+    """As in `Link`."""
 
     @property
     def count(self) -> int:
@@ -88,7 +99,7 @@ class Block:
         place: Place = {**dict(zip(self.axes, numbers, strict=False)), **self.common}
         if self.leaf is not None:
             place["leaf"] = int(self.leaf[index])
-        return Link(self.template.format(*numbers), self.kind, self.latency, self.bandwidth, place or None)
+        return Link(self.template.format(*numbers), self.kind, self.latency, self.bandwidth, place or None, self.rows)
 
 
 class Links(Sequence[Link]):
@@ -122,6 +133,34 @@ class Links(Sequence[Link]):
     def __iter__(self) -> Iterator[Link]:
         return (block.link(index) for block in self.blocks for index in range(block.count))
 
+    @cached_property
+    def tables(self) -> list[tuple[int, int, NDArray[np.float64]]]:
+        """Of links whose figures depend on the size of a message: the first, the end, and their rows."""
+        starts = self._ends - [block.count for block in self.blocks]
+        return [
+            (int(start), int(end), np.asarray(block.rows))
+            for start, end, block in zip(starts, self._ends, self.blocks, strict=True)
+            if block.rows
+        ]
+
+    @cached_property
+    def table(self) -> NDArray[np.int64]:
+        """By link: equal numbers where the figures depend on sizes in the same way."""
+        number: dict[tuple[Row, ...], int] = {}
+        each = [number.setdefault(block.rows, len(number)) for block in self.blocks]
+        return np.repeat(np.asarray(each, np.int64), [block.count for block in self.blocks])
+
+    def figures(
+        self, link: NDArray[np.integer[Any]], bytes: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of messages of this many bytes on these links: the latency, and how much longer than at best they take."""
+        latency, stretch = self.latency[link], np.ones(len(link))
+        for start, end, rows in self.tables:
+            here = (start <= link) & (link < end)
+            row = rows[np.searchsorted(rows[:, 0], bytes[here] * (1 + SAME_SIZE), side="right") - 1]
+            latency[here], stretch[here] = row[:, 1], self.bandwidth[start] / row[:, 2]
+        return latency, stretch
+
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -141,6 +180,10 @@ class Routes:
     """Per entry of `links`; None if no message is split."""
     paths: NDArray[np.int64] | None = None
     """Where every path starts, and the end of the last one; None if no message is split."""
+    waits: NDArray[np.float64] | None = None
+    """Seconds per entry of `links`; None if the latency of a link is the same for all messages."""
+    stretch: NDArray[np.float64] | None = None
+    """How much longer than at best the bytes take, per entry of `links`; None if they all go as fast as they can."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -164,22 +207,28 @@ class Routes:
         each = np.repeat(amount, self.lengths)
         return each if self.share is None else each * self.share
 
+    def stretched(self, loads: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Loads, as if those that take longer than they would at best were more."""
+        return loads if self.stretch is None else loads * self.stretch
+
     def latency(self, latency: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of every pair: the sum over its links, the slowest path of a split message. No row may be empty."""
+        waits = latency[self.links] if self.waits is None else self.waits
         if self.paths is None:
-            return np.add.reduceat(latency[self.links], self.offsets[:-1])
-        each = np.add.reduceat(latency[self.links], self.paths[:-1])
+            return np.add.reduceat(waits, self.offsets[:-1])
+        each = np.add.reduceat(waits, self.paths[:-1])
         return np.maximum.reduceat(each, np.searchsorted(self.paths[:-1], self.offsets[:-1]))
 
     def slowest(self, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of every pair: the bandwidth that it gets alone. No row may be empty."""
         if self.share is None:
-            return np.minimum.reduceat(bandwidth[self.links], self.offsets[:-1])
+            alone = bandwidth[self.links] if self.stretch is None else bandwidth[self.links] / self.stretch
+            return np.minimum.reduceat(alone, self.offsets[:-1])
         # Paths of one message may cross the same link, as they do its ports: shares add up first.
         many = len(bandwidth)
         key = np.repeat(np.arange(len(self)), self.lengths) * np.int64(many) + self.links
         crossed, which = np.unique(key, return_inverse=True)
-        share = np.bincount(which, self.share)
+        share = np.bincount(which, self.stretched(self.share))
         first = np.searchsorted(crossed, np.arange(len(self)) * np.int64(many))
         return np.minimum.reduceat(bandwidth[crossed % many] / share, first)
 
@@ -231,6 +280,8 @@ class Topology:
     """Nodes of its graph that combine and copy messages on the way."""
     throughput: float = inf
     """Bytes per second that all messages together cannot exceed (the sum of all memory buses)."""
+    repeats: bool = False
+    """Whether a route may cross the same link more than once."""
 
     def __post_init__(self) -> None:
         self.host.setflags(write=False)
@@ -256,8 +307,21 @@ class Topology:
     def hosts(self) -> int:
         return len(np.unique(self.host))
 
-    def routes(self, source: NDArray[np.integer[Any]], destination: NDArray[np.integer[Any]]) -> Routes:
-        """The routes of many pairs at once. A rank reaches itself without a link."""
+    @property
+    def by_size(self) -> bool:
+        """Whether the figures of any link depend on the size of a message."""
+        return bool(self.links.tables)
+
+    def routes(
+        self,
+        source: NDArray[np.integer[Any]],
+        destination: NDArray[np.integer[Any]],
+        bytes: NDArray[np.float64] | None = None,
+    ) -> Routes:
+        """The routes of many pairs at once; with the bytes of their messages, what these wait and take on each link.
+
+        A rank reaches itself without a link.
+        """
         ends = [np.atleast_1d(np.asarray(side)).astype(np.int32) for side in (source, destination)]
         if ends[0].shape != ends[1].shape:
             raise UsageError(f"routes: {len(ends[0])} sources, but {len(ends[1])} destinations")
@@ -266,7 +330,13 @@ class Topology:
                 raise UsageError(
                     f"topology {self.name} has the ranks 0–{self.ranks - 1}, not {side.min()}–{side.max()}"
                 )
-        return self.router(*ends)
+        found = self.router(*ends)
+        if self.repeats and found.share is None:
+            found = replace(found, share=np.ones(len(found.links)))  # so that what crosses a link twice is added up
+        if bytes is None or not self.by_size:
+            return found
+        waits, stretch = self.links.figures(found.links, np.repeat(bytes, found.lengths))
+        return replace(found, waits=waits, stretch=stretch)
 
     def require(self, ranks: int) -> None:
         """Refuse more ranks than the topology has, or fewer than one."""
@@ -286,6 +356,8 @@ class Topology:
         return read(parse(document) if isinstance(document, (str, bytes)) else document)
 
 
+SAME_SIZE = 1e-12
+"""Sizes of messages are shares of buffers, and rounded."""
 _LONGEST, _SLOWEST = 1e9, 1e-6  # beyond these, times of long schedules and large buffers are no longer finite
 _FASTEST = 1e18  # a limit beyond this is none, and sums of bandwidths must be exact enough to compare
 

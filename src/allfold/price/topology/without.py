@@ -38,9 +38,7 @@ def without(topology: Topology, names: Iterable[str]) -> Topology:
     if not wanted:
         return topology
     if topology.folding:
-        raise UsageError(
-            f"topology {topology.name} has switches that fold: write a file without {', '.join(wanted)} instead"
-        )
+        return _without_edges(topology, wanted)
     if topology.ranks > _MOST:
         raise UsageError(f"topology {topology.name}: {topology.ranks} ranks; links can be taken from at most {_MOST}")
     kept = np.ones(len(topology.links), bool)
@@ -57,6 +55,26 @@ def without(topology: Topology, names: Iterable[str]) -> Topology:
         ),
         recipe={**topology.recipe, "without": wanted},
     )
+
+
+def _without_edges(topology: Topology, wanted: Sequence[str]) -> Topology:
+    """Where switches fold the network is a graph of a file, and the edges go: other pairs keep the fewest hops they had."""
+    gone = [*topology.recipe.get("without", []), *wanted]
+    _numbers(topology, wanted)
+    graph = topology.recipe["graph"]
+    left = {
+        "links": [link for link in topology.recipe["links"] if link["name"] not in gone],
+        "graph": {**graph, "edges": [edge for edge in graph["edges"] if edge.get("link") not in gone]},
+    }
+    whole = {key: value for key, value in topology.recipe.items() if key != "without"}
+    head = {"format": "allfold-topology", "version": 1}
+    try:
+        found = Topology.from_json({**head, **whole, **left})
+    except UsageError as error:
+        named = ", ".join(repr(name) for name in gone)
+        raise UsageError(f"without {named}, {error}") from None
+    said = topology.source.partition(". Without ")[0]
+    return replace(found, recipe={**whole, "without": gone}, source=f"{said}. Without {', '.join(gone)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ methods:
   steps       the fewest steps, and what more of them buy, exactly; for small networks
   greedy      the rarest chunks first, round by round; for thousands of ranks, and for all_to_all
   channels    rings and trees once per network card of a host, each part of the buffer over other ranks, as NCCL does
+  levels      one algorithm inside hosts and one across them; for switches that fold
   built_in    the best of the algorithms that allfold list lists
   auto        those that suit the collective and the network, one after the other, until the least is nearly met
 
@@ -35,6 +36,8 @@ example:
   $ allfold check-bound bound.json dgx1   # what proves the least time, checked by another program
   $ allfold find --topology dgx_h100:nodes=16 --size 64M --seconds 20 --save reduce.json
   $ allfold verify reduce.json            # likewise show, plan --algorithms, simulate, export and compare
+
+  $ allfold find --collective all_gather --topology torus:shape=4x4 --groups 0-7 8-15   # at the same time
 
   $ allfold find --collective all_gather --ranks 4 --size 1M --save here.json       # on the cores of this machine
   $ allfold bench --algo here.json,auto,ring --peers none                           # measured beside others
@@ -62,7 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", metavar="N", help="the first N ranks take part, others only relay (default: all of the topology)"
     )
-    parser.add_argument("--root", type=int, metavar="R", help="the root of a rooted collective (default: 0)")
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        metavar="RANKS",
+        help="groups that share the network, each with a buffer and a schedule of its own, as in 0-3 4-7 or 0,2 1,3",
+    )
+    parser.add_argument(
+        "--root", type=int, metavar="R", help="the root of a rooted collective (default: 0); a place in its group"
+    )
     parser.add_argument("--size", default="1GiB", metavar="S", help=f"bytes of the buffer (default: 1GiB). {UNITS}")
     parser.add_argument(
         "--method", default="auto", metavar="M", help="auto, or one of the methods below (default: auto)"
@@ -73,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: 0)")
     parser.add_argument(
-        "--save", metavar="FILE.json", help="write the schedule; commands take it wherever they take an algorithm"
+        "--save",
+        metavar="FILE.json",
+        help="write the schedule; commands take it wherever they take an algorithm. For groups: FILE.0.json, …",
     )
     parser.add_argument(
         "--certificate",
