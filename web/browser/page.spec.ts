@@ -7,7 +7,7 @@ const VIEWS = table.VIEWS.map((view) => view.name);
 let address = "";
 
 test.beforeAll(() => {
-  address = exported("ring", "ring", "--ranks", "8");
+  address = exported("ring", "--ranks", "8");
 });
 
 test("keys play, step and change views; the address follows, and shows the same again", async ({ page }) => {
@@ -143,11 +143,11 @@ test("nothing is cut off without a hint: 64 ranks fit a phone, and wide pictures
   await page.setViewportSize({ width: 390, height: 844 });
   const wide = (): Promise<[number, number]> =>
     page.locator("#view-holds .frame").evaluate((frame) => [frame.scrollWidth, frame.clientWidth]);
-  await page.goto(`${exported("many", "ring", "--ranks", "64")}#step=9`);
+  await page.goto(`${exported("ring", "--ranks", "64")}#step=9`);
   await expect(page.locator("#view-holds svg.picture")).toBeVisible();
   const [all, seen] = await wide();
   expect(all).toBeLessThanOrEqual(seen);
-  await page.goto(`${exported("scattered", "ring", "--collective", "all_gather", "--ranks", "16")}#view=holds`);
+  await page.goto(`${exported("ring", "--collective", "all_gather", "--ranks", "16")}#view=holds`);
   await expect(page.locator("#view-holds svg.picture")).toBeVisible();
   const [needed, there] = await wide();
   await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(needed > there + 1 ? 1 : 0);
@@ -209,7 +209,7 @@ for (const width of [390, 1024, 1440]) {
 for (const width of [390, 1440]) {
   test(`no word leaves its picture at ${width} pixels`, async ({ page }) => {
     await page.setViewportSize({ width, height: 900 });
-    const [many, wrong] = [exported("many", "ring", "--ranks", "33"), exported("lone", ...cutShort(8))];
+    const [many, wrong] = [exported("ring", "--ranks", "33"), exported(...cutShort(8))];
     for (const where of [address, many, wrong]) {
       for (const view of VIEWS) {
         await page.goto("about:blank");
@@ -236,7 +236,7 @@ function wordsOutside(): string[] {
 
 test("at night a crowd says that bright is much", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "dark" });
-  await page.goto(`${exported("crowd", "tree", "--ranks", "128")}`);
+  await page.goto(`${exported("tree", "--ranks", "128")}`);
   await expect(page.locator("#view-holds svg.picture")).toContainText("the brighter, the more has arrived");
 });
 

@@ -7,8 +7,8 @@ let address: string;
 let many: string;
 
 test.beforeAll(() => {
-  address = exported("ring", "ring", "--ranks", "8");
-  many = exported("ring256", "ring", "--ranks", "256");
+  address = exported("ring", "--ranks", "8");
+  many = exported("ring", "--ranks", "256");
 });
 
 async function messages(page: Page): Promise<number> {

@@ -62,7 +62,8 @@ export function Picture(props: {
             ref={canvas}
             class="layers"
             aria-hidden="true"
-            style={{ width: drawn!.width ?? wanted, height: high }}
+            // With its unit: a bare number is not taken, and the canvas would be as large as its pixels.
+            style={{ width: `${drawn!.width ?? wanted}px`, height: `${high}px` }}
           />
         )}
         {drawn && (
