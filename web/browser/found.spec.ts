@@ -5,7 +5,6 @@ const NETWORKS = ["dgx1", "mesh:shape=3x3", "torus:shape=4x4", "mi250:nodes=2", 
 
 for (const network of NETWORKS) {
   test(`what was found for ${network} is drawn in every view`, async ({ page }) => {
-    const name = network.split(":")[0];
     const { address } = found("--collective", "all_gather", "--topology", network, "--size", "64M");
     await page.goto(address);
     await expect(page.locator(".bottleneck.cut")).toContainText("so nothing is faster than");

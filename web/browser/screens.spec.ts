@@ -1,5 +1,6 @@
 /** What must hold on every screen: the sizes of canvases, and one step that everything on the page tells. */
 
+import type { Page } from "@playwright/test";
 import { expect, exported, test } from "./allfold";
 
 test("lines on a canvas lie where their picture is", async ({ page }) => {
@@ -15,4 +16,72 @@ test("lines on a canvas lie where their picture is", async ({ page }) => {
     await expect(picture).toBeVisible();
     expect(await canvas.boundingBox(), `${ranks} ranks, ${view}`).toEqual(await picture.boundingBox());
   }
+});
+
+/** Everything that names the step, in one look: words, counter, arrows, outlined cells, and the phase above the scrubber. */
+const namesOfStep = (page: Page): Promise<Record<string, string>> =>
+  page.evaluate(() => {
+    const text = (selector: string): string => document.querySelector<HTMLElement>(selector)?.innerText ?? "";
+    const all = (selector: string): Element[] => [...document.querySelectorAll(selector)];
+    const titles = (selector: string): string =>
+      all(`${selector} title`)
+        .map((one) => one.textContent)
+        .sort()
+        .join();
+    return {
+      moving: String(all("#view-holds .traveller").length > 0),
+      counter: text(".where"),
+      heading: text(".facts h3")
+        .replace(/\d+ moves?$/, "")
+        .toLowerCase(),
+      sentences: text(".opening") + text(".facts .sentence"),
+      arcs: titles("#view-holds .arcs"),
+      arrows: titles("svg[data-name=shape] g:has(> .arc)"),
+      outlined: all("#view-holds g:has(> .cell.changed)")
+        .map((one) => one.getAttribute("data-cell"))
+        .join(),
+      list: all(".facts .moves li")
+        .map((one) => one.textContent)
+        .join(),
+      phase: text(".phases .is"),
+    };
+  });
+
+test("while a step plays, sentence, arcs and counter name the same step", async ({ page }) => {
+  const where = exported("ring", "--ranks", "4");
+  // What a still says of every step is what must be said while it plays.
+  const stills: Record<string, string>[] = [];
+  for (let step = 0; step <= 4; step++) {
+    await page.goto("about:blank");
+    await page.goto(`${where}#step=${step}`);
+    await expect(page.locator(".where")).toHaveText(step ? `step ${step} of 6` : "start");
+    stills.push(await namesOfStep(page));
+  }
+  await page.clock.install({ time: 0 });
+  await page.goto("about:blank");
+  await page.goto(where);
+  await expect(page.locator(".where")).toHaveText("start");
+  await page.clock.pauseAt(1_000_000);
+  await page.getByRole("button", { name: "Play" }).click();
+  for (let step = 1; step <= 4; step++) {
+    await page.clock.runFor(step === 1 ? 550 : 1110); // to the middle of the step
+    expect(await namesOfStep(page)).toEqual({ ...stills[step], moving: "true" });
+  }
+  // A pause stays with the step that is told.
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.clock.runFor(100);
+  expect(await namesOfStep(page)).toEqual(stills[4]);
+});
+
+test("space plays after a click on a tab, whose focus can be seen", async ({ page }) => {
+  await page.goto(`${exported("ring", "--ranks", "4")}#view=holds`);
+  const tab = page.getByRole("tab", { name: "Race" });
+  await tab.click();
+  await page.keyboard.press(" ");
+  await expect(page.locator(".where")).not.toHaveText("0 %");
+  await page.keyboard.press(" ");
+  await page.keyboard.press("Shift+Tab");
+  await page.keyboard.press("Tab");
+  await expect(tab).toBeFocused();
+  expect(await tab.evaluate((one) => parseFloat(getComputedStyle(one).outlineOffset))).toBeLessThan(0);
 });

@@ -2,15 +2,28 @@
 
 import type { JSX } from "preact";
 import type { Entry, Phase } from "./document";
-import { fraction, jumpTo, jumpToEdge, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
-import { state } from "./state";
+import {
+  fraction,
+  jumpTo,
+  jumpToEdge,
+  pause,
+  playing,
+  plays,
+  raceAt,
+  speed,
+  SPEEDS,
+  stepBy,
+  still,
+  told,
+  toggle,
+} from "./player";
 import { moment, percent } from "./words";
 
 export function Bar(props: { entry: Entry }): JSX.Element | null {
   if (plays.value === "nothing") return null;
   const racing = plays.value === "race";
   const steps = props.entry.schedule.steps.length;
-  const step = Math.min(state.value.step, steps);
+  const step = Math.min(told.value, steps);
   return (
     <footer class="bar" role="group" aria-label="Player">
       <Round says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => jumpToEdge(false)} />
@@ -64,7 +77,7 @@ function Scrubber(props: { entry: Entry; steps: number; step: number }): JSX.Ele
         min={0}
         max={Math.max(1, steps)}
         step="any"
-        value={step + fraction.value}
+        value={still.value ? step : step - 1 + fraction.value}
         aria-label="Step"
         aria-valuetext={step ? `${moment(step)} of ${steps}` : moment(step)}
         onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}

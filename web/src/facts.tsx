@@ -11,10 +11,10 @@ import { phaseAt, verdictOf } from "./story";
 import { Sending } from "./views/sending";
 import { plural, seconds, stepLines, timesS } from "./words";
 
-export function Facts(props: { entry: Entry; step: number }): JSX.Element {
+export function Facts(props: { entry: Entry; step: number; moving: boolean }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
-  const { right, all } = replay.progress(replay.at(step));
+  const { right, all } = replay.progress(replay.at(props.moving ? step - 1 : step));
   const moves = replay.moves(step - 1).length;
   const now = phaseAt(entry, step);
   return (
@@ -37,7 +37,7 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
             {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
-          <Sending entry={entry} step={step} />
+          <Sending entry={entry} step={step} moving={props.moving} />
           {now && (
             <p class="sentence">
               {entry.phases.length > 1 && <b>{now.phase.name}: </b>}

@@ -16,11 +16,10 @@ export function arcsFit(moves: number): boolean {
   return moves <= MOST;
 }
 
-/** During a step its moves travel; in a still, the moves that led to it are drawn completely. */
-export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.Element | null {
-  const { replay, grid, done } = props;
-  const under = fraction.value;
-  const moves = replay.moves(under > 0 ? done : done - 1);
+/** The moves of a step: on their way, or in a still drawn completely. */
+export function Arcs(props: { moves: Move[]; grid: Grid; moving: boolean }): JSX.Element | null {
+  const { moves, grid } = props;
+  const under = props.moving ? fraction.value : 0;
   if (!moves.length || !arcsFit(moves.length)) return null;
   if (moves.length > SINGLE || grid.pitchX < 12) {
     const path = (reduces: boolean): string =>

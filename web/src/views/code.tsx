@@ -20,7 +20,7 @@ const draft = signal<{ key: string; original: CodeFile; text: string } | null>(n
 
 const PAUSE = 150; // milliseconds without a key press before the text is proved
 
-export function Code(props: { entry: Entry; step: number }): JSX.Element {
+export function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const old = outdated.value !== null;
@@ -60,7 +60,7 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
         </div>
       ) : (
         <div class="beside">
-          <Holds entry={entry} step={step} compact />
+          <Holds entry={entry} step={step} moving={props.moving} compact />
           <p class="note">
             {step === 0
               ? "No step has been made yet."

@@ -5,7 +5,6 @@ import type { Entry } from "../document";
 import { every } from "../numbers";
 import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
 import { colourOf } from "../palette";
-import { still } from "../player";
 import { remembered } from "../remembered";
 import type { Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
@@ -25,12 +24,14 @@ import { Wrong, wrongLines } from "./wrong";
 
 const COLOURED = 16; // up to this many ranks, every mark has its rank's colour and is an element of its own
 
-export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
+/** While the moves of a step are on their way, cells show what they held before it. */
+export function Holds(props: { entry: Entry; step: number; moving?: boolean; compact?: boolean }): JSX.Element {
   const followed = few(props.entry);
   const entry = followed?.entry ?? props.entry;
   const replay = replayOf(entry);
-  const state = replay.at(props.step);
-  const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
+  const { moving = false } = props;
+  const state = replay.at(moving ? props.step - 1 : props.step);
+  const label = `Who holds what, ${moment(state.done)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = isCrowd(replay);
   const now = phaseAt(props.entry, props.step);
   const says = props.step === 0 ? opening(props.entry) : now ? [now.sentence] : [];
@@ -48,7 +49,7 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
         label={label}
         draw={(width) =>
           !crowd && !tooNarrow(replay, width)
-            ? drawCells(entry, replay, state, width, !props.compact, followed?.chunks)
+            ? drawCells(entry, replay, state, moving, width, !props.compact, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
               : drawBlocks(replay, state, width)
@@ -86,23 +87,24 @@ function drawCells(
   entry: Entry,
   replay: Replay,
   state: State,
+  moving: boolean,
   width: number,
   explains: boolean,
   names?: number[],
 ): Drawn {
-  const explain = explains && state.done === 0 && replay.ranks <= COLOURED && !names && entry.proof.ok;
+  const explain = explains && state.done === 0 && !moving && replay.ranks <= COLOURED && !names && entry.proof.ok;
   const cell = cellToExplain(replay);
   const words = explain ? explained(replay, state, cell) : "";
   const above = explain ? calloutHeight(words, width) : 0;
   const numbers = showNumbers.value && canBeNumbers(replay);
   const grid = layOut(replay, width, COLOURED, numbers ? innerHeight - 440 - above : Infinity);
   const changed = new Set<number>();
-  const moves = replay.moves(state.done - 1);
+  const moves = replay.moves(moving ? state.done : state.done - 1);
   for (const move of moves) changed.add(move.destination * replay.width + move.into);
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
-  const behind = still.value && moves.some((move) => move.chunk !== move.into);
+  const behind = !moving && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
-  const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
+  const arcs = <Arcs moves={moves} grid={grid} moving={moving} />;
   const content = (
     <g transform={above ? `translate(0 ${above})` : undefined}>
       <Labels entry={entry} replay={replay} grid={grid} names={names} />

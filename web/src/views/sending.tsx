@@ -16,7 +16,7 @@ import { MOST_DRAWN, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
 const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
 
-export function Sending(props: { entry: Entry; step: number }): JSX.Element | null {
+export function Sending(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element | null {
   const replay = replayOf(props.entry);
   if (replay.ranks < 2 || replay.ranks > MOST_DRAWN) return null;
   return (
@@ -24,12 +24,12 @@ export function Sending(props: { entry: Entry; step: number }): JSX.Element | nu
       name="shape"
       caption="Who sends to whom"
       label={`Who sends to whom, between ${plural(replay.ranks, "rank")}`}
-      draw={(width) => draw(props.entry, replay, props.step, width)}
+      draw={(width) => draw(props.entry, replay, props.step, props.moving ?? false, width)}
     />
   );
 }
 
-function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn {
+function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width: number): Drawn {
   const host = entry.topology?.host.slice(0, replay.ranks);
   const { kind, spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
@@ -66,7 +66,7 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
           d={arrow(spots[source], spots[destination], radius, 1).path}
         />
       ))}
-      <Arrows replay={replay} step={step} spots={spots} radius={radius} followed={followed} />
+      <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
       {spots.map((spot, rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
           <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
@@ -93,16 +93,17 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
 interface Sent {
   replay: Replay;
   step: number;
+  moving: boolean;
   spots: Spot[];
   radius: number;
   followed: Set<number> | null;
 }
 
 /** A component of its own, since it moves with every frame. */
-function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
-  const under = fraction.value;
+function Arrows({ replay, step, moving, spots, radius, followed }: Sent): JSX.Element {
+  const under = moving ? fraction.value : 0;
   const arrows = new Map<string, Move>();
-  for (const move of replay.moves(under > 0 ? step : step - 1)) {
+  for (const move of replay.moves(step - 1)) {
     const key = `${move.source} ${move.destination}`;
     // Of several chunks that go the same way, the arrow is that of the followed one.
     if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;

@@ -38,7 +38,13 @@ function useLit(entry: Entry, replay: Replay): (one: Transfer) => boolean {
   }, [tree, here, replay]);
 }
 
-export function SpaceTime(props: { entry: Entry; what: Happening; step: number; label: string }): JSX.Element {
+export function SpaceTime(props: {
+  entry: Entry;
+  what: Happening;
+  step: number;
+  moving: boolean;
+  label: string;
+}): JSX.Element {
   const { entry, what, step } = props;
   const replay = replayOf(entry);
   const [chosen, setChosen] = useState<Window | null>(null);
@@ -87,7 +93,7 @@ export function SpaceTime(props: { entry: Entry; what: Happening; step: number; 
         <g data-messages={seen.length} />
         <Rulers entry={entry} what={what} frame={here} width={width} />
         {picked && <Picked one={picked} frame={here} />}
-        <Now what={what} frame={here} done={step} />
+        <Now what={what} frame={here} step={step} moving={props.moving} />
         {!isWhole(shown, limits) && <Overview entry={entry} frame={here} limits={limits} show={setChosen} />}
       </>
     );
@@ -226,12 +232,12 @@ function Picked(props: { one: Transfer; frame: Frame }): JSX.Element {
   );
 }
 
-/** Where the player stands. */
-function Now(props: { what: Happening; frame: Frame; done: number }): JSX.Element | null {
-  const { what, frame, done } = props;
-  const here = what.doneAt[done] ?? 0;
-  const next = what.doneAt[Math.min(done + 1, what.doneAt.length - 1)] ?? here;
-  const x = tenth(frame.x(here + (next - here) * fraction.value));
+/** Where the player stands: at the end of the step, or on the way there. */
+function Now(props: { what: Happening; frame: Frame; step: number; moving: boolean }): JSX.Element | null {
+  const { what, frame, step, moving } = props;
+  const end = what.doneAt[step] ?? 0;
+  const begin = what.doneAt[step - 1] ?? 0;
+  const x = tenth(frame.x(moving ? begin + (end - begin) * fraction.value : end));
   if (x < frame.left - 1 || x > frame.right + 1) return null;
   return (
     <g class="playhead">

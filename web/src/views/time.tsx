@@ -16,7 +16,7 @@ import { clocksOf, happening, type Transfer } from "./transfers";
 /** Memoised, since it does not change from step to step. */
 export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
-export function Time(props: { entry: Entry; step: number }): JSX.Element {
+export function Time(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);
@@ -39,6 +39,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
         entry={entry}
         what={what}
         step={step}
+        moving={props.moving ?? false}
         label={`Space and time: ${lines[0]}`}
       />
       <p class="legend">
