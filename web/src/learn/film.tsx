@@ -11,7 +11,8 @@ import { plural, stepSentence } from "../words";
 
 const STEP = 1100; // milliseconds
 
-export function Film(props: { entry: Entry; titled?: boolean; begin?: number }): JSX.Element {
+/** `quiet`: without its verdict. */
+export function Film(props: { entry: Entry; titled?: boolean; begin?: number; quiet?: boolean }): JSX.Element {
   const { entry } = props;
   const replay = replayOf(entry);
   const [at, setAt] = useState(props.begin ?? 0);
@@ -73,7 +74,7 @@ export function Film(props: { entry: Entry; titled?: boolean; begin?: number }):
         />
         <output>{step === 0 ? "start" : `step ${step} of ${replay.steps}`}</output>
       </div>
-      {!entry.proof.ok && (
+      {!entry.proof.ok && !props.quiet && (
         <p class="alarm" role="alert">
           {verdictOf(replay, entry.proof)}
         </p>
