@@ -85,3 +85,36 @@ test("space plays after a click on a tab, whose focus can be seen", async ({ pag
   await expect(tab).toBeFocused();
   expect(await tab.evaluate((one) => parseFloat(getComputedStyle(one).outlineOffset))).toBeLessThan(0);
 });
+
+test("all ranks are in sight, and cells are as high as a finger where there are few", async ({ page, viewport }) => {
+  const picture = page.locator("svg[data-name=holds]");
+  for (const given of [
+    ["double_tree", "64"],
+    ["ring", "64"],
+  ]) {
+    await page.goto("about:blank");
+    await page.goto(`${exported(given[0], "--ranks", given[1])}#step=3`);
+    await expect(picture).toBeVisible();
+    expect((await picture.boundingBox())!.height).toBeLessThan(viewport!.height - 300);
+  }
+  const narrow = viewport!.width < 560;
+  await page.goto(`${exported("two_level", "--ranks", "16")}#step=3`);
+  await expect(page.locator("#view-holds .amount")).toHaveCount(narrow ? 0 : 256);
+  await expect(page.locator("#view-holds .goes-on-hint")).toHaveCount(0);
+  await page.goto(`${exported("ring", "--ranks", "4")}#step=3`);
+  await expect(page.locator("#view-holds .amount")).toHaveCount(16);
+  const [first, second] = await Promise.all(
+    ["0 0", "1 0"].map((at) => page.locator(`[data-cell="${at}"]`).boundingBox()),
+  );
+  expect(second!.y - first!.y).toBeGreaterThanOrEqual(36);
+});
+
+test("a shaded cell that is pointed at says whose parts are in it", async ({ page }) => {
+  await page.goto(`${exported("double_tree", "--ranks", "64")}#step=3`);
+  const picture = page.locator("svg[data-name=holds]");
+  const cells = picture.getByRole("button", { name: "Cells" });
+  await cells.hover({ position: { x: 10, y: 2 } });
+  await expect(picture.locator(".cross text")).toHaveText("rank 0, chunk 0: the part of rank 0");
+  await cells.click({ position: { x: 10, y: 2 } });
+  await expect(page.locator(".provenance h3")).toContainText("Rank 0, chunk 0");
+});

@@ -123,7 +123,7 @@ test("what is shown can be run, and its recording is drawn", async ({ page }) =>
     timeout: 60_000,
   });
   const drawn = page.locator("#view-time [data-messages]");
-  expect(Number(await drawn.getAttribute("data-messages"))).toBeGreaterThan(3);
+  expect(Number(await drawn.getAttribute("data-messages"))).toBeGreaterThan(1); // two ranks fold half of the buffer each, for both
 });
 
 test("the race asks for its rivals", async ({ page }) => {

@@ -29,6 +29,8 @@ export function Picture(props: {
   caption?: string;
   draw: (width: number) => Drawn;
   least?: number;
+  /** Told the width, at first and when it changes. */
+  onWidth?: (width: number) => void;
   /** What the frame reacts to, if the picture can be moved or zoomed. */
   frame?: HTMLAttributes<HTMLDivElement>;
 }): JSX.Element {
@@ -36,7 +38,10 @@ export function Picture(props: {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const here = frame.current!; // a last observation may arrive when the frame is gone
-    const measure = (): void => setWidth(Math.floor(here.clientWidth));
+    const measure = (): void => {
+      setWidth(Math.floor(here.clientWidth));
+      props.onWidth?.(Math.floor(here.clientWidth));
+    };
     const watcher = new ResizeObserver(measure);
     watcher.observe(here);
     measure();
