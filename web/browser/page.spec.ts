@@ -185,10 +185,14 @@ test("it opens with what is going on; every step has its sentence, and phases ar
     "Every rank has a list of numbers, and every rank wants the sum",
   );
   await page.keyboard.press("ArrowRight");
-  await expect(page.locator(".opening")).toHaveText("Every rank passes a chunk to the right, where it is added.");
+  await expect(page.locator(".opening .shown")).toHaveText(
+    "Every rank passes a chunk to the right, where it is added.",
+  );
   await page.locator(".phases").getByRole("button", { name: "hand out" }).click();
   await expect(page.locator(".where")).toHaveText("step 8 of 14");
-  await expect(page.locator(".sentence")).toHaveText("hand out: Every rank passes a finished chunk on to the right.");
+  await expect(page.locator(".sentence .shown")).toHaveText(
+    "hand out: Every rank passes a finished chunk on to the right.",
+  );
 });
 
 for (const width of [390, 1024, 1440]) {

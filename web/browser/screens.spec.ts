@@ -118,3 +118,71 @@ test("a shaded cell that is pointed at says whose parts are in it", async ({ pag
   await cells.click({ position: { x: 10, y: 2 } });
   await expect(page.locator(".provenance h3")).toContainText("Rank 0, chunk 0");
 });
+
+test("nothing jumps from step to step, nor when another view is opened", async ({ page }) => {
+  for (const given of [
+    ["ring", "4"],
+    ["tree", "8"],
+    ["two_level", "16"],
+  ]) {
+    await page.goto("about:blank");
+    await page.goto(exported(given[0], "--ranks", given[1]));
+    await expect(page.locator("svg[data-name=holds]")).toBeVisible();
+    const places = (): Promise<number[][]> =>
+      page.evaluate(() => {
+        const steady = "svg[data-name=holds] .labels, .legend, .own-numbers, .tabs button, .besides, .facts section";
+        return [...document.querySelectorAll(steady)].map((one) => {
+          const { x, y } = one.getBoundingClientRect();
+          return [Math.round(x), Math.round(y)];
+        });
+      });
+    const before = await places();
+    const steps = Number((await page.locator("h1 small").innerText()).match(/(\d+) steps/)![1]);
+    for (let step = 1; step <= steps; step++) {
+      await page.keyboard.press("ArrowRight");
+      await expect(page.locator(".where")).toHaveText(`step ${step} of ${steps}`);
+      expect(await places(), `${given.join(" ")}, step ${step}`).toEqual(before);
+    }
+    const tabs = (): Promise<number[]> =>
+      page.locator(".tabs button, .besides").evaluateAll((all) => all.map((one) => (one as HTMLElement).offsetLeft));
+    const tabsBefore = await tabs();
+    await page.getByRole("tab", { name: "Race" }).click();
+    expect(await tabs()).toEqual(tabsBefore);
+  }
+});
+
+test("numbers that the reader types move, and make sums or whatever is chosen", async ({ page }) => {
+  await page.goto(exported("ring", "--ranks", "3"));
+  const [field, list] = [page.getByLabel("your own numbers"), page.locator(".facts .moves li")];
+  await field.fill("1 2 3; 4 5 6; 7 8 9");
+  await field.press("Enter");
+  await field.blur();
+  await page.keyboard.press("ArrowRight");
+  await expect(list).toHaveText([
+    "rank 0, chunk 1: 2 + 8 from rank 2 = 10",
+    "rank 1, chunk 2: 6 + 3 from rank 0 = 9",
+    "rank 2, chunk 0: 7 + 4 from rank 1 = 11",
+  ]);
+  await expect(page.locator(".callout")).toContainText("Rank 0, chunk 1: 2 + 8 from rank 2 = 10.");
+  await expect(page.locator(".amount")).toHaveText(["1", "10", "3", "4", "5", "9", "11", "8", "9"]);
+  await page.getByLabel("combined by").selectOption("max");
+  await expect(list.first()).toHaveText("rank 0, chunk 1: max of 2, 8 from rank 2 = 8");
+  await page.locator("h1").click();
+  await page.keyboard.press("End");
+  await expect(page.locator(".amount")).toHaveText(["7", "8", "9", "7", "8", "9", "7", "8", "9"]);
+  // The address holds them.
+  await expect.poll(() => page.url()).toMatch(/step=4.*op=max/);
+  const link = page.url();
+  await page.goto("about:blank");
+  await page.goto(link);
+  await expect(field).toHaveValue("1 2 3; 4 5 6; 7 8 9");
+  await expect(page.locator(".amount").first()).toHaveText("7");
+  // What cannot be is a sentence, and the page's own numbers are shown.
+  await field.fill("1 2; 3 4");
+  await field.press("Enter");
+  await expect(page.locator(".own-numbers .alarm")).toContainText("expected 3 rows of equally many numbers");
+  await field.fill("");
+  await field.press("Enter");
+  await expect(page.locator(".own-numbers .alarm")).toHaveCount(0);
+  await expect(page.locator(".amount")).toHaveCount(9);
+});

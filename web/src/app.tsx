@@ -153,8 +153,8 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
             onChange={(event) => (beside.value = (event.currentTarget.value || null) as ViewName | null)}
           >
             <option value="">nothing</option>
-            {VIEWS.filter((one) => one.name !== state.value.view).map((one) => (
-              <option key={one.name} value={one.name}>
+            {VIEWS.map((one) => (
+              <option key={one.name} value={one.name} disabled={one.name === state.value.view}>
                 {one.title}
               </option>
             ))}
@@ -191,6 +191,7 @@ function Tabs(): JSX.Element {
           aria-selected={view === one.name}
           aria-controls={`view-${one.name}`}
           onClick={() => openView(one.name)}
+          data-title={one.title}
         >
           {one.title}
         </button>

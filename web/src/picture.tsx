@@ -109,6 +109,19 @@ export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
   );
 }
 
+/** One of some texts, in a place that is high enough for each of them: what lies below it does not jump. */
+export function Steady(props: { texts: ComponentChildren[]; at: number; class: string }): JSX.Element {
+  return (
+    <div class={`steady ${props.class}`}>
+      {props.texts.map((text, i) => (
+        <div key={i} class={i === props.at ? "shown" : undefined} aria-hidden={i !== props.at}>
+          {text}
+        </div>
+      ))}
+    </div>
+  );
+}
+
 /** What a sign in the picture means. */
 export function Key(props: { sign: string; colour?: string; children: ComponentChildren }): JSX.Element {
   return (

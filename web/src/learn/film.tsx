@@ -50,9 +50,7 @@ export function Film(props: { entry: Entry; titled?: boolean; begin?: number; qu
         </div>
       </div>
       <p class="tells" aria-live={playing ? "off" : "polite"}>
-        {step === 0
-          ? (opening(entry)[0] ?? "No step has been made yet.")
-          : (now?.sentence ?? stepSentence(replay, step))}
+        {step === 0 ? opening(entry) || "No step has been made yet." : (now?.sentence ?? stepSentence(replay, step))}
       </p>
       <div class="player" role="group" aria-label={`Player of ${algorithm}`}>
         <button type="button" onClick={() => go(step - 1)} disabled={step === 0} aria-label="One step back">

@@ -2,24 +2,26 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { amountIn } from "../amounts";
 import type { Entry } from "../document";
 import { every } from "../numbers";
 import { colourOf, fullness } from "../palette";
-import { Key, lights, Picture, Quiet, Scale, Twin, type Drawn } from "../picture";
+import { Key, lights, Picture, Quiet, Scale, Steady, Twin, type Drawn } from "../picture";
 import { remembered } from "../remembered";
-import type { Replay, State } from "../replay";
+import type { Move, Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
-import { replayOf } from "../source";
-import { opening, phaseAt } from "../story";
+import { numbersFor, replayOf } from "../source";
+import { opening, reading, sentencesOf } from "../story";
 import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
-import { Callout, calloutHeight, cellToExplain, explained } from "./callout";
-import { canBeNumbers, Marks } from "./cells";
+import { Callout, calloutHeight, cellToExplain, changed, explained } from "./callout";
+import { asNumbers, canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseCells, denseLayers } from "./dense";
 import { followChunk, Follow, followedTree, TreePicture } from "./follow";
 import { isNarrow, layOut, layOutShaded, NARROWEST, spaceIn, type Grid } from "./grid";
+import { OwnNumbers } from "./own_numbers";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
 
@@ -45,16 +47,18 @@ export function Holds(props: { entry: Entry; step: number; moving?: boolean; com
   const label = `Who holds what, ${moment(state.done)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = isCrowd(replay);
   const [width, setWidth] = useState(0);
-  const now = phaseAt(props.entry, props.step);
-  const says = props.step === 0 ? opening(props.entry) : now ? [now.sentence] : [];
+  const sentences = sentencesOf(props.entry);
   return (
     <>
-      {!props.compact && says.length > 0 && (
-        <div class="opening">
-          {says.map((line) => (
-            <p key={line}>{line}</p>
-          ))}
-        </div>
+      {!props.compact && (
+        <Steady
+          class="opening"
+          texts={[
+            <p>{opening(props.entry)}</p>,
+            ...sentences.told.map((one) => <p key={one.sentence}>{one.sentence}</p>),
+          ]}
+          at={props.step === 0 ? 0 : sentences.at(props.step) + 1 || -1}
+        />
       )}
       <Picture
         name="holds"
@@ -69,6 +73,8 @@ export function Holds(props: { entry: Entry; step: number; moving?: boolean; com
         }
       />
       {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} shaded={isShaded(replay, width)} />)}
+      {!props.compact && <p class="note">{reading(props.entry)}</p>}
+      {!props.compact && !crowd && <OwnNumbers replay={replay} />}
       {!props.compact && <Follow entry={props.entry} />}
       {!props.compact && <TreePicture entry={props.entry} step={props.step} />}
       <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
@@ -106,37 +112,46 @@ function drawCells(
   names?: number[],
 ): Drawn {
   const shaded = isShaded(replay, width);
-  const explain = explains && state.done === 0 && !moving && !shaded && !names && entry.proof.ok;
-  const cell = cellToExplain(replay);
-  const words = explain ? explained(replay, state, cell) : "";
-  const above = explain ? calloutHeight(words, width) : 0;
-  const numbers = showNumbers.value && canBeNumbers(replay);
+  const wanted = showNumbers.value && canBeNumbers(replay);
+  const explain = explains && !shaded && !names && entry.proof.ok;
+  // At every step as high as at the start, so that the grid stays where it is.
+  const start = cellToExplain(replay);
+  const begins = explain
+    ? explained(replay, replay.at(0), start, wanted ? numbersFor(replay).numbers : null, isNarrow(width))
+    : "";
+  const above = explain ? calloutHeight(begins, width) : 0;
   const grid = shaded
     ? layOutShaded(replay, width, heightInSight())
-    : layOut(replay, width, numbers ? innerHeight - 440 - above : Infinity);
-  const changed = new Set<number>();
-  const moves = replay.moves(moving ? state.done : state.done - 1);
-  for (const move of moves) changed.add(move.destination * replay.width + move.into);
+    : layOut(replay, width, wanted ? innerHeight - 440 - above : Infinity);
+  const numbers = !shaded && asNumbers(replay, grid) ? numbersFor(replay).numbers : null;
+  const step = moving ? state.done + 1 : state.done;
+  const callout = !explain ? null : step === 0 ? { cell: start, text: begins } : changed(replay, step, numbers);
+  const fresh = new Set<number>();
+  const moves = replay.moves(step - 1);
+  for (const move of moves) fresh.add(move.destination * replay.width + move.into);
+  const carries =
+    numbers &&
+    ((move: Move) => amountIn(numbers, replay, replay.at(step - 1), move.source * replay.width + move.chunk));
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
   const behind = !moving && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
   // Between shaded columns that touch there is no room for arcs.
-  const arcs = grid.gap >= 6 ? <Arcs moves={moves} grid={grid} moving={moving} /> : null;
+  const arcs = grid.gap >= 6 ? <Arcs moves={moves} grid={grid} moving={moving} carries={carries} /> : null;
   const content = (
     <g transform={above ? `translate(0 ${above})` : undefined}>
       <Labels entry={entry} replay={replay} grid={grid} names={names} />
       {behind && arcs}
       {shaded ? (
-        <DenseCells replay={replay} grid={grid} changed={changed} />
+        <DenseCells replay={replay} grid={grid} changed={fresh} />
       ) : (
-        <Marks replay={replay} state={state} grid={grid} changed={changed} />
+        <Marks replay={replay} state={state} grid={grid} changed={fresh} numbers={numbers} />
       )}
       {shaded && <Cross grid={grid} replay={replay} state={state} />}
       {!behind && arcs}
       {tree && <TreePaths replay={replay} grid={grid} tree={tree} />}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
-      {explain && <Callout grid={grid} cell={cell} text={words} width={width} />}
+      {callout && <Callout grid={grid} {...callout} width={width} height={above} />}
     </g>
   );
   const layers = shaded ? denseLayers(replay, state, grid) : undefined;

@@ -11,7 +11,7 @@ import type { Move, Replay } from "../replay";
 import { replayOf } from "../source";
 import { plural, sentence } from "../words";
 import { followedChunks } from "./follow";
-import { MOST_DRAWN, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
+import { bowOf, MOST_DRAWN, nameAt, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
 
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
 const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
@@ -43,16 +43,6 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
           <rect class="place host" x={box.x} y={box.y} width={box.width} height={box.height} rx={10}>
             <title>{`host ${box.host}`}</title>
           </rect>
-          {boxes.length <= 16 && box.width > 56 && (
-            <text
-              class="axis"
-              x={box.x + box.width / 2}
-              y={kind === "hosts" ? box.y + box.height - 5 : box.y + box.height / 2 + 4}
-              text-anchor="middle"
-            >
-              {`host ${box.host}`}
-            </text>
-          )}
         </g>
       ))}
       {pairs.length <= MOST_PAIRS &&
@@ -60,12 +50,20 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
           <path key={`${one} ${other}`} class="acquainted" d={`M${point(spots[one])}L${point(spots[other])}`} />
         ))}
       {trail.map(([source, destination]) => (
-        <path
-          key={`t${source} ${destination}`}
-          class="trail"
-          d={arrow(spots[source], spots[destination], radius, 1).path}
-        />
+        <path key={`t${source} ${destination}`} class="trail" d={arrow(spots, source, destination, radius, 1).path} />
       ))}
+      {boxes.length <= 16 &&
+        boxes
+          .filter((box) => box.width > 56)
+          .map((box) => {
+            const under = { x: box.x + box.width / 2, y: box.y + box.height - 5, anchor: "middle" as const };
+            const at = kind === "hosts" ? under : nameAt(box, spots);
+            return (
+              <text key={`n${box.host}`} class="axis named" x={at.x} y={at.y} text-anchor={at.anchor}>
+                {`host ${box.host}`}
+              </text>
+            );
+          })}
       <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
       {spots.map((spot, rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
@@ -112,7 +110,7 @@ function Arrows({ replay, step, moving, spots, radius, followed }: Sent): JSX.El
   return (
     <g>
       {[...arrows].map(([key, move]) => {
-        const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
+        const { path, head, at } = arrow(spots, move.source, move.destination, radius, under || 1);
         const look = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
         return (
           <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
@@ -141,12 +139,19 @@ function trailOf(replay: Replay, chunks: Set<number>, step: number): [number, nu
 
 const point = ({ x, y }: Spot): string => `${tenth(x)} ${tenth(y)}`;
 
-/** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen. */
-function arrow(from: Spot, to: Spot, radius: number, part: number): { path: string; head: string; at: Spot } {
+/** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen, and around others. */
+function arrow(
+  spots: Spot[],
+  source: number,
+  destination: number,
+  radius: number,
+  part: number,
+): { path: string; head: string; at: Spot } {
+  const [from, to] = [spots[source], spots[destination]];
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const far = Math.hypot(dx, dy) || 1;
   const [ux, uy] = [dx / far, dy / far];
-  const bow = Math.min(14, far * 0.08);
+  const bow = bowOf(spots, source, destination, radius);
   const start = { x: from.x + ux * radius, y: from.y + uy * radius };
   const end = { x: to.x - ux * (radius + 2), y: to.y - uy * (radius + 2) };
   const middle = { x: (start.x + end.x) / 2 - uy * bow, y: (start.y + end.y) / 2 + ux * bow };

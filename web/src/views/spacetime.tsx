@@ -17,7 +17,19 @@ import { followedTree } from "./follow";
 import { useGestures } from "./gestures";
 import { bandOf, frameOf, heightFor, inWindow, layersOf, nearest, saying, type Frame } from "./lanes";
 import { between, type Happening, type Transfer } from "./transfers";
-import { isWhole, limitsOf, moved, opened, reaching, spanOf, whole, zoomed, type Limits, type Window } from "./window";
+import {
+  centred,
+  isWhole,
+  limitsOf,
+  moved,
+  opened,
+  reaching,
+  spanOf,
+  whole,
+  zoomed,
+  type Limits,
+  type Window,
+} from "./window";
 
 const ridesOfChunk = remembered((replay: Replay, chunk: number) => ridesOf(replay, [chunk]));
 
@@ -82,7 +94,8 @@ export function SpaceTime(props: {
   });
   const layers = useLayers();
   const draw = (width: number): Drawn => {
-    const shown = chosen ?? opened(limits, replay.steps, entry.counts.messages, width - 90);
+    // It opens where the player stands, with that moment in the middle.
+    const shown = chosen ?? centred(opened(limits, replay.steps, entry.counts.messages, width - 90), now, limits);
     const here = (frame.current = layers.frame([shown, width, high], () => frameOf(shown, width, high)));
     const seen = (visible.current = layers.seen([what, here], () =>
       inWindow(between(what, replay, shown.from, shown.to), shown),

@@ -59,8 +59,22 @@ export function Time(props: { entry: Entry; step: number; moving?: boolean }): J
   );
 }
 
+/** Why a clock cannot be chosen, and what to do about it. */
+const WHY_NOT: Record<Clock, (entry: Entry) => string> = {
+  steps: () => "",
+  modelled: (entry) =>
+    entry.proof.ok
+      ? "Not simulated: no topology was given, or there are too many messages."
+      : "Not simulated, because the schedule is wrong.",
+  measured: () =>
+    inStudio()
+      ? "Not measured yet: measure now runs it here."
+      : "Not measured: allfold show … --measure --html puts a recording in.",
+};
+
 function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
   const there = clocksOf(props.entry);
+  const missing = CLOCKS.filter((clock) => !there.includes(clock)).map((clock) => WHY_NOT[clock](props.entry));
   const [busy, setBusy] = useState(false);
   const [failed, setFailed] = useState<string | null>(null);
   const take = async (): Promise<void> => {
@@ -83,13 +97,6 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
           role="radio"
           aria-checked={props.shown === clock}
           disabled={!there.includes(clock)}
-          title={
-            there.includes(clock)
-              ? undefined
-              : clock === "measured"
-                ? "no recording of a real run is here"
-                : "not simulated"
-          }
           onClick={() => go({ clock })}
         >
           {clock}
@@ -101,6 +108,7 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
         </Quiet>
       )}
       {failed && <span class="soft">{failed}</span>}
+      {missing.length > 0 && <p class="missing">{missing.join(" ")}</p>}
     </div>
   );
 }
