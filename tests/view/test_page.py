@@ -521,9 +521,8 @@ def test_a_page_does_not_begin_where_there_is_no_step(step: int) -> None:
         ring.to_html(step=step)
 
 
-def test_a_page_shows_the_numbers_of_the_command_line(tmp_path: Path) -> None:
+def test_a_page_shows_the_numbers_of_the_command_line(call: Call, tmp_path: Path) -> None:
     page = tmp_path / "ring.html"
-    numbers = ["--values", "1 2.5 3; 4 5 6; 7 8 1e300", "--op", "mean"]
-    assert main(["show", "ring", *numbers, "--html", str(page)]) == 0
-    state = read_page(page)["state"]
+    assert call("show", "ring", "--values", "1 2.5 3; 4 5 6; 7 8 1e300", "--op", "mean", "--html", str(page))[0] == 0
+    state = json.loads(Page(page.read_text(encoding="utf-8")).scripts[0])["state"]
     assert (state["ranks"], state["values"], state["op"]) == (3, "1 2.5 3; 4 5 6; 7 8 1.0000000000000001e+300", "avg")

@@ -94,6 +94,8 @@ test("at the first key nothing of the old code is left standing", async ({ page 
   answer();
   await expect(page.locator(".listing .alarm")).toContainText("this is not Python");
   await expect(page.locator(".beside [role=status]")).toContainText("The code does not run.");
+  await expect(page.getByRole("button", { name: "Play" })).toBeDisabled(); // there is nothing to play
+  await expect(page.locator(".where")).toHaveText("–");
   await expect(page.locator(".verdict h3")).toHaveText("Not proved");
   await expect(page.locator(".beside :not(.old) > .frame svg.picture")).toHaveCount(0);
   await page.getByRole("button", { name: "undo all" }).click();

@@ -52,6 +52,7 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
       {trail.map(([source, destination]) => (
         <path key={`t${source} ${destination}`} class="trail" d={arrow(spots, source, destination, radius, 1).path} />
       ))}
+      <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
       {boxes.length <= 16 &&
         boxes
           .filter((box) => box.width > 56)
@@ -64,7 +65,6 @@ function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width
               </text>
             );
           })}
-      <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
       {spots.map((spot, rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
           <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
