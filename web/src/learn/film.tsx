@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Entry } from "../document";
+import { stillMotion } from "../player";
 import { replayOf } from "../source";
 import { opening, phaseAt, verdictOf } from "../story";
 import { Holds } from "../views/holds";
@@ -11,12 +12,19 @@ import { plural, stepSentence } from "../words";
 
 const STEP = 1100; // milliseconds
 
-/** `quiet`: without its verdict. */
-export function Film(props: { entry: Entry; titled?: boolean; begin?: number; quiet?: boolean }): JSX.Element {
+/** `quiet`: without its verdict. `plays`: at once, or without motion at its end. */
+export function Film(props: {
+  entry: Entry;
+  titled?: boolean;
+  begin?: number;
+  quiet?: boolean;
+  plays?: boolean;
+}): JSX.Element {
   const { entry } = props;
   const replay = replayOf(entry);
-  const [at, setAt] = useState(props.begin ?? 0);
-  const [playing, setPlaying] = useState(false);
+  const ends = props.plays && stillMotion();
+  const [at, setAt] = useState(ends ? replay.steps : (props.begin ?? 0));
+  const [playing, setPlaying] = useState(props.plays === true && !ends);
   const step = Math.min(at, replay.steps);
   useEffect(() => {
     if (!playing) return;
