@@ -92,7 +92,7 @@ test("a click on a cell shows how its content has come together", async ({ page 
   await page.goto(`${address}#step=14`);
   await page.locator('[data-cell="2 4"]').click();
   await expect(page.locator(".provenance li")).toHaveCount(8);
-  await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds chunk 4");
+  await expect(page.locator(".provenance")).toContainText("Rank 2, chunk 4 holds the parts of all ranks, combined");
   await expect(page.locator(".provenance")).toContainText("came via 5 → 6 → 7 → 0 → 1 → 2");
   await page.keyboard.press("Escape");
   await expect(page.locator(".provenance")).toHaveCount(0);

@@ -164,7 +164,11 @@ export function TreePaths(props: { replay: Replay; grid: Grid; tree: Tree }): JS
   return (
     <g class="paths">
       {lines.map((one, i) => (
-        <path key={i} class="came" d={curve(grid, { ...one, chunk, into: chunk }).path} />
+        <path
+          key={i}
+          class={`came ${one.reduces ? "reduce" : "copy"}`}
+          d={curve(grid, { ...one, chunk, into: chunk }).path}
+        />
       ))}
       {tree.root !== null && <Around grid={grid} at={{ rank: tree.root, chunk }} class="asked" />}
     </g>
