@@ -131,9 +131,11 @@ export async function startStudio(place?: string): Promise<{ address: string; st
 /** Whether every cell with a promise holds what was promised. */
 export async function expectComplete(page: Page): Promise<void> {
   const cells = page.locator("#view-holds [data-right]");
-  await expect(cells.first()).toBeAttached();
+  await expect(page.locator("#view-holds svg.picture")).toBeVisible();
   await expect(page.locator('#view-holds [data-right="false"]')).toHaveCount(0);
   const [right, all] = (await page.locator(".progress").innerText()).match(/\d+/g)!.map(Number);
   expect(right).toBe(all);
-  expect(await cells.count()).toBe(all);
+  // On a phone a grid with many columns is shaded: its cells are no elements.
+  if (await cells.count()) expect(await cells.count()).toBe(all);
+  else expect(await page.locator("#view-holds canvas.layers").count()).toBe(1);
 }
