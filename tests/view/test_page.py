@@ -411,6 +411,8 @@ def test_the_file_holds_everything_and_loads_nothing() -> None:
 
 def test_the_file_says_nothing_about_this_machine() -> None:
     text = af.schedule("all_reduce", "ring", 4).to_html()
+    for part in html.bundle():  # the same everywhere; a short host name may be one of its names by chance
+        text = text.replace(part, "")
     for secret in (str(ROOT), os.path.expanduser("~") + "/", os.uname().nodename):
         assert secret not in text
 
