@@ -1,4 +1,16 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { defineConfig } from "@playwright/test";
+
+// What the tests write; the workers, which inherit it, share it.
+if (!process.env.ALLFOLD_BROWSER_FOLDER) {
+  const folder = (process.env.ALLFOLD_BROWSER_FOLDER = mkdtempSync(join(tmpdir(), "allfold-page-")));
+  process.once("exit", () => rmSync(folder, { recursive: true, force: true }));
+}
+
+// The site has to be built before: `make test-site` does both.
+const notHere = ["site.spec.ts"];
 
 // Debian's Chromium; no browser is downloaded. As root it runs only without its sandbox.
 export default defineConfig({
@@ -8,9 +20,15 @@ export default defineConfig({
   timeout: 120_000,
   expect: { timeout: 15_000 },
   reporter: "line",
-  // The site has to be built before: `make test-site` does both.
   projects: [
-    { name: "page", testIgnore: "site.spec.ts" },
+    // The screens that people have: one of old, that of a laptop of today, and a phone.
+    { name: "page", testIgnore: notHere },
+    { name: "sharp", testIgnore: notHere, use: { deviceScaleFactor: 2 } },
+    {
+      name: "phone",
+      testIgnore: notHere,
+      use: { viewport: { width: 390, height: 844 }, deviceScaleFactor: 3, isMobile: true, hasTouch: true },
+    },
     { name: "site", testMatch: "site.spec.ts" },
   ],
   use: {

@@ -82,6 +82,12 @@ def test_the_files_that_comments_name_exist() -> None:
     assert not stale
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_list_runs_together(page: str) -> None:
+    found = re.findall(r"^.*[.!?)`] - [A-Z].*$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert not found, f"{page}: items of a list on one line: {found}"
+
+
 def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs/index.md"
     listed = {

@@ -8,12 +8,12 @@ let address: string;
 let wrong: string;
 
 test.beforeAll(() => {
-  address = exported("ring", "ring", "--ranks", "8");
+  address = exported("ring", "--ranks", "8");
   const file = written(
     "twice.py",
     "from allfold import reduce\n\n\ndef twice(ranks):\n    for _ in range(2):\n        yield [reduce(chunk=0, source=1, destination=0)]\n",
   );
-  wrong = exported("twice", `${file}:twice`, "--collective", "all_reduce", "--ranks", "4");
+  wrong = exported(`${file}:twice`, "--collective", "all_reduce", "--ranks", "4");
 });
 
 /** High enough that nothing has to be scrolled: only what is in the window can be looked at. */

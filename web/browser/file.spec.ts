@@ -15,7 +15,7 @@ const COLLECTIVES: [string, string][] = [
 
 for (const [collective, algorithm] of COLLECTIVES) {
   test(`${collective}: every algorithm in the file plays to its end`, async ({ page }) => {
-    await page.goto(exported(collective, algorithm, "--collective", collective, "--ranks", "5"));
+    await page.goto(exported(algorithm, "--collective", collective, "--ranks", "5"));
     await page.locator(".speed select").selectOption("16");
     const select = page.getByLabel("algorithm");
     const names =
@@ -47,7 +47,7 @@ def my_ring(ranks):
         yield [copy(chunk=(r - step) % ranks, source=r, destination=(r + 1) % ranks) for r in range(ranks)]
 `,
   );
-  await page.goto(exported("wrong", `${path}:my_ring`, "--collective", "all_reduce", "--ranks", "6"));
+  await page.goto(exported(`${path}:my_ring`, "--collective", "all_reduce", "--ranks", "6"));
   await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 5");
   await expect(page.locator(".says")).toHaveText("has rank 0 twice");
   await expect(page.locator(".verdict")).toContainText("rank 0 chunk 5 has rank 0 twice");
@@ -60,7 +60,7 @@ def my_ring(ranks):
 });
 
 test("a wrong schedule is called wrong in every view, and its network is drawn", async ({ page }) => {
-  await page.goto(exported("half", ...cutShort(8)));
+  await page.goto(exported(...cutShort(8)));
   await page.keyboard.press("3");
   await expect(page.locator("#view-bytes")).toContainText("This schedule is wrong");
   await expect(page.locator("#view-bytes")).not.toContainText("No topology was given");
@@ -87,7 +87,7 @@ def lopsided(ranks):
     yield [copy(chunk=0, source=0, destination=r) for r in range(1, ranks)]
 `,
   );
-  await page.goto(exported("lopsided", `${path}:lopsided`, "--collective", "all_reduce", "--ranks", "4"));
+  await page.goto(exported(`${path}:lopsided`, "--collective", "all_reduce", "--ranks", "4"));
   await expect(page.locator(".wrong")).toHaveAttribute("data-blamed", "0 0");
   await expect(page.locator(".says")).toHaveText("lacks rank 1 and has rank 3 twice");
 });

@@ -5,8 +5,7 @@ const NETWORKS = ["dgx1", "mesh:shape=3x3", "torus:shape=4x4", "mi250:nodes=2", 
 
 for (const network of NETWORKS) {
   test(`what was found for ${network} is drawn in every view`, async ({ page }) => {
-    const name = network.split(":")[0];
-    const { address } = found(name, "--collective", "all_gather", "--topology", network, "--size", "64M");
+    const { address } = found("--collective", "all_gather", "--topology", network, "--size", "64M");
     await page.goto(address);
     await expect(page.locator(".bottleneck.cut")).toContainText("so nothing is faster than");
     const links = Number((await page.locator(".bottleneck.cut").innerText()).match(/: (\d+) links?/)![1]);
@@ -25,7 +24,7 @@ for (const network of NETWORKS) {
 }
 
 test("its trees are followed one by one, by mouse and by keyboard, in network and grid", async ({ page }) => {
-  const { address, file } = found("followed", "--collective", "all_gather", "--topology", "dgx1");
+  const { address, file } = found("--collective", "all_gather", "--topology", "dgx1");
   await page.goto(address);
   await page.keyboard.press("[");
   await expect(page.locator(".followed")).toContainText("Tree 48 of 48 spreads chunk 47 from rank 7");
@@ -46,7 +45,7 @@ test("its trees are followed one by one, by mouse and by keyboard, in network an
   await page.keyboard.press("c");
   await expect(page.locator(".bottleneck.cut")).toContainText("Ranks 1–7 can send no more than 150 GB/s");
   // The saved file is shown the same way; nothing but its steps stands for its code.
-  await page.goto(exported("followed-file", file, "--topology", "dgx1", "--size", "1G"));
+  await page.goto(exported(file, "--topology", "dgx1", "--size", "1G"));
   await page.keyboard.press("3");
   await expect(page.locator("#view-bytes .lit")).toHaveCount(4);
   await page.keyboard.press("ArrowRight");
@@ -56,7 +55,7 @@ test("its trees are followed one by one, by mouse and by keyboard, in network an
 
 test("the cut is lit in the matrix of a large network, too", async ({ page }) => {
   await page.goto(
-    exported("matrix", "ring", "--collective", "all_gather", "--ranks", "24", "--topology", "hosts:ranks_per_host=4"),
+    exported("ring", "--collective", "all_gather", "--ranks", "24", "--topology", "hosts:ranks_per_host=4"),
   );
   await page.keyboard.press("c");
   await expect(page.locator("#view-bytes .pair.unlit").first()).toBeVisible();

@@ -3,7 +3,7 @@
 import { cutShort, expect, exported, test } from "./allfold";
 
 test("it starts at the start and ends on a podium, against sensible rivals", async ({ page }) => {
-  await page.goto(`${exported("raced", "ring", "--ranks", "8")}#view=race`);
+  await page.goto(`${exported("ring", "--ranks", "8")}#view=race`);
   await expect(page.locator(".where")).toHaveText("0 %");
   const names = await page.locator(".lane h3").allInnerTexts();
   expect(names.map((one) => one.trim())).toEqual(["ring", "halving_doubling", "naive", "recursive_doubling"]);
@@ -21,7 +21,7 @@ test("it starts at the start and ends on a podium, against sensible rivals", asy
 });
 
 test("who is equally fast shares the place", async ({ page }) => {
-  await page.goto(`${exported("pair", "ring", "--ranks", "2")}#view=race&rivals=halving_doubling`);
+  await page.goto(`${exported("ring", "--ranks", "2")}#view=race&rivals=halving_doubling`);
   await page.keyboard.press("End");
   await expect(page.locator(".result")).toHaveText("A tie: ring and halving_doubling are equally fast.");
   await expect(page.locator(".place-number")).toHaveText(["1 (tie)", "1 (tie)"]);
@@ -30,7 +30,7 @@ test("who is equally fast shares the place", async ({ page }) => {
 test("on the clock of steps nobody is faster than a bound that is none; who is wrong has no place", async ({
   page,
 }) => {
-  await page.goto(`${exported("unfinished", ...cutShort(4))}#view=race&rivals=naive`);
+  await page.goto(`${exported(...cutShort(4))}#view=race&rivals=naive`);
   await page.keyboard.press("End");
   await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toContainText("1 step");
   await expect(page.locator(".lane").first().locator("h3 small")).toHaveText("wrong");

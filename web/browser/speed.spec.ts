@@ -35,7 +35,7 @@ async function framesPass(page: Page, many: number): Promise<number> {
 
 for (const [ranks, views] of MANY) {
   test(`${ranks} ranks play at 30 frames per second`, async ({ page }, info) => {
-    const address = exported(`ring${ranks}`, "ring", "--ranks", String(ranks));
+    const address = exported("ring", "--ranks", String(ranks));
     const session = await page.context().newCDPSession(page);
     await session.send("Performance.enable", { timeDomain: "threadTicks" });
     for (const view of views) {

@@ -7,8 +7,8 @@ let address: string;
 let many: string;
 
 test.beforeAll(() => {
-  address = exported("ring", "ring", "--ranks", "8");
-  many = exported("ring256", "ring", "--ranks", "256");
+  address = exported("ring", "--ranks", "8");
+  many = exported("ring", "--ranks", "256");
 });
 
 async function messages(page: Page): Promise<number> {
@@ -150,4 +150,13 @@ test("a chunk is followed through grid, shape, time and network", async ({ page 
   expect(await page.locator("svg[data-name=bytes] .lit.tree").count()).toBeGreaterThan(7);
   await page.getByRole("tab", { name: "Space and time" }).click();
   await expect(page.locator("#view-time .followed")).toContainText("chunk 2");
+});
+
+test("256 ranks open where the address says, and clocks that are missing say why", async ({ page }) => {
+  await page.goto(`${many}#view=time&step=300`);
+  const [playhead, picture] = [page.locator("#view-time .playhead"), page.locator("#view-time svg.picture")];
+  await expect(playhead).toBeVisible();
+  const [at, all] = [(await playhead.boundingBox())!, (await picture.boundingBox())!];
+  expect(Math.abs(at.x + at.width / 2 - all.x - all.width / 2)).toBeLessThan(60);
+  await expect(page.locator(".clocks .missing")).toContainText("Not measured: allfold show");
 });

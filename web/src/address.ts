@@ -17,6 +17,8 @@ export function toHash(one: PageState, second: ViewName | null = null): string {
   words.set("step", String(one.step));
   words.set("clock", one.clock);
   if (one.rivals) words.set("rivals", one.rivals.join(","));
+  if (one.values !== null) words.set("values", one.values);
+  if (one.op !== "sum") words.set("op", one.op);
   if (one.follow !== null) words.set("follow", String(one.follow));
   if (second) words.set("beside", second);
   return `#${words}`;
@@ -59,6 +61,8 @@ export function fromHash(hash: string, before: PageState): PageState {
     step: whole(words, "step") ?? before.step,
     view: viewNamed(words.get("view")) ?? before.view,
     clock: CLOCKS.includes(clock) ? clock : before.clock,
+    values: words.get("values") ?? (words.has("collective") ? null : before.values),
+    op: words.get("op") ?? (words.has("collective") ? "sum" : before.op),
     rivals: words.has("rivals") ? words.get("rivals")!.split(",").filter(Boolean).slice(0, MOST_RIVALS) : before.rivals,
     follow: words.has("follow") ? followFrom(words.get("follow")!) : words.has("collective") ? null : before.follow,
   };

@@ -8,7 +8,7 @@ import { Choose } from "./choose";
 import { Facts } from "./facts";
 import { Help } from "./help";
 import { dimming, Quiet, showText } from "./picture";
-import { jumpToEdge, length, pause, plays, stepBy, toggle } from "./player";
+import { jumpToEdge, length, pause, plays, stepBy, still, toggle, told } from "./player";
 import { savePng, saveSvg } from "./save";
 import { current, inStudio } from "./source";
 import { asked, beside, focus, go, hovered, notice, pinned, state } from "./state";
@@ -88,7 +88,8 @@ function chunksLit(entry: Entry): number[] | null {
 
 function Stage(props: { entry: Entry }): JSX.Element {
   const { view } = state.value;
-  const step = Math.min(state.value.step, props.entry.schedule.steps.length);
+  const step = Math.min(told.value, props.entry.schedule.steps.length);
+  const moving = !still.value;
   const second = beside.value && beside.value !== view ? beside.value : null;
   // The element under the pointer may be gone without a leave event.
   useEffect(() => void (hovered.value = null), [view, second, props.entry]);
@@ -101,14 +102,14 @@ function Stage(props: { entry: Entry }): JSX.Element {
       onPointerMove={onPointerMove}
       onPointerLeave={() => (hovered.value = null)}
     >
-      <View name={view} entry={props.entry} step={step} />
-      {second && <View name={second} entry={props.entry} step={step} />}
-      <Facts entry={props.entry} step={step} />
+      <View name={view} entry={props.entry} step={step} moving={moving} />
+      {second && <View name={second} entry={props.entry} step={step} moving={moving} />}
+      <Facts entry={props.entry} step={step} moving={moving} />
     </main>
   );
 }
 
-function View(props: { name: ViewName; entry: Entry; step: number }): JSX.Element {
+function View(props: { name: ViewName; entry: Entry; step: number; moving: boolean }): JSX.Element {
   const { title, plays, draw: Draw } = viewOf(props.name);
   const id = `view-${props.name}`;
   const { collective, algorithm, ranks } = props.entry.schedule;
@@ -123,7 +124,7 @@ function View(props: { name: ViewName; entry: Entry; step: number }): JSX.Elemen
           <Quiet onClick={() => void savePng(id, file, caption)}>PNG</Quiet>
         </span>
       </header>
-      <Draw entry={props.entry} step={props.step} />
+      <Draw entry={props.entry} step={props.step} moving={props.moving} />
     </section>
   );
 }
@@ -152,8 +153,8 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
             onChange={(event) => (beside.value = (event.currentTarget.value || null) as ViewName | null)}
           >
             <option value="">nothing</option>
-            {VIEWS.filter((one) => one.name !== state.value.view).map((one) => (
-              <option key={one.name} value={one.name}>
+            {VIEWS.map((one) => (
+              <option key={one.name} value={one.name} disabled={one.name === state.value.view}>
                 {one.title}
               </option>
             ))}
@@ -190,6 +191,7 @@ function Tabs(): JSX.Element {
           aria-selected={view === one.name}
           aria-controls={`view-${one.name}`}
           onClick={() => openView(one.name)}
+          data-title={one.title}
         >
           {one.title}
         </button>
@@ -200,6 +202,7 @@ function Tabs(): JSX.Element {
 }
 
 function openView(name: ViewName): void {
+  if (name === state.value.view) return;
   pause();
   go({ view: name });
 }
@@ -220,11 +223,11 @@ function onKeyOfPlayer(event: KeyboardEvent): boolean {
   return true;
 }
 
-/** Keys that belong to the focused element: a text field, a list, a slider, a button that space presses. */
+/** Keys that belong to the focused element: a text field, a list, a slider, a button that space presses. The tab that is open has nothing to press: space plays there. */
 function isTyping(event: KeyboardEvent): boolean {
   const target = event.target as HTMLElement;
   if (target.matches("textarea, select, input:not([type=range])")) return true;
   if (target.matches("input[type=range]"))
     return event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
-  return target.matches("button, [role=tab]") && event.key === " ";
+  return target.matches("button:not([aria-selected=true])") && event.key === " ";
 }

@@ -2,25 +2,40 @@
 
 import type { JSX } from "preact";
 import type { Entry, Phase } from "./document";
-import { fraction, jumpTo, jumpToEdge, pause, playing, plays, raceAt, speed, SPEEDS, stepBy, toggle } from "./player";
-import { state } from "./state";
+import {
+  fraction,
+  jumpTo,
+  jumpToEdge,
+  pause,
+  playing,
+  plays,
+  raceAt,
+  speed,
+  SPEEDS,
+  stepBy,
+  still,
+  told,
+  toggle,
+} from "./player";
+import { outdated } from "./source";
 import { moment, percent } from "./words";
 
 export function Bar(props: { entry: Entry }): JSX.Element | null {
   if (plays.value === "nothing") return null;
   const racing = plays.value === "race";
   const steps = props.entry.schedule.steps.length;
-  const step = Math.min(state.value.step, steps);
+  const step = Math.min(told.value, steps);
+  const off = outdated.value === "does not run"; // there is no schedule to play
   return (
     <footer class="bar" role="group" aria-label="Player">
-      <Round says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => jumpToEdge(false)} />
-      <Round says="One step back" d="M13 4 6 10l7 6z" onClick={() => stepBy(-1)} />
+      <Round off={off} says="To the start" d="M5 4v12M16 4 8 10l8 6z" onClick={() => jumpToEdge(false)} />
+      <Round off={off} says="One step back" d="M13 4 6 10l7 6z" onClick={() => stepBy(-1)} />
       {playing.value ? (
         <Round says="Pause" d="M6 4v12M14 4v12" kind="round play" heavy onClick={toggle} />
       ) : (
-        <Round says="Play" d="M6 3.5 16 10 6 16.5z" kind="round play" onClick={toggle} />
+        <Round off={off} says="Play" d="M6 3.5 16 10 6 16.5z" kind="round play" onClick={toggle} />
       )}
-      <Round says="One step on" d="M7 4l7 6-7 6z" onClick={() => stepBy(1)} />
+      <Round off={off} says="One step on" d="M7 4l7 6-7 6z" onClick={() => stepBy(1)} />
       {racing ? (
         <input
           type="range"
@@ -34,10 +49,10 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
           }}
         />
       ) : (
-        <Scrubber entry={props.entry} steps={steps} step={step} />
+        <Scrubber entry={props.entry} steps={steps} step={step} off={off} />
       )}
       <output class="where">
-        {racing ? percent(raceAt.value) : step === 0 ? "start" : `step ${step} of ${steps}`}
+        {off ? "–" : racing ? percent(raceAt.value) : step === 0 ? "start" : `step ${step} of ${steps}`}
       </output>
       <label class="speed">
         <span class="unseen">Speed</span>
@@ -54,17 +69,18 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
 }
 
 /** Its own component, so that a moving thumb redraws nothing else. */
-function Scrubber(props: { entry: Entry; steps: number; step: number }): JSX.Element {
+function Scrubber(props: { entry: Entry; steps: number; step: number; off: boolean }): JSX.Element {
   const { steps, step } = props;
   return (
     <div class="scrubber">
-      <Phases phases={props.entry.phases} steps={steps} step={step} />
+      {!props.off && <Phases phases={props.entry.phases} steps={steps} step={step} />}
       <input
         type="range"
+        disabled={props.off}
         min={0}
         max={Math.max(1, steps)}
         step="any"
-        value={step + fraction.value}
+        value={still.value ? step : step - 1 + fraction.value}
         aria-label="Step"
         aria-valuetext={step ? `${moment(step)} of ${steps}` : moment(step)}
         onInput={(event) => jumpTo(Math.round(Number(event.currentTarget.value)))}
@@ -107,9 +123,22 @@ function Phases(props: { phases: Phase[]; steps: number; step: number }): JSX.El
   );
 }
 
-function Round(props: { says: string; d: string; kind?: string; heavy?: boolean; onClick: () => void }): JSX.Element {
+function Round(props: {
+  says: string;
+  d: string;
+  kind?: string;
+  heavy?: boolean;
+  off?: boolean;
+  onClick: () => void;
+}): JSX.Element {
   return (
-    <button type="button" class={props.kind ?? "round"} onClick={props.onClick} aria-label={props.says}>
+    <button
+      type="button"
+      class={props.kind ?? "round"}
+      disabled={props.off}
+      onClick={props.onClick}
+      aria-label={props.says}
+    >
       <svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true">
         <path
           d={props.d}

@@ -17,6 +17,9 @@ export interface PageState {
   clock: Clock;
   /** Who races against the algorithm; null if the page chooses, by what they take. */
   rivals: string[] | null;
+  /** The numbers that the reader typed, one row per rank, and how they are combined; null for the page's own. */
+  values: string | null;
+  op: string;
   /** What is lit: the limiting cut, or the k-th tree, counted from 1. */
   follow: "cut" | number | null;
 }

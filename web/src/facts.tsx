@@ -2,21 +2,24 @@
 
 import type { JSX } from "preact";
 import type { Entry } from "./document";
-import { Quiet, ShowWhere } from "./picture";
+import { changeInWords, changesOf } from "./amounts";
+import { Quiet, ShowWhere, Steady } from "./picture";
 import { plays } from "./player";
-import { nameRanks } from "./replay";
-import { outdated, replayOf } from "./source";
+import { remembered } from "./remembered";
+import { nameRanks, type Replay } from "./replay";
+import { numbersFor, outdated, replayOf } from "./source";
 import { pinned } from "./state";
-import { phaseAt, verdictOf } from "./story";
+import { sentencesOf, verdictOf } from "./story";
+import { canBeNumbers } from "./views/cells";
 import { Sending } from "./views/sending";
 import { plural, seconds, stepLines, timesS } from "./words";
 
-export function Facts(props: { entry: Entry; step: number }): JSX.Element {
+export function Facts(props: { entry: Entry; step: number; moving: boolean }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
-  const { right, all } = replay.progress(replay.at(step));
+  const { right, all } = replay.progress(replay.at(props.moving ? step - 1 : step));
   const moves = replay.moves(step - 1).length;
-  const now = phaseAt(entry, step);
+  const sentences = sentencesOf(entry);
   return (
     <aside class="facts">
       {pinned.value && (
@@ -37,15 +40,21 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
             {step === 0 ? "At the start" : `Step ${step} of ${replay.steps}`}
             {step > 0 && <small>{plural(moves, "move")}</small>}
           </h3>
-          <Sending entry={entry} step={step} />
-          {now && (
-            <p class="sentence">
-              {entry.phases.length > 1 && <b>{now.phase.name}: </b>}
-              {now.sentence}
-            </p>
+          <Sending entry={entry} step={step} moving={props.moving} />
+          {sentences.told.length > 0 && (
+            <Steady
+              class="sentence"
+              texts={sentences.told.map((one) => (
+                <>
+                  {entry.phases.length > 1 && <b>{one.phase.name}: </b>}
+                  {one.sentence}
+                </>
+              ))}
+              at={sentences.at(step)}
+            />
           )}
-          <ul class="moves">
-            {stepLines(replay, step).map((line) => (
+          <ul class="moves" tabIndex={0} style={{ "--lines": Math.min(MOST_LINES, busiest(replay)) }}>
+            {(canBeNumbers(replay) ? changeLines(replay, step) : stepLines(replay, step)).map((line) => (
               <li key={line}>{line}</li>
             ))}
           </ul>
@@ -58,6 +67,17 @@ export function Facts(props: { entry: Entry; step: number }): JSX.Element {
       <Counted entry={entry} />
     </aside>
   );
+}
+
+/** The list scrolls beyond this many lines; it has room for the busiest step, so that what is below it does not jump. */
+const MOST_LINES = 8;
+const busiest = remembered((replay: Replay) => Math.max(1, ...replay.schedule.steps.map((step) => step.length)));
+
+/** The numbers that a step moves, and what they make. */
+function changeLines(replay: Replay, step: number): string[] {
+  if (step === 0) return stepLines(replay, step);
+  const { numbers } = numbersFor(replay);
+  return changesOf(numbers, replay, step).map((one) => changeInWords(replay, one));
 }
 
 function Verdict(props: { entry: Entry; step: number }): JSX.Element {

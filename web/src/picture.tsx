@@ -29,6 +29,8 @@ export function Picture(props: {
   caption?: string;
   draw: (width: number) => Drawn;
   least?: number;
+  /** Told the width, at first and when it changes. */
+  onWidth?: (width: number) => void;
   /** What the frame reacts to, if the picture can be moved or zoomed. */
   frame?: HTMLAttributes<HTMLDivElement>;
 }): JSX.Element {
@@ -36,7 +38,10 @@ export function Picture(props: {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const here = frame.current!; // a last observation may arrive when the frame is gone
-    const measure = (): void => setWidth(Math.floor(here.clientWidth));
+    const measure = (): void => {
+      setWidth(Math.floor(here.clientWidth));
+      props.onWidth?.(Math.floor(here.clientWidth));
+    };
     const watcher = new ResizeObserver(measure);
     watcher.observe(here);
     measure();
@@ -62,7 +67,8 @@ export function Picture(props: {
             ref={canvas}
             class="layers"
             aria-hidden="true"
-            style={{ width: drawn!.width ?? wanted, height: high }}
+            // With its unit: a bare number is not taken, and the canvas would be as large as its pixels.
+            style={{ width: `${drawn!.width ?? wanted}px`, height: `${high}px` }}
           />
         )}
         {drawn && (
@@ -98,6 +104,19 @@ export function Twin(props: { lines: string[]; live?: boolean }): JSX.Element {
     <div class={showText.value ? "twin" : "twin unseen"} aria-live={props.live && !playing.value ? "polite" : "off"}>
       {props.lines.map((line, i) => (
         <p key={i}>{line}</p>
+      ))}
+    </div>
+  );
+}
+
+/** One of some texts, in a place that is high enough for each of them: what lies below it does not jump. */
+export function Steady(props: { texts: ComponentChildren[]; at: number; class: string }): JSX.Element {
+  return (
+    <div class={`steady ${props.class}`}>
+      {props.texts.map((text, i) => (
+        <div key={i} class={i === props.at ? "shown" : undefined} aria-hidden={i !== props.at}>
+          {text}
+        </div>
       ))}
     </div>
   );

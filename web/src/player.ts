@@ -13,11 +13,13 @@ export const speed = signal(1);
 export const fraction = signal(0);
 /** Whether the picture stands still. What reads this, and not `fraction`, is not drawn again for every frame. */
 export const still = computed(() => fraction.value === 0);
-/** Where the race stands, from 0 to 1. */
-export const raceAt = signal(0);
 /** How many steps there are to play, and what playing moves in the view; the page sets them with what it shows. */
 export const length = signal(0);
 export const plays = signal<View["plays"]>("steps");
+/** The step that pictures and words tell: the one whose moves travel, or the last that is done. */
+export const told = computed(() => Math.min(length.value, state.value.step + (still.value ? 0 : 1)));
+/** Where the race stands, from 0 to 1. */
+export const raceAt = signal(0);
 
 const LONGEST = 24; // seconds: playing everything takes at most this long, however many steps there are
 const RACE = 8; // seconds of a race
@@ -40,18 +42,21 @@ export function toggle(): void {
   requestAnimationFrame(tick);
 }
 
+/** Stop; a step whose moves travel is done then, so that the words stay. */
 export function pause(): void {
   playing.value = false;
+  if (!still.value) go({ step: told.value });
   fraction.value = 0;
 }
 
 export function stepBy(change: number): void {
+  const from = change > 0 ? state.value.step : told.value;
   pause();
   if (plays.value === "race") {
     raceAt.value = clamp(raceAt.value + change / 50, 0, 1);
     return;
   }
-  go({ step: clamp(state.value.step + change, 0, length.value) });
+  go({ step: clamp(from + change, 0, length.value) });
 }
 
 export function jumpTo(step: number): void {

@@ -190,15 +190,19 @@ export class Replay {
     return (this.found = faults);
   }
 
-  /** What is wrong with a cell, as Python words it: "lacks rank 1 and has rank 3 twice"; empty if nothing is. */
-  complaint(state: State, cell: number): string {
+  /**
+   * What is wrong with a cell, as Python words it: "lacks rank 1 and has rank 3 twice"; empty if nothing is.
+   * On the way, who is missing is named only if as many contributions are there as the end needs: others may still come.
+   */
+  complaint(state: State, cell: number, onTheWay = false): string {
     const parts: string[] = [];
     const wanted = this.ends[cell];
     if (wanted !== NOTHING && state.datum[cell] !== wanted) {
       return `holds ${this.nameOf(state.datum[cell])} instead of ${this.nameOf(wanted)}`;
     }
     const doubled = this.doubled(state, cell);
-    if (this.reduces && wanted !== NOTHING) {
+    const there = [...doubled.values()].reduce((sum, times) => sum + times - 1, this.count(state, cell));
+    if (this.reduces && wanted !== NOTHING && (!onTheWay || there >= this.ranks)) {
       const missing: number[] = [];
       for (let rank = 0; rank < this.ranks; rank++) if (!this.has(state, cell, rank)) missing.push(rank);
       if (missing.length) parts.push(`lacks ${nameRanks(missing)}`);
@@ -276,6 +280,7 @@ export class Replay {
     const tookHeld = took.map((cell) => held[cell]);
     const hollow = rows.map(([, , , destination, into]) => datum[destination * this.width + into] === NOTHING);
     const written = faults && new Map<number, boolean>(); // by cell: whether it was copied into in this step
+    const doubled = new Map<number, number>(); // by cell: the fault that is worded when all moves have arrived
     state.done = step + 1;
     for (let i = 0; i < rows.length; i++) {
       const [reduces, chunk, source, destination, into] = rows[i];
@@ -315,8 +320,12 @@ export class Replay {
         );
       }
       held[to] = this.sets.union(held[to], tookHeld[i]);
-      if (faults && this.sets.doubled(held[to]).size) note("twice", to, () => this.complaint(state, to));
+      if (faults && this.sets.doubled(held[to]).size && !doubled.has(to)) {
+        doubled.set(to, faults.length);
+        note("twice", to, () => "");
+      }
     }
+    for (const [cell, fault] of doubled) faults![fault].sentence = this.complaint(state, cell, true);
   }
 
   private flatten(rows: number[][]): Int32Array {

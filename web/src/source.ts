@@ -1,6 +1,7 @@
 /** Where entries come from: embedded in the page, or computed by the studio when they are asked for. */
 
 import { computed, effect, signal } from "@preact/signals";
+import { carriesNumbers, EXAMPLE, readNumbers, type Numbers } from "./amounts";
 import type { Case, Entry, MeasuredPoint, PageData, PageState } from "./document";
 import { every, unique } from "./numbers";
 import { colourOf, ink } from "./palette";
@@ -41,6 +42,23 @@ export function keyOf(one: PageState, algorithm = one.algorithm): string {
 }
 
 export const replayOf = remembered((entry: Entry) => new Replay(entry));
+
+const readFor = remembered((replay: Replay, typed: string): { numbers: Numbers; wrong: string | null } => {
+  const [op, values] = typed.split("\n");
+  try {
+    return { numbers: readNumbers(values, op, replay), wrong: null };
+  } catch (error) {
+    return { numbers: EXAMPLE, wrong: messageOf(error) };
+  }
+});
+
+/** The numbers that cells show: those that were typed, or what is wrong with them and the page's own. */
+export function numbersFor(replay: Replay): { numbers: Numbers; wrong: string | null } {
+  const { values, op } = state.value;
+  return values === null || !carriesNumbers(replay)
+    ? { numbers: EXAMPLE, wrong: null }
+    : readFor(replay, `${op}\n${values.replace(/\s+/g, " ")}`);
+}
 
 export const treesOfEntry = remembered((entry: Entry) => treesOf(replayOf(entry)));
 

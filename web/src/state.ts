@@ -17,6 +17,8 @@ export const state = signal<PageState>({
   view: "holds",
   clock: "steps",
   rivals: null,
+  values: null,
+  op: "sum",
   follow: null,
 });
 

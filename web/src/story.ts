@@ -35,6 +35,26 @@ export function phaseAt(entry: Entry, done: number): { phase: Phase; sentence: s
   return phase ? { phase, sentence: phase.sentences[done - 1 - phase.first] ?? "" } : null;
 }
 
+/** Every sentence of an entry, with its phase, once; and which of them belongs to a step, -1 if none. */
+export function sentencesOf(entry: Entry): {
+  told: { phase: Phase; sentence: string }[];
+  at: (done: number) => number;
+} {
+  const places = new Map<string, number>();
+  const told: { phase: Phase; sentence: string }[] = [];
+  for (const phase of entry.phases) {
+    for (const sentence of new Set(phase.sentences)) {
+      places.set(`${phase.first} ${sentence}`, told.length);
+      told.push({ phase, sentence });
+    }
+  }
+  const at = (done: number): number => {
+    const now = phaseAt(entry, done);
+    return now ? (places.get(`${now.phase.first} ${now.sentence}`) ?? -1) : -1;
+  };
+  return { told, at };
+}
+
 const HOLDS = "A row is a rank: one process, or one GPU, with its buffer.";
 const CHUNKS = "A column is a chunk: a part of the buffer that travels as a whole.";
 
@@ -50,9 +70,13 @@ const PROMISES: Record<string, string> = {
   barrier: "Every rank waits until it knows that all others have come.",
 };
 
-/** What is going on, for somebody who sees this for the first time. */
-export function opening(entry: Entry): string[] {
-  const promise = PROMISES[entry.schedule.collective];
+/** What is wanted, for somebody who sees this for the first time. */
+export function opening(entry: Entry): string {
+  return PROMISES[entry.schedule.collective] ?? "";
+}
+
+/** How the grid is read. */
+export function reading(entry: Entry): string {
   const steps = "A step is what happens at once; press play, or the right arrow key.";
-  return promise ? [promise, `${HOLDS} ${entry.schedule.chunks > 1 ? `${CHUNKS} ` : ""}${steps}`] : [];
+  return `${HOLDS} ${entry.schedule.chunks > 1 ? `${CHUNKS} ` : ""}${steps}`;
 }

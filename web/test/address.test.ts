@@ -12,6 +12,8 @@ const state: PageState = {
   step: 3,
   view: "time",
   clock: "modelled",
+  values: "1 2; 3 4",
+  op: "max",
   rivals: ["driver", "chain"],
   follow: "cut",
 };

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
-import { amountIn, given, sumIn } from "../src/amounts";
+import { amountIn, changeInWords, changesOf, EXAMPLE, readNumbers, sumIn } from "../src/amounts";
 import { NOTHING, Replay, type Replayable } from "../src/replay";
 
 const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
@@ -17,9 +17,11 @@ describe("the numbers add up", () => {
     for (let cell = 0; cell < end.datum.length; cell++) {
       if (replay.ends[cell] === NOTHING) continue;
       let all = 0;
-      for (let rank = 0; rank < replay.ranks; rank++) all += given(rank, replay.ends[cell]);
-      expect(amountIn(replay, end, cell)).toBe(all);
-      const parts = sumIn(replay, end, cell).split(" + ").map(Number);
+      for (let rank = 0; rank < replay.ranks; rank++) all += Number(EXAMPLE.given(rank, replay.ends[cell])[0]);
+      expect(amountIn(EXAMPLE, replay, end, cell)).toBe(String(all));
+      const [left, right] = sumIn(EXAMPLE, replay, end, cell).split(" = ");
+      const parts = left.split(" + ").map(Number);
+      expect(Number(right)).toBe(all);
       expect(parts.length).toBe(replay.ranks);
       expect(parts.reduce((sum, part) => sum + part, 0)).toBe(all);
     }
@@ -49,7 +51,52 @@ test("what comes twice counts twice, and nothing is no number", () => {
     ],
   });
   const end = replay.at(2);
-  expect(amountIn(replay, end, 0)).toBe(given(0, 0) + 2 * given(1, 0));
-  expect(sumIn(replay, end, 0)).toBe(`${given(0, 0)} + ${given(1, 0)} + ${given(1, 0)}`);
-  expect(amountIn(replay, end, 1)).toBeNull();
+  const [first, second] = [0, 1].map((rank) => Number(EXAMPLE.given(rank, 0)[0]));
+  expect(amountIn(EXAMPLE, replay, end, 0)).toBe(String(first + 2 * second));
+  expect(sumIn(EXAMPLE, replay, end, 0)).toBe(`${first} + ${second} + ${second} = ${first + 2 * second}`);
+  expect(amountIn(EXAMPLE, replay, end, 1)).toBeNull();
+});
+
+interface Typed extends Replayable {
+  values: string;
+  op: string;
+  says: string[][];
+  cells: string[][];
+}
+
+const typed: Typed[] = JSON.parse(readFileSync(new URL("../fixtures/numbers.json", import.meta.url), "utf8"));
+const nameOf = ({ schedule, values, op }: Typed): string =>
+  `${schedule.collective} ${schedule.algorithm} ${schedule.ranks} ${op} ${values}`;
+
+describe("typed numbers move and make what allfold show --values says", () => {
+  test.each(typed.map((one) => [nameOf(one), one] as const))("%s", (_, one) => {
+    const replay = new Replay(one);
+    const numbers = readNumbers(one.values, one.op, replay);
+    one.cells.forEach((cells, done) => {
+      const state = replay.at(done);
+      expect(cells.map((_, cell) => amountIn(numbers, replay, state, cell) ?? "·")).toEqual(cells);
+      if (!done) return;
+      const says = changesOf(numbers, replay, done).map((change) => changeInWords(replay, change));
+      expect(says.sort()).toEqual(one.says[done - 1]);
+    });
+  });
+});
+
+test("numbers that cannot be are refused in a sentence", () => {
+  const ring = typed.find(({ schedule }) => schedule.collective === "all_reduce" && schedule.ranks === 3)!;
+  const says = (values: string, op = "sum"): string => {
+    try {
+      readNumbers(values, op, new Replay(ring));
+    } catch (error) {
+      return (error as Error).message;
+    }
+    return "";
+  };
+  expect(says("1 2; 3 x; 5 6")).toContain("“x” is not a number");
+  expect(says("1 2; 3 4")).toContain("expected 3 rows of equally many numbers");
+  expect(says("1 2; 3; 5 6")).toContain("got rows of 2, 1, 2");
+  expect(says("")).toContain("got rows of 0");
+  expect(says("1; 2; 3.5", "bor")).toContain("whole numbers only");
+  expect(says("1; 2; 3", "mean")).toContain("unknown operation");
+  expect(says("1,2;3,4;5,6")).toBe("");
 });

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { amountIn } from "../src/amounts";
+import { amountIn, EXAMPLE } from "../src/amounts";
 import { Replay, type Replayable } from "../src/replay";
 import { cellToExplain, explained, wrapped } from "../src/views/callout";
 
@@ -11,15 +11,15 @@ test("the callout says what the cell really holds in the end", () => {
     const replay = new Replay(one);
     if (replay.schedule.collective !== "all_reduce") continue;
     const cell = cellToExplain(replay);
-    const amount = amountIn(replay, replay.at(replay.steps), cell.rank * replay.width + cell.chunk);
-    expect(explained(replay, replay.at(0), cell)).toContain(`in the end ${amount} must be here`);
+    const amount = amountIn(EXAMPLE, replay, replay.at(replay.steps), cell.rank * replay.width + cell.chunk);
+    expect(explained(replay, replay.at(0), cell, EXAMPLE)).toContain(`in the end ${amount} must be here`);
   }
 });
 
 test("who wants nothing is not explained as if it did", () => {
   const gather = new Replay(golden.find(({ schedule }) => schedule.collective === "gather" && schedule.ranks > 2)!);
   const rank = gather.schedule.root === 0 ? 1 : 0;
-  const words = explained(gather, gather.at(0), { rank, chunk: 0 });
+  const words = explained(gather, gather.at(0), { rank, chunk: 0 }, null);
   expect(words).toContain("what is here in the end does not matter");
 });
 

@@ -111,3 +111,21 @@ test("what a file says of a place that does not exist is left out", () => {
   const cables = [0, 1].map((node) => link({ node, dimension: 0, down: 0 }));
   expect(placesOf(topology([0, 1]), [...cables, ...strange], 2, 900)!.shapes).toHaveLength(2);
 });
+
+test("in a hypercube of 16 no link lies behind a third rank", () => {
+  const ranks = 16;
+  const links = Array.from({ length: ranks * 4 }, (_, i) => link({ node: i >> 2, dimension: i % 4, down: 0 }));
+  const { ranks: circles } = placesOf(topology(Array(ranks).fill(0)), links, ranks, 960)!;
+  for (let node = 0; node < ranks; node++) {
+    for (const other of [1, 2, 4, 8].map((bit) => node ^ bit)) {
+      const [from, to] = [circles[node], circles[other]];
+      const [dx, dy] = [to.x - from.x, to.y - from.y];
+      for (const third of circles) {
+        if (third === from || third === to) continue;
+        const t = ((third.x - from.x) * dx + (third.y - from.y) * dy) / (dx * dx + dy * dy);
+        if (t < 0 || t > 1) continue;
+        expect(Math.abs((third.x - from.x) * dy - (third.y - from.y) * dx) / Math.hypot(dx, dy)).toBeGreaterThan(16);
+      }
+    }
+  }
+});

@@ -52,7 +52,7 @@ describe("a wrong schedule is blamed where Python blames it", () => {
     const same = first.find((fault) => fault.rank === rank && fault.chunk === chunk);
     expect(same, JSON.stringify(first)).toBeDefined();
     const sentence = same!.kind === "unordered" ? "two unordered writes" : same!.sentence;
-    expect(message).toContain(sentence);
+    expect(message).toContain(same!.kind === "twice" ? `chunk ${chunk} ${sentence} (` : sentence);
   });
 });
 

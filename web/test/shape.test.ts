@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { Replay, type Replayable } from "../src/replay";
-import { neighboursOf, pairsOf, shapeOf } from "../src/views/shape";
+import { bowOf, nameAt, neighboursOf, pairsOf, shapeOf } from "../src/views/shape";
 
 const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
 const title = ({ schedule }: Replayable): string => `${schedule.collective} ${schedule.algorithm} ${schedule.ranks}`;
@@ -52,4 +52,44 @@ describe("every rank has a place of its own inside the picture", () => {
     const talking = neighboursOf(replay).reduce((sum, near) => sum + near.size, 0) / 2;
     expect(pairsOf(neighboursOf(replay)).length).toBe(talking);
   });
+});
+
+test("boxes of hosts lie inside the picture, and their names beside the ranks", () => {
+  for (const name of ["broadcast tree 8", "reduce tree 8", "all_reduce ring 8", "all_reduce naive 8"]) {
+    const { boxes, spots, height, radius, kind } = shapeOf(named(name), 300, [0, 0, 0, 0, 1, 1, 1, 1]);
+    for (const box of boxes) {
+      expect(Math.min(box.x, box.y), name).toBeGreaterThanOrEqual(0);
+      expect(box.x + box.width, name).toBeLessThanOrEqual(300);
+      expect(box.y + box.height, name).toBeLessThanOrEqual(height);
+      if (kind === "hosts") continue;
+      const at = nameAt(box, spots);
+      const left = at.x - (at.anchor === "end" ? 38 : at.anchor === "middle" ? 19 : 0);
+      for (const { x, y } of spots) {
+        const [apartX, apartY] = [Math.max(left - x, x - left - 38, 0), y - at.y + 4];
+        expect(Math.hypot(apartX, apartY), name).toBeGreaterThan(radius + 3);
+      }
+    }
+  }
+});
+
+test("the ranks of a host stand in reading order", () => {
+  const host = Array.from({ length: 16 }, (_, rank) => Math.floor(rank / 4));
+  const naive = named("all_reduce naive 8");
+  const { spots } = shapeOf(naive, 300, host.slice(0, 8));
+  for (const first of [0, 4]) {
+    expect(spots[first].y).toBeCloseTo(spots[first + 1].y);
+    expect(spots[first].x).toBeLessThan(spots[first + 1].x);
+    expect(spots[first].y).toBeLessThan(spots[first + 2].y);
+  }
+});
+
+test("arrows go around the ranks in their way", () => {
+  const spots = [0, 1, 2, 3].map((i) => ({ x: 20 + 60 * i, y: 50 }));
+  expect(bowOf(spots, 0, 1, 12)).toBeLessThan(6);
+  for (const [from, to] of [
+    [0, 2],
+    [2, 0],
+    [0, 3],
+  ])
+    expect(Math.abs(bowOf(spots, from, to, 12)) / 2).toBeGreaterThan(14);
 });

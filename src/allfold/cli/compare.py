@@ -91,7 +91,8 @@ def write_comparison(collective: str, table: Table, color: bool | None) -> None:
         "messages, busiest port",
         "bytes, busiest port",
     )
-    write_table(head, rows, color, left=2)
+    shorter = {head[3]: "messages", head[4]: "bytes", head[5]: "port messages", head[6]: "port bytes"}
+    write_table(head, rows, color, left=2, narrow=shorter)
     for note in _notes(collective, table):
         write_lines(["", *textwrap.wrap(note, min(width(), 100))], color)
 

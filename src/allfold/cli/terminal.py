@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -61,25 +61,47 @@ def write_markdown(text: str, color: bool | None) -> None:
     sys.stdout.write(captured.get())
 
 
-def write_table(head: Sequence[str], rows: Iterable[Sequence[str] | None], color: bool | None, left: int = 1) -> None:
+def write_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str] | None],
+    color: bool | None,
+    left: int = 1,
+    narrow: Mapping[str, str | None] | None = None,
+) -> None:
     """Aligned columns: words (the first `left` columns and `_TEXT_COLUMNS`) to the left, numbers to the right.
 
     A row of None is an empty line. On a terminal the last column is wrapped; in a pipe a row stays one line. If a
-    terminal is too narrow for the other columns, it wraps the lines itself: nothing is cut off.
+    terminal is too narrow for the other columns, those in `narrow` get the shorter name there, or are left out where
+    there is none, one after the other until it fits. What still does not fit is wrapped by the terminal.
     """
-    lines = [row or [""] * len(head) for row in rows]
+    lines = [list(row or [""] * len(head)) for row in rows]
+    console = _console(color)
+    head = list(head)
+    for name, shorter in (narrow or {}).items():
+        if console.width >= _widest(head, lines):
+            break
+        place = head.index(name)
+        if shorter is not None:
+            head[place] = shorter
+        else:
+            for line in (head, *lines):
+                del line[place]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for position, name in enumerate(head):
         is_text = position < left or name in _TEXT_COLUMNS
         table.add_column(name, justify="left" if is_text else "right", no_wrap=position < len(head) - 1)
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
-    console = _console(color)
-    widths = [max(map(cell_len, column)) for column in zip(head, *lines, strict=True)]
-    console.width = max(console.width, sum(widths[:-1]) + 2 * (len(head) - 1) + min(widths[-1], _LEAST_LAST))
+    console.width = max(console.width, _widest(head, lines))
     with console.capture() as captured:
         console.print(table)
     sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def _widest(head: Sequence[str], lines: Sequence[Sequence[str]]) -> int:
+    """The width of a table, with its last column as narrow as it may be."""
+    widths = [max(map(cell_len, column)) for column in zip(head, *lines, strict=True)]
+    return sum(widths[:-1]) + 2 * (len(head) - 1) + min(widths[-1], _LEAST_LAST)
 
 
 _TEXT_COLUMNS = (

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from os.path import basename
 from typing import Any
 
 from ..collectives import find_collective
@@ -163,12 +164,19 @@ def within(algorithm: Algorithm, most: int) -> Algorithm:
     @wraps(algorithm.function)  # keeps its signature visible
     def counted(*arguments: Any, **parameters: Any) -> Steps:
         made = 0
-        for step in algorithm.function(*arguments, **parameters):
+        steps = algorithm.function(*arguments, **parameters)
+        for step in steps:
             moves = list(step)
-            made += sum(move.moves if isinstance(move, Move) else 1 for move in moves)
+            made += sum(move.moves if isinstance(move, Move) else 1 for move in moves) or 1  # an empty step counts, too
             if made > most:
                 title = f"{algorithm.name}(ranks={arguments[0]})"
-                raise TooManyMoves(f"{title} makes more than {most:,} moves; take fewer ranks")
+                frame = getattr(steps, "gi_frame", None)
+                site = None if frame is None else f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                where = "does not end" if frame is None else f"is still in line {frame.f_lineno}"
+                message = (
+                    f"{title} has made {most:,} moves and {where}: does its loop end? If it does, take fewer ranks"
+                )
+                raise TooManyMoves(message, site=site)
             yield moves
 
     return Algorithm(algorithm.collective, algorithm.name, counted, algorithm.chunks)

@@ -25,6 +25,7 @@ from ..learn.judge import judge
 from ..learn.lesson import Lesson, Prediction, find_lesson, lessons
 from ..learn.predict import judge_prediction, numbers_in, with_number
 from ..learn.text import Block, Picture, Prose, read_in
+from ..schedule import Schedule
 from ..view.entry import entry
 from .edit import MOST_CODE
 
@@ -87,6 +88,8 @@ class Lessons:
         with self._lock:
             course.record(lesson, verdict)
             found = {**asdict(verdict), "file": verdict.file.name, "passed": verdict.passed}
+            for one in found["exercises"]:
+                one["built"] = None if one["built"] is None else _as_entry(Schedule.from_json(one["built"]))
             return {"verdict": found, "work": self._work(lesson)}
 
     # What the learner has --------------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def _shown(blocks: list[Block]) -> list[dict[str, Any]]:
         if isinstance(block, Prose):
             found += _prose(block.text)
         elif isinstance(block, Picture):
-            found.append({"kind": "figure", "entry": json.loads(json.dumps(entry(block.schedule)))})
+            found.append({"kind": "figure", "entry": _as_entry(block.schedule)})
         else:
             found.append({"kind": "table", "rows": block.rows})
     return found
@@ -278,3 +281,8 @@ def _prose(text: str) -> list[dict[str, Any]]:
             skips = False
     finish()
     return found
+
+
+def _as_entry(schedule: Schedule) -> Any:
+    """A schedule as the page draws it, in a film of its own."""
+    return json.loads(json.dumps(entry(schedule)))

@@ -69,13 +69,16 @@ def document(
     step: int | None = None,
     rivals: Iterable[str] | None = None,
     follow: str | int | None = None,
+    values: Sequence[Sequence[float]] | None = None,
+    op: str = "sum",
     cases: Sequence[dict[str, Any]] = (),
     all_topologies: bool = False,
 ) -> dict[str, Any]:
     """The whole document. The page opens with the first entry; the others can be chosen and raced.
 
     `cases` say who wins where (see `wins`). Without `rivals` the page chooses by what they take. `follow` is what is lit
-    in the pictures: "cut", the limiting cut, or k, the k-th tree.
+    in the pictures: "cut", the limiting cut, or k, the k-th tree. `values` are the numbers that the grid shows, one row
+    per rank, combined by `op`.
     """
     if not entries:
         raise UsageError("a page needs at least one entry")
@@ -104,6 +107,8 @@ def document(
             "clock": "measured" if "recording" in first else "modelled" if "timeline" in first else "steps",
             "rivals": None if rivals is None else list(rivals),
             "follow": follow,
+            "values": None if values is None else "; ".join(" ".join(f"{one:.17g}" for one in row) for row in values),
+            "op": op,
         },
         "catalogue": catalogue(),
         "entries": list(entries),

@@ -82,6 +82,8 @@ export interface Verdict {
     ranks: number | null;
     root: number | null;
     run: [string, string[][]] | null;
+    /** What a right algorithm makes for a few ranks. */
+    built: Entry | null;
   }[];
   printed: string;
   passed: boolean;

@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import type { Entry } from "../document";
 import { Quiet } from "../picture";
 import { request, Refusal, rooted } from "../source";
-import { Field } from "../views/code";
+import { Field, Old } from "../views/code";
 import { messageOf } from "../words";
 import { codeBegins, type Exercise, type Lesson, type Verdict } from "./data";
 import type { Desk } from "./desk";
@@ -86,6 +86,15 @@ function Editor(props: { desk: Desk }): JSX.Element {
           {state}
         </span>
       </figcaption>
+      <Field
+        text={code}
+        first={first}
+        lit={new Set()}
+        wrong={wrong}
+        label="Your code"
+        onText={(changed) => desk.type(head + changed)}
+        onEnter={() => void desk.act("check", "checking")}
+      />
       {desk.conflict.value && (
         <p class="alarm" role="alert">
           The file was changed outside while you typed here.
@@ -97,15 +106,6 @@ function Editor(props: { desk: Desk }): JSX.Element {
           </button>
         </p>
       )}
-      <Field
-        text={code}
-        first={first}
-        lit={new Set()}
-        wrong={wrong}
-        label="Your code"
-        onText={(changed) => desk.type(head + changed)}
-        onEnter={() => void desk.act("check", "checking")}
-      />
     </figure>
   );
 }
@@ -256,7 +256,7 @@ function Live(props: {
         if (wanted) setMade({ entry, of });
       } catch (error) {
         const line = error instanceof Refusal && error.line !== null ? `line ${error.line}: ` : "";
-        if (wanted) setMade({ refusal: line + messageOf(error), of });
+        if (wanted) setMade((old) => ({ refusal: line + messageOf(error), entry: old?.entry, of }));
       }
     }, PAUSE);
     return () => {
@@ -264,7 +264,8 @@ function Live(props: {
       clearTimeout(timer);
     };
   }, [of]);
-  const entry = made?.of === of ? made.entry : undefined;
+  const entry = made?.entry;
+  const old = made !== null && (made.of !== of || made.refusal !== undefined);
   return (
     <div class="live" aria-busy={made?.of !== of}>
       <label class="ranks">
@@ -278,21 +279,26 @@ function Live(props: {
         </select>
         {ranks === 1 ? "rank" : "ranks"}
       </label>
-      {made?.of !== of ? (
-        <p class="waiting">Being drawn …</p>
-      ) : entry ? (
-        <>
+      {entry &&
+        (old ? (
+          <Old>
+            <Film key={entry.key} entry={entry} begin={begin(entry)} quiet />
+          </Old>
+        ) : (
           <Film key={of} entry={entry} begin={begin(entry)} />
-          {entry.proof.ok && (
-            <p class="good">
-              {entry.proof.message} The check also tries other numbers of ranks, and the goals of the task.
-            </p>
-          )}
-        </>
-      ) : (
+        ))}
+      {made?.of !== of ? (
+        <p class="note">Being drawn …</p>
+      ) : made.refusal !== undefined ? (
         <p class="alarm" role="alert">
           Nothing to draw: {made.refusal}
         </p>
+      ) : (
+        entry?.proof.ok && (
+          <p class="good">
+            {entry.proof.message} The check also tries other numbers of ranks, and the goals of the task.
+          </p>
+        )
       )}
     </div>
   );

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Entry } from "../document";
+import { stillMotion } from "../player";
 import { replayOf } from "../source";
 import { opening, phaseAt, verdictOf } from "../story";
 import { Holds } from "../views/holds";
@@ -11,11 +12,19 @@ import { plural, stepSentence } from "../words";
 
 const STEP = 1100; // milliseconds
 
-export function Film(props: { entry: Entry; titled?: boolean; begin?: number }): JSX.Element {
+/** `quiet`: without its verdict. `plays`: at once, or without motion at its end. */
+export function Film(props: {
+  entry: Entry;
+  titled?: boolean;
+  begin?: number;
+  quiet?: boolean;
+  plays?: boolean;
+}): JSX.Element {
   const { entry } = props;
   const replay = replayOf(entry);
-  const [at, setAt] = useState(props.begin ?? 0);
-  const [playing, setPlaying] = useState(false);
+  const ends = props.plays && stillMotion();
+  const [at, setAt] = useState(ends ? replay.steps : (props.begin ?? 0));
+  const [playing, setPlaying] = useState(props.plays === true && !ends);
   const step = Math.min(at, replay.steps);
   useEffect(() => {
     if (!playing) return;
@@ -49,9 +58,7 @@ export function Film(props: { entry: Entry; titled?: boolean; begin?: number }):
         </div>
       </div>
       <p class="tells" aria-live={playing ? "off" : "polite"}>
-        {step === 0
-          ? (opening(entry)[0] ?? "No step has been made yet.")
-          : (now?.sentence ?? stepSentence(replay, step))}
+        {step === 0 ? opening(entry) || "No step has been made yet." : (now?.sentence ?? stepSentence(replay, step))}
       </p>
       <div class="player" role="group" aria-label={`Player of ${algorithm}`}>
         <button type="button" onClick={() => go(step - 1)} disabled={step === 0} aria-label="One step back">
@@ -73,7 +80,7 @@ export function Film(props: { entry: Entry; titled?: boolean; begin?: number }):
         />
         <output>{step === 0 ? "start" : `step ${step} of ${replay.steps}`}</output>
       </div>
-      {!entry.proof.ok && (
+      {!entry.proof.ok && !props.quiet && (
         <p class="alarm" role="alert">
           {verdictOf(replay, entry.proof)}
         </p>

@@ -8,6 +8,7 @@ import { messageOf } from "../words";
 import type { Lesson, LessonList, Listed } from "./data";
 import { Desk } from "./desk";
 import { Exercises } from "./exercises";
+import { Film } from "./film";
 import { lessonHash } from "./place";
 import { Predictions } from "./predict";
 import { Text } from "./text";
@@ -203,6 +204,17 @@ function After(props: { lesson: Lesson; desk: Desk }): JSX.Element {
       <p class="good" role="status">
         Lesson {lesson.number} is passed.
       </p>
+      {desk.verdict.value?.exercises.map(
+        (one) =>
+          one.built && (
+            <div key={one.function} class="built">
+              <h2>
+                What you built: <code>{one.function}</code>
+              </h2>
+              <Film entry={one.built} plays />
+            </div>
+          ),
+      )}
       <Text blocks={desk.work.value!.after!} />
       {lesson.next ? (
         <p class="next">

@@ -16,11 +16,16 @@ export function arcsFit(moves: number): boolean {
   return moves <= MOST;
 }
 
-/** During a step its moves travel; in a still, the moves that led to it are drawn completely. */
-export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.Element | null {
-  const { replay, grid, done } = props;
-  const under = fraction.value;
-  const moves = replay.moves(under > 0 ? done : done - 1);
+/** The moves of a step: on their way, or in a still drawn completely. */
+export function Arcs(props: {
+  moves: Move[];
+  grid: Grid;
+  moving: boolean;
+  /** The number that a move carries, where numbers are shown. */
+  carries: ((move: Move) => string | null) | null;
+}): JSX.Element | null {
+  const { moves, grid } = props;
+  const under = props.moving ? fraction.value : 0;
   if (!moves.length || !arcsFit(moves.length)) return null;
   if (moves.length > SINGLE || grid.pitchX < 12) {
     const path = (reduces: boolean): string =>
@@ -38,14 +43,14 @@ export function Arcs(props: { replay: Replay; grid: Grid; done: number }): JSX.E
   return (
     <g class="arcs">
       {moves.map((move) => (
-        <Arc key={move.number} grid={grid} move={move} under={under} />
+        <Arc key={move.number} grid={grid} move={move} under={under} carries={props.carries?.(move) ?? null} />
       ))}
     </g>
   );
 }
 
-function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
-  const { grid, move, under } = props;
+function Arc(props: { grid: Grid; move: Move; under: number; carries: string | null }): JSX.Element {
+  const { grid, move, under, carries } = props;
   const { path, points } = curve(grid, move);
   const kind = move.reduces ? "reduce" : "copy";
   const eased = under < 0.5 ? 2 * under * under : 1 - (2 - 2 * under) ** 2 / 2;
@@ -57,11 +62,28 @@ function Arc(props: { grid: Grid; move: Move; under: number }): JSX.Element {
     <g {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
       <title>{sentence(move)}</title>
       <path class={`arc ${kind}${under > 0 ? " coming" : ""}${move.chunk === move.into ? "" : " across"}`} d={path} />
-      {under > 0 ? (
+      {under > 0 && carries !== null ? (
+        <Tile x={x} y={y} text={`${move.reduces ? "+" : ""}${carries}`} kind={kind} />
+      ) : under > 0 ? (
         <circle class={`traveller ${kind}`} cx={x} cy={y} r={Math.max(3, Math.min(5.5, grid.gap * 0.3))} />
       ) : (
         <path class={`head ${kind}`} d={`M${endX} ${endY}l${back * head * 1.5} ${-head}v${2 * head}z`} />
       )}
+    </g>
+  );
+}
+
+/** A number on its way. */
+function Tile(props: { x: number; y: number; text: string; kind: string }): JSX.Element {
+  const { x, y, kind } = props;
+  const text = props.text.length > 8 ? `${props.text.slice(0, 7)}…` : props.text;
+  const wide = 10 + 7.5 * text.length;
+  return (
+    <g class={`traveller tile-of ${kind}`} transform={`translate(${tenth(x)} ${tenth(y)})`}>
+      <rect x={-wide / 2} y={-10} width={wide} height={20} rx={5} />
+      <text class="inside" font-size={12}>
+        {text}
+      </text>
     </g>
   );
 }
@@ -142,7 +164,11 @@ export function TreePaths(props: { replay: Replay; grid: Grid; tree: Tree }): JS
   return (
     <g class="paths">
       {lines.map((one, i) => (
-        <path key={i} class="came" d={curve(grid, { ...one, chunk, into: chunk }).path} />
+        <path
+          key={i}
+          class={`came ${one.reduces ? "reduce" : "copy"}`}
+          d={curve(grid, { ...one, chunk, into: chunk }).path}
+        />
       ))}
       {tree.root !== null && <Around grid={grid} at={{ rank: tree.root, chunk }} class="asked" />}
     </g>

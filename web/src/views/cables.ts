@@ -4,7 +4,7 @@ import type { LinkJson, TopologyJson } from "../document";
 import { every, tenth } from "../numbers";
 import { placed, type Box, type Drawing, type Shape } from "./places";
 
-/** A torus, mesh or hypercube: one dimension is a circle, two are a grid, three a stack of grids seen from the side. */
+/** A torus, mesh or hypercube: one dimension is a circle, two are a grid, three a cube, four a row of cubes. */
 export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
   const shape = shapeOf(topology, links);
   const high = Math.min(460, Math.max(280, width * 0.5));
@@ -63,21 +63,41 @@ function onCircle(many: number, width: number, high: number): (node: number) => 
 }
 
 function onGrid(shape: number[], width: number, high: number): (node: number) => Point {
-  const columns = shape[shape.length - 1];
-  const rows = shape[shape.length - 2];
-  const layers = shape.slice(0, -2).reduce((product, one) => product * one, 1);
-  // Layers lie behind each other, each a bit further to the right and up, as a cube is drawn.
-  const [behindX, behindY] = [0.42, 0.34];
-  const pitchX = Math.min(170, (width - 110) / Math.max(1, columns - 1 + (layers - 1) * behindX));
-  const pitchY = Math.min(170, (high - 110) / Math.max(1, rows - 1 + (layers - 1) * behindY));
-  const wide = pitchX * (columns - 1 + (layers - 1) * behindX);
-  return (node) => {
-    const layer = Math.floor(node / (rows * columns));
-    const row = Math.floor(node / columns) % rows;
-    const column = node % columns;
-    const x = (width - wide) / 2 + (column + layer * behindX) * pitchX;
-    return { x, y: 55 + (row + (layers - 1 - layer) * behindY) * pitchY };
-  };
+  const units = unitsOf(shape);
+  const [xs, ys] = [units.map(({ x }) => x), units.map(({ y }) => y)];
+  const [left, top] = [Math.min(...xs), Math.min(...ys)];
+  const [wide, tall] = [Math.max(...xs) - left, Math.max(...ys) - top];
+  const pitchX = Math.min(170, (width - 110) / Math.max(1, wide));
+  const pitchY = Math.min(170, (high - 110) / Math.max(1, tall));
+  return (node) => ({
+    x: (width - wide * pitchX) / 2 + (units[node].x - left) * pitchX,
+    y: 55 + (units[node].y - top) * pitchY,
+  });
+}
+
+/**
+ * Columns, rows, then every further dimension in a direction of its own: grids behind each other, each a bit further to
+ * the right and up, as a cube is drawn; then such cubes side by side, a bit lower; then below each other, and so on. No
+ * two directions are the same, so no link lies behind a third node.
+ */
+function unitsOf(shape: number[]): Point[] {
+  let units: Point[] = [{ x: 0, y: 0 }];
+  [...shape].reverse().forEach((many, k) => {
+    const wide = Math.max(...units.map(({ x }) => x)) - Math.min(...units.map(({ x }) => x));
+    const tall = Math.max(...units.map(({ y }) => y)) - Math.min(...units.map(({ y }) => y));
+    const way =
+      k === 0
+        ? { x: 1, y: 0 }
+        : k === 1
+          ? { x: 0, y: 1 }
+          : k === 2
+            ? { x: 0.42, y: -0.34 }
+            : k % 2
+              ? { x: wide + 0.68, y: 0.5 }
+              : { x: 0.3, y: tall + 0.68 };
+    units = every(many).flatMap((i) => units.map(({ x, y }) => ({ x: x + i * way.x, y: y + i * way.y })));
+  });
+  return units;
 }
 
 /** Groups as boxes, routers in them, ranks below; cables to other groups go up. */

@@ -1,10 +1,10 @@
 /** At the start, one cell of the grid explained: what it holds, and what it must hold in the end. */
 
 import type { JSX } from "preact";
-import { amountIn, given } from "../amounts";
-import { every, sum } from "../numbers";
+import { amountIn, changeInWords, changesOf, resultOf, type Numbers } from "../amounts";
+import { every } from "../numbers";
 import { NOTHING, type Replay, type State } from "../replay";
-import { canBeNumbers } from "./cells";
+import { sentence } from "../words";
 import { Around, type Grid } from "./grid";
 
 interface Cell {
@@ -20,23 +20,41 @@ export function cellToExplain(replay: Replay): Cell {
 }
 
 /** `Rank 3 has the number 5 in chunk 1. In the end …`. */
-export function explained(replay: Replay, state: State, { rank, chunk }: Cell): string {
+export function explained(
+  replay: Replay,
+  state: State,
+  { rank, chunk }: Cell,
+  numbers: Numbers | null,
+  brief = false,
+): string {
   const cell = rank * replay.width + chunk;
   const [holds, wants] = [state.datum[cell], replay.ends[cell]];
-  const numbers = canBeNumbers(replay);
   const now =
     holds === NOTHING
       ? "still holds nothing"
       : numbers
-        ? `holds its own number, ${amountIn(replay, state, cell)}`
+        ? `holds ${replay.reduces ? "its own number" : "the number"}, ${amountIn(numbers, replay, state, cell)}`
         : `holds ${replay.nameOf(holds)}`;
   const then =
     wants === NOTHING
       ? "what is here in the end does not matter"
-      : numbers
-        ? `in the end ${sum(every(replay.ranks).map((one) => given(one, wants)))} must be here: the sum of what all ranks have in this column`
+      : numbers && replay.reduces
+        ? `in the end ${resultOf(numbers, replay, wants)} must be here: the ${numbers.op} of ${brief ? "its column" : "what all ranks have in this column"}`
         : `in the end ${replay.nameOf(wants)} must be here`;
-  return `This cell is chunk ${chunk} on rank ${rank}. It ${now}; ${then}.`;
+  return brief ? `This cell ${now}; ${then}.` : `This cell is chunk ${chunk} on rank ${rank}. It ${now}; ${then}.`;
+}
+
+/** What a step does, at one cell that it changes: in the first row, if there is one. */
+export function changed(replay: Replay, step: number, numbers: Numbers | null): { cell: Cell; text: string } | null {
+  const upper = (text: string): string => `${text[0].toUpperCase()}${text.slice(1)}.`;
+  if (numbers) {
+    const change = changesOf(numbers, replay, step)[0];
+    return change ? { cell: change, text: upper(changeInWords(replay, change)) } : null;
+  }
+  const move = replay
+    .moves(step - 1)
+    .sort((one, other) => one.destination - other.destination || one.into - other.into)[0];
+  return move ? { cell: { rank: move.destination, chunk: move.into }, text: upper(sentence(move)) } : null;
 }
 
 const LINE = 17;
@@ -58,23 +76,24 @@ export function calloutHeight(text: string, width: number): number {
 
 const lettersIn = (width: number): number => Math.floor((Math.min(width, 620) - 40) / 6.9);
 
-/** The words above the grid, and a line from them to the cell. */
-export function Callout(props: { grid: Grid; cell: Cell; text: string; width: number }): JSX.Element {
-  const { grid, cell, text, width } = props;
-  const lines = wrapped(text, lettersIn(width));
+/** The words above the grid, in a box of a given height, and a line from them to the cell if it is in the first row. */
+export function Callout(props: { grid: Grid; cell: Cell; text: string; width: number; height: number }): JSX.Element {
+  const { grid, cell, text, width, height } = props;
+  const high = height - 12;
+  const lines = wrapped(text, lettersIn(width)).slice(0, Math.max(1, Math.floor((high - 14) / LINE)));
   // Beside the number of the column.
   const x = grid.x(cell.chunk) + grid.cellX * (grid.cellX > 44 ? 0.75 : 0.95);
-  const high = LINE * lines.length + 14;
   const wide = Math.min(width - 4, 620);
   const left = Math.max(2, Math.min(x - 60, width - wide - 2));
-  const top = 4 - calloutHeight(text, width);
+  const top = 4 - height;
+  const first = top + (high - LINE * lines.length) / 2 + 12;
   return (
     <g class="callout">
       <Around grid={grid} at={cell} class="asked" />
-      <path class="leader" d={`M${x} ${grid.y(cell.rank) - 2}V${top + high}`} />
+      {cell.rank === 0 && <path class="leader" d={`M${x} ${grid.y(cell.rank) - 2}V${top + high}`} />}
       <rect x={left} y={top} width={wide} height={high} rx={8} />
       {lines.map((line, i) => (
-        <text key={i} class="label" x={left + 12} y={top + 19 + i * LINE}>
+        <text key={i} class="label" x={left + 12} y={first + i * LINE}>
           {line}
         </text>
       ))}

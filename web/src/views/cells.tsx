@@ -1,16 +1,23 @@
 /** What a cell of the grid shows: a number that adds up, a mark per contribution, or the piece that it holds. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { amountIn, MOST_RANKS, sumIn } from "../amounts";
+import { amountIn, carriesNumbers, MOST_RANKS, sumIn, type Numbers } from "../amounts";
 import { clamp } from "../numbers";
 import { colourOf, inkOn } from "../palette";
 import { lights } from "../picture";
 import { NOTHING, type Replay, type State } from "../replay";
-import { askFor, showNumbers } from "../state";
+import { askFor, showNumbers, state as page } from "../state";
 import type { Grid } from "./grid";
 
-export function Marks(props: { replay: Replay; state: State; grid: Grid; changed: Set<number> }): JSX.Element {
-  const { replay, state, grid, changed } = props;
+export function Marks(props: {
+  replay: Replay;
+  state: State;
+  grid: Grid;
+  changed: Set<number>;
+  /** Null if marks, or the names of pieces, are shown. */
+  numbers: Numbers | null;
+}): JSX.Element {
+  const { replay, state, grid, changed, numbers } = props;
   const cells: ComponentChildren[] = [];
   for (let cell = 0; cell < state.datum.length; cell++) {
     const { rank, chunk } = replay.place(cell);
@@ -27,9 +34,9 @@ export function Marks(props: { replay: Replay; state: State; grid: Grid; changed
       >
         <rect class={kind} x={x} y={y} width={grid.cellX} height={grid.cellY} rx={Math.min(6, grid.cellX / 6)} />
         {!replay.reduces
-          ? piece(replay, state, grid, cell, x, y)
-          : asNumbers(replay, grid)
-            ? number(replay, state, grid, cell, x, y)
+          ? piece(replay, state, grid, cell, x, y, numbers)
+          : numbers
+            ? number(replay, state, grid, cell, x, y, numbers)
             : contributions(replay, state, grid, cell, x, y)}
       </g>,
     );
@@ -38,27 +45,40 @@ export function Marks(props: { replay: Replay; state: State; grid: Grid; changed
 }
 
 /** Numbers that add up, while cells have room for them; the marks of contributions if the reader prefers those. */
-const asNumbers = (replay: Replay, grid: Grid): boolean =>
-  showNumbers.value && canBeNumbers(replay) && grid.cellX >= 22;
+export const asNumbers = (replay: Replay, grid: Grid): boolean =>
+  showNumbers.value && canBeNumbers(replay) && grid.cellX >= 20;
 
+/** Few enough ranks; and where nothing is combined, numbers of the reader: without them, pieces have their names. */
 export const canBeNumbers = (replay: Replay): boolean =>
-  replay.reduces && replay.schedule.collective !== "barrier" && replay.ranks <= MOST_RANKS;
+  carriesNumbers(replay) && replay.ranks <= MOST_RANKS && (replay.reduces || page.value.values !== null);
+
+/** The size in which numbers fit into a cell, and as much of them as fits. */
+function fitted(amount: string, wide: number, size: number): { text: string; size: number } {
+  const letters = (size: number): number => Math.floor((wide - 4) / (0.62 * size));
+  const small = clamp((wide - 4) / (0.62 * amount.length), 8, size);
+  const text = amount.length <= letters(small) ? amount : `${amount.slice(0, Math.max(1, letters(small) - 1))}…`;
+  return { text, size: small };
+}
 
 /** The sum of what is there so far, and below it a strip of the ranks whose part is in it. */
-function number(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
-  const amount = amountIn(replay, state, cell);
+function number(
+  replay: Replay,
+  state: State,
+  grid: Grid,
+  cell: number,
+  x: number,
+  y: number,
+  numbers: Numbers,
+): ComponentChildren {
+  const amount = amountIn(numbers, replay, state, cell);
   if (amount === null) return null;
+  const { text, size } = fitted(amount, grid.cellX, clamp(grid.cellX / 2.6, 10, 17));
   const wide = (grid.cellX - 8) / replay.ranks;
   return (
     <>
-      <title>{`${sumIn(replay, state, cell)} = ${amount}`}</title>
-      <text
-        class="amount"
-        x={x + grid.cellX / 2}
-        y={y + grid.cellY / 2 - 3}
-        font-size={clamp(grid.cellX / 2.6, 10, 17)}
-      >
-        {amount}
+      <title>{sumIn(numbers, replay, state, cell)}</title>
+      <text class="amount" x={x + grid.cellX / 2} y={y + grid.cellY / 2 - 3} font-size={size}>
+        {text}
       </text>
       {replay.contributors(state, cell).map((rank) => (
         <rect
@@ -136,11 +156,21 @@ function contributions(
 }
 
 /** If nothing is combined: one block in the colour of the rank where the data started, with its name. */
-function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number, y: number): ComponentChildren {
+function piece(
+  replay: Replay,
+  state: State,
+  grid: Grid,
+  cell: number,
+  x: number,
+  y: number,
+  numbers: Numbers | null,
+): ComponentChildren {
   const datum = state.datum[cell];
   if (datum === NOTHING) return null;
   const inset = Math.min(5, grid.cellX / 7);
   const from = replay.contributors(state, cell)[0];
+  const name = (numbers && amountIn(numbers, replay, state, cell)) ?? shortName(replay, datum);
+  const { text, size } = fitted(name, grid.cellX - 2 * inset, Math.min(13, grid.cellX / 2.6));
   return (
     <>
       <rect
@@ -158,9 +188,9 @@ function piece(replay: Replay, state: State, grid: Grid, cell: number, x: number
           style={{ fill: inkOn(colourOf(from, replay.ranks)) }}
           x={x + grid.cellX / 2}
           y={y + grid.cellY / 2}
-          font-size={Math.min(13, grid.cellX / 2.6)}
+          font-size={size}
         >
-          {shortName(replay, datum)}
+          {text}
         </text>
       )}
     </>

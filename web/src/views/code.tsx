@@ -1,6 +1,6 @@
 /** View 6, code and picture: the source beside the grid, with the current lines highlighted; editable in the studio. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import type { CodeFile, Entry } from "../document";
@@ -20,7 +20,7 @@ const draft = signal<{ key: string; original: CodeFile; text: string } | null>(n
 
 const PAUSE = 150; // milliseconds without a key press before the text is proved
 
-export function Code(props: { entry: Entry; step: number }): JSX.Element {
+export function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const old = outdated.value !== null;
@@ -54,13 +54,18 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
       </div>
       {old ? (
         <div class="beside">
-          <p class="waiting">
-            {outdated.value === "being proved" ? "Being proved …" : "Nothing to draw: the code does not run."}
+          <Old>
+            <Holds entry={entry} step={step} compact />
+          </Old>
+          <p class="note" role="status">
+            {outdated.value === "being proved"
+              ? "Being proved …"
+              : "The code does not run. This is the picture before that."}
           </p>
         </div>
       ) : (
         <div class="beside">
-          <Holds entry={entry} step={step} compact />
+          <Holds entry={entry} step={step} moving={props.moving} compact />
           <p class="note">
             {step === 0
               ? "No step has been made yet."
@@ -78,6 +83,15 @@ export function Code(props: { entry: Entry; step: number }): JSX.Element {
           {entry.proof.ok && edited.value && <p class="good">{entry.proof.message}</p>}
         </div>
       )}
+    </div>
+  );
+}
+
+/** A picture of the code before the edit: it stays until there is another, so that nothing jumps. */
+export function Old(props: { children: ComponentChildren }): JSX.Element {
+  return (
+    <div class="old" inert>
+      {props.children}
     </div>
   );
 }
@@ -192,21 +206,29 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
       if (number === asked.current) setBusy(false);
     }
   };
+  /** Back to what the file makes. */
+  const forget = (): void => {
+    setBusy(false);
+    edited.value = null;
+    outdated.value = null;
+  };
   const change = (code: string): void => {
     setText(code);
     // What was said and drawn belongs to the text before.
     asked.current++;
     setRefusal(null);
-    edited.value = null;
-    outdated.value = code === original.text ? null : "being proved";
     clearTimeout(timer.current);
+    if (code === original.text) return forget();
+    outdated.value = "being proved";
     timer.current = window.setTimeout(() => void prove(code), PAUSE);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
   // Edited code is proved again for another number of ranks, root or size.
   const { ranks, root, topology, size } = state.value;
   useEffect(() => {
-    if (draft.value!.text !== original.text && !edited.value) void prove(draft.value!.text);
+    if (draft.value!.text === original.text || edited.value) return;
+    outdated.value = "being proved";
+    void prove(draft.value!.text);
   }, [ranks, root, topology, size]);
   return (
     <figure class="listing">
@@ -221,21 +243,13 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
               asked.current++;
               setText(original.text);
               setRefusal(null);
-              setBusy(false);
-              edited.value = null;
-              outdated.value = null;
+              forget();
             }}
           >
             undo all
           </Quiet>
         </span>
       </figcaption>
-      {refusal && (
-        <p class="alarm" role="alert">
-          {refusal.line !== null && `line ${refusal.line}: `}
-          {refusal.message}
-        </p>
-      )}
       <Field
         text={text}
         first={original.first}
@@ -248,6 +262,13 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
           void prove(text);
         }}
       />
+      {/* Below, so that the text stays where it is under the caret. */}
+      {refusal && (
+        <p class="alarm" role="alert">
+          {refusal.line !== null && `line ${refusal.line}: `}
+          {refusal.message}
+        </p>
+      )}
     </figure>
   );
 }
@@ -290,12 +311,12 @@ export function Field(props: {
   );
 }
 
-/** Scroll the box, never the page, so that the lit lines can be read. */
+/** Scroll the box, never the page, so that the lit lines can be read; never under the caret of somebody who types. */
 function useKeptInSight(box: { current: HTMLDivElement | null }, lit: Set<number>, first: number): void {
   const line = Math.min(...lit);
   useEffect(() => {
     const row = box.current?.querySelector<HTMLElement>(`[data-line="${line}"]`);
-    if (!box.current || !row || !isFinite(line)) return;
+    if (!box.current || !row || !isFinite(line) || box.current.contains(document.activeElement)) return;
     const above = row.offsetTop - box.current.scrollTop;
     if (above < 20 || above > box.current.clientHeight - 40)
       box.current.scrollTop = row.offsetTop - box.current.clientHeight / 3;

@@ -36,13 +36,13 @@ export function blocksOf(replay: Replay, state: State, most: number): Blocks {
 }
 
 /** The share of contributions that has arrived, block by block. */
-export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
+export function drawBlocks(replay: Replay, state: State, width: number, tall: number): Drawn {
   const left = width < 560 ? 30 : 76;
   const top = 34;
   const { rows, columns, shares } = blocksOf(replay, state, MOST_ROWS);
   const size = clamp(Math.floor((width - left - 8) / columns), 3, 14);
-  const high = Math.max(size, Math.min(14, Math.floor(640 / rows)));
-  const wide = columns === 1 ? 120 : size;
+  const high = Math.max(4, Math.min(14, Math.floor(tall / rows)));
+  const wide = size;
   const firstOf = (row: number): number => Math.ceil((row * replay.ranks) / rows);
   const step = Math.max(1, Math.ceil(16 / high));
   const content = (
@@ -59,27 +59,33 @@ export function drawBlocks(replay: Replay, state: State, width: number): Drawn {
       ))}
     </>
   );
-  const layers = blockLayers({ rows, columns, shares }, left, top, wide, high);
+  const lies = { left, top, pitchX: wide, pitchY: high, cellX: wide - 0.5, cellY: high - 0.5 };
+  const layers = blockLayers({ rows, columns, shares }, lies);
   return { width: Math.max(width, left + columns * wide + 8), height: top + rows * high + 12, content, layers };
 }
 
 const SHADES = 32;
 
+/** Where blocks lie. */
+type Lies = Record<"left" | "top" | "pitchX" | "pitchY" | "cellX" | "cellY", number>;
+
 /** Blocks as lines as thick as a row, neighbours of the same shade together: thousands of elements would be slow. */
-function blockLayers({ columns, shares }: Blocks, left: number, top: number, wide: number, high: number): Layer[] {
+export function blockLayers({ columns, shares }: Blocks, lies: Lies): Layer[] {
+  const { left, top, pitchX, pitchY, cellX, cellY } = lies;
   const lines = new Map<number, number[]>();
   const shadeOf = (block: number): number => Math.round(shares[block] * SHADES);
   for (let block = 0; block < shares.length; block++) {
     const [row, first, shade] = [Math.floor(block / columns), block % columns, shadeOf(block)];
-    while ((block + 1) % columns && shadeOf(block + 1) === shade) block++;
+    // What has room between its columns is drawn cell by cell.
+    while (pitchX - cellX <= 1 && (block + 1) % columns && shadeOf(block + 1) === shade) block++;
     if (!lines.has(shade)) lines.set(shade, []);
-    const y = top + (row + 0.5) * high;
-    lines.get(shade)!.push(left + first * wide, y, left + ((block % columns) + 1) * wide - 0.5, y);
+    const y = top + row * pitchY + cellY / 2;
+    lines.get(shade)!.push(left + first * pitchX, y, left + (block % columns) * pitchX + cellX, y);
   }
   return [...lines].map(([shade, lines]) => ({
     lines,
     colour: fullness(shade / SHADES),
-    width: high - 0.5,
+    width: cellY,
     opacity: 1,
   }));
 }

@@ -1,51 +1,22 @@
-/** The grid with more ranks than colours: its cells are not elements but parts of a few paths. */
+/** The grid with more ranks than colours: its cells are shaded, on a canvas. */
 
 import type { JSX } from "preact";
 import type { Layer } from "../layers";
 import { clamp } from "../numbers";
 import { NOTHING, type Replay, type State } from "../replay";
-import { asked, askFor, focus } from "../state";
+import { asked, askFor, focus, hovered } from "../state";
 import { WAYS } from "../stops";
+import { listed } from "../words";
+import { blockLayers } from "./crowd";
 import type { Grid } from "./grid";
 
-/** Cells, and marks in ink, neighbours drawn together, on a canvas. */
+/** The more contributions a cell has, the deeper its shade. */
 export function denseLayers(replay: Replay, state: State, grid: Grid): Layer[] {
-  const [waiting, right, ink, whole]: number[][] = [[], [], [], []];
-  const { marks, cellX, cellY } = grid;
-  // Complete, or nothing to combine: one block.
-  const [insetX, insetY] = replay.reduces ? [marks.left, marks.top] : [0.14 * cellX, 0.14 * cellY];
-  for (let cell = 0; cell < state.datum.length; cell++) {
-    const { rank, chunk } = replay.place(cell);
-    const [x, y] = [grid.x(chunk), grid.y(rank)];
-    const middle = y + cellY / 2;
-    (replay.asPromised(state, cell) ? right : waiting).push(x, middle, x + cellX, middle);
-    if (state.datum[cell] === NOTHING) continue;
-    if (!replay.reduces || replay.count(state, cell) === replay.ranks) {
-      whole.push(x + insetX, middle, x + cellX - insetX, middle);
-      continue;
-    }
-    const there = replay.contributors(state, cell);
-    for (let i = 0; i < there.length; ) {
-      let last = i;
-      const row = Math.floor(there[i] / marks.across);
-      while (
-        last + 1 < there.length &&
-        there[last + 1] === there[last] + 1 &&
-        Math.floor(there[last + 1] / marks.across) === row
-      )
-        last++;
-      const left = x + marks.left + (there[i] % marks.across) * marks.pitch;
-      const at = y + marks.top + (row + 0.5) * marks.pitch;
-      ink.push(left, at, left + (last - i + 1) * marks.pitch, at);
-      i = last + 1;
-    }
-  }
-  return [
-    { lines: waiting, colour: "--cell", width: cellY, opacity: 1 },
-    { lines: right, colour: "--good-soft", width: cellY, opacity: 1 },
-    { lines: whole, colour: "--accent", width: cellY - 2 * insetY, opacity: 1 },
-    { lines: ink, colour: "--accent", width: marks.pitch, opacity: 1 },
-  ];
+  const per = replay.reduces ? replay.ranks : 1;
+  const shares = Array.from(state.datum, (datum, cell) =>
+    datum === NOTHING ? 0 : Math.min(per, replay.count(state, cell)) / per,
+  );
+  return blockLayers({ rows: replay.ranks, columns: replay.width, shares }, grid);
 }
 
 /** What lies over the canvas: the cells that have changed, and where the pointer is. */
@@ -55,7 +26,7 @@ export function DenseCells(props: { replay: Replay; grid: Grid; changed: Set<num
     const { rank, chunk } = replay.place(cell);
     return box(grid.x(chunk), grid.y(rank), grid.cellX, grid.cellY);
   });
-  const onMove = (event: PointerEvent): { rank: number; chunk: number } | null => {
+  const placeOf = (event: MouseEvent): { rank: number; chunk: number } | null => {
     const svg = (event.currentTarget as SVGElement).ownerSVGElement!.getBoundingClientRect();
     const chunk = Math.floor((event.clientX - svg.left - grid.left) / grid.pitchX);
     const rank = Math.floor((event.clientY - svg.top - grid.top) / grid.pitchY);
@@ -84,8 +55,14 @@ export function DenseCells(props: { replay: Replay; grid: Grid; changed: Set<num
           event.preventDefault();
           event.stopPropagation();
         }}
+        onPointerMove={(event) => {
+          const place = placeOf(event);
+          hovered.value = place && { ranks: [place.rank], chunk: place.chunk };
+          event.stopPropagation();
+        }}
+        onPointerLeave={() => (hovered.value = null)}
         onClick={(event) => {
-          const place = onMove(event as unknown as PointerEvent);
+          const place = placeOf(event);
           if (place) askFor(place.rank, place.chunk);
         }}
       />
@@ -99,21 +76,38 @@ function box(x: number, y: number, width: number, height: number): string {
 
 const round = (value: number): number => Math.round(value * 100) / 100;
 
-/** The rows and the column of the focus. */
-export function Cross(props: { replay: Replay; grid: Grid }): JSX.Element | null {
-  const { replay, grid } = props;
+/** The row and the column of the focus; of a single cell, whose parts are in it. */
+export function Cross(props: { replay: Replay; state: State; grid: Grid }): JSX.Element | null {
+  const { replay, state, grid } = props;
   const here = focus.value;
   if (!here) return null;
+  const ranks = here.ranks?.filter((rank) => rank < replay.ranks) ?? [];
+  const chunk = here.chunk !== undefined && here.chunk < replay.width ? here.chunk : null;
   return (
     <g class="cross">
-      {here.ranks
-        ?.filter((rank) => rank < replay.ranks)
-        .map((rank) => (
-          <rect key={rank} x={grid.left} y={grid.y(rank) - 1} width={grid.pitchX * replay.width} height={grid.pitchY} />
-        ))}
-      {here.chunk !== undefined && here.chunk < replay.width && (
-        <rect x={grid.x(here.chunk) - 1} y={grid.top} width={grid.pitchX} height={grid.pitchY * replay.ranks} />
+      {ranks.map((rank) => (
+        <rect key={rank} x={grid.left} y={grid.y(rank) - 1} width={grid.pitchX * replay.width} height={grid.pitchY} />
+      ))}
+      {chunk !== null && (
+        <rect x={grid.x(chunk) - 1} y={grid.top} width={grid.pitchX} height={grid.pitchY * replay.ranks} />
+      )}
+      {ranks.length === 1 && chunk !== null && (
+        <text class="axis" x={4} y={12}>
+          {partsOf(replay, state, ranks[0], chunk)}
+        </text>
       )}
     </g>
   );
+}
+
+/** `rank 3, chunk 1: the parts of ranks 0–3`. */
+function partsOf(replay: Replay, state: State, rank: number, chunk: number): string {
+  const cell = rank * replay.width + chunk;
+  const where = `rank ${rank}, chunk ${chunk}:`;
+  if (state.datum[cell] === NOTHING) return `${where} nothing yet`;
+  if (!replay.reduces) return `${where} ${replay.nameOf(state.datum[cell])}`;
+  const there = replay.contributors(state, cell);
+  return there.length === replay.ranks
+    ? `${where} the parts of all ranks`
+    : `${where} the ${there.length === 1 ? "part of rank" : "parts of ranks"} ${listed(there)}`;
 }

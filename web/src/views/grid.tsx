@@ -22,50 +22,85 @@ export interface Grid {
   y(rank: number): number;
 }
 
+/** Where a grid is too narrow for what the cells of a wide one show. */
+export const isNarrow = (room: number): boolean => room < 560;
+
+const edges = (room: number): { left: number; right: number } =>
+  isNarrow(room) ? { left: 30, right: 14 } : { left: 76, right: 28 };
+
+/** The width of the grid itself, without the names of the ranks. */
+export function spaceIn(room: number): number {
+  const { left, right } = edges(room);
+  return Math.max(1, room - left - right);
+}
+
 /** `high`: rows are lower if they would not fit into it, but never so low that a number does not. */
-export function layOut(replay: Replay, room: number, coloured: number, high = Infinity): Grid {
+export function layOut(replay: Replay, room: number, high = Infinity): Grid {
   const { ranks, width: columns } = replay;
-  const narrow = room < 560;
-  const dense = ranks > coloured;
-  const edge = narrow ? 30 : 76;
-  const top = 34;
-  const space = Math.max(1, room - edge - (narrow ? 14 : 28));
+  const narrow = isNarrow(room);
+  const space = spaceIn(room);
   const lone = columns === 1;
-  const across = !replay.reduces ? 1 : columns === 1 ? Math.min(ranks, 16) : marksAcross(ranks, columns);
+  const across = !replay.reduces ? 1 : lone ? Math.min(ranks, 16) : marksAcross(ranks, columns);
   const down = Math.ceil(replay.reduces ? ranks / across : 1);
-  const pitchX = Math.max(dense ? 9 : 20, Math.min(columns <= 3 ? 320 : replay.reduces ? 150 : 120, space / columns));
-  const gap = dense ? Math.min(3, pitchX * 0.2) : Math.max(6, Math.min(56, pitchX * 0.3));
-  const cellX = lone ? Math.min(space * 0.55, 44 + across * (!replay.reduces ? 60 : dense ? 10 : 24)) : pitchX - gap;
-  const pad = dense ? Math.min(1.5, cellX * 0.08) : Math.max(3, Math.min(9, cellX * 0.1));
-  const pitch = Math.min(dense ? 10 : lone ? 24 : 17, (cellX - 2 * pad) / across);
-  const size = dense ? pitch : Math.max(2, pitch - Math.max(1, pitch * 0.18));
+  const pitchX = Math.max(20, Math.min(columns <= 3 ? 320 : replay.reduces ? 150 : 120, space / columns));
+  const gap = Math.max(6, Math.min(56, pitchX * 0.3));
+  const cellX = lone ? Math.min(space * 0.55, 44 + across * (replay.reduces ? 24 : 60)) : pitchX - gap;
+  const pad = Math.max(3, Math.min(9, cellX * 0.1));
+  const pitch = Math.min(lone ? 24 : 17, (cellX - 2 * pad) / across);
+  const size = Math.max(2, pitch - Math.max(1, pitch * 0.18));
   const tall = replay.reduces ? down * pitch + 2 * pad : Math.min(44, cellX * 0.62);
-  const cellY = Math.min(Math.max(dense ? 6 : 16, tall), Math.max(26, (high / ranks) * 0.8));
-  const pitchY = cellY + (dense ? gap : Math.max(5, Math.min(14, cellY * 0.28)));
-  const wide = Math.max(room, lone ? 0 : edge + columns * pitchX + 8);
+  // On a phone there is room below, and a finger needs it.
+  const cellY = Math.max(narrow ? 30 : 16, Math.min(tall, Math.max(26, (high / ranks) * 0.8)));
+  const pitchY = cellY + Math.max(5, Math.min(14, cellY * 0.28));
   // A grid that does not fill the width is centred; a single column with room for its arcs.
   const filled = lone ? cellX + Math.min(space - cellX, 40 + ranks * pitchY * 0.4) : columns * pitchX - gap;
-  const left = Math.max(edge, edge + (space - filled) / 2);
-  const used = across * pitch - (dense ? 0 : pitch - size);
+  const used = across * pitch - (pitch - size);
+  const marks = {
+    across,
+    size,
+    pitch,
+    left: (cellX - used) / 2,
+    top: (cellY - (down * pitch - (pitch - size))) / 2,
+  };
+  return placed(replay, room, filled, { pitchX, pitchY, cellX, cellY, gap, marks });
+}
+
+/** The most pixels that a row and a column of shaded cells are given. */
+const [HIGHEST, WIDEST] = [24, 160];
+
+/** Cells that are only shaded: as low as it takes to have all ranks in sight. */
+export function layOutShaded(replay: Replay, room: number, high: number): Grid {
+  const { ranks, width: columns } = replay;
+  const space = spaceIn(room);
+  const pitchX = Math.min(WIDEST, space / columns);
+  const pitchY = Math.max(4, Math.min(HIGHEST, Math.floor(high / ranks)));
+  // Few columns leave room for arcs between them.
+  const gap = pitchX > 40 ? Math.min(56, pitchX * 0.35) : Math.min(1, pitchX * 0.1);
+  const cellX = pitchX - gap;
+  const filled = columns === 1 ? cellX + Math.min(space - cellX, 40 + ranks * pitchY * 0.4) : columns * pitchX - gap;
+  const marks = { across: 1, size: 0, pitch: 0, left: 0, top: 0 };
+  return placed(replay, room, filled, { pitchX, pitchY, cellX, cellY: pitchY - 0.5, gap, marks });
+}
+
+/** The narrowest column that can still be seen. */
+export const NARROWEST = 3;
+
+type Sizes = Pick<Grid, "pitchX" | "pitchY" | "cellX" | "cellY" | "gap" | "marks">;
+
+function placed(replay: Replay, room: number, filled: number, sizes: Sizes): Grid {
+  const { pitchX, pitchY } = sizes;
+  const edge = edges(room).left;
+  const lone = replay.width === 1;
+  const top = 34;
+  const left = Math.max(edge, edge + (spaceIn(room) - filled) / 2);
   return {
-    width: wide,
-    height: top + ranks * pitchY + 14,
+    ...sizes,
+    width: Math.max(room, lone ? 0 : edge + replay.width * pitchX - sizes.gap + 4),
+    height: top + replay.ranks * pitchY + 14,
     left,
     top,
-    pitchX,
-    pitchY,
-    cellX,
-    cellY,
-    gap,
-    narrow,
+    narrow: isNarrow(room),
     lone,
-    marks: {
-      across,
-      size,
-      pitch,
-      left: (cellX - used) / 2,
-      top: (cellY - (down * pitch - (dense ? 0 : pitch - size))) / 2,
-    },
     x: (chunk) => left + chunk * pitchX,
     y: (rank) => top + rank * pitchY,
   };

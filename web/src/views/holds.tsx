@@ -1,60 +1,80 @@
 /** View 1, who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
 
 import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { amountIn } from "../amounts";
 import type { Entry } from "../document";
 import { every } from "../numbers";
-import { Key, lights, Picture, Quiet, Twin, type Drawn } from "../picture";
-import { colourOf } from "../palette";
-import { still } from "../player";
+import { colourOf, fullness } from "../palette";
+import { Key, lights, Picture, Quiet, Scale, Steady, Twin, type Drawn } from "../picture";
 import { remembered } from "../remembered";
-import type { Replay, State } from "../replay";
+import type { Move, Replay, State } from "../replay";
 import { asked, showNumbers } from "../state";
-import { replayOf } from "../source";
-import { opening, phaseAt } from "../story";
+import { numbersFor, replayOf } from "../source";
+import { opening, reading, sentencesOf } from "../story";
 import { onlyChunks, type Tree } from "../trees";
 import { moment, plural, stepSentence } from "../words";
 import { Arcs, arcsFit, Paths, TreePaths } from "./arcs";
-import { Callout, calloutHeight, cellToExplain, explained } from "./callout";
-import { canBeNumbers, Marks } from "./cells";
+import { Callout, calloutHeight, cellToExplain, changed, explained } from "./callout";
+import { asNumbers, canBeNumbers, Marks } from "./cells";
 import { drawBlocks, drawSquare, MOST_ROWS } from "./crowd";
 import { Cross, DenseCells, denseLayers } from "./dense";
 import { followChunk, Follow, followedTree, TreePicture } from "./follow";
-import { layOut, type Grid } from "./grid";
+import { isNarrow, layOut, layOutShaded, NARROWEST, spaceIn, type Grid } from "./grid";
+import { OwnNumbers } from "./own_numbers";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
 
-const COLOURED = 16; // up to this many ranks, every mark has its rank's colour and is an element of its own
+/** Up to this many ranks, cells show numbers or marks in the ranks' colours; beyond, and on a phone sooner, they are shaded. */
+const COLOURED = 16;
+const COLOURED_NARROW = 8;
+const LEGIBLE = 28; // pixels of a column: below, no number fits into its cells
 
-export function Holds(props: { entry: Entry; step: number; compact?: boolean }): JSX.Element {
+const isShaded = (replay: Replay, width: number): boolean =>
+  replay.ranks > (isNarrow(width) ? COLOURED_NARROW : COLOURED) ||
+  (isNarrow(width) && spaceIn(width) / replay.width < LEGIBLE);
+
+/** The height in which all ranks are in sight. */
+const heightInSight = (): number => Math.max(240, innerHeight - 400);
+
+/** While the moves of a step are on their way, cells show what they held before it. */
+export function Holds(props: { entry: Entry; step: number; moving?: boolean; compact?: boolean }): JSX.Element {
   const followed = few(props.entry);
   const entry = followed?.entry ?? props.entry;
   const replay = replayOf(entry);
-  const state = replay.at(props.step);
-  const label = `Who holds what, ${moment(props.step)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
+  const { moving = false } = props;
+  const state = replay.at(moving ? props.step - 1 : props.step);
+  const label = `Who holds what, ${moment(state.done)}: ${plural(replay.ranks, "rank")} by ${plural(replay.width, "chunk")}`;
   const crowd = isCrowd(replay);
-  const now = phaseAt(props.entry, props.step);
-  const says = props.step === 0 ? opening(props.entry) : now ? [now.sentence] : [];
+  const [width, setWidth] = useState(0);
+  const sentences = sentencesOf(props.entry);
   return (
     <>
-      {!props.compact && says.length > 0 && (
-        <div class="opening">
-          {says.map((line) => (
-            <p key={line}>{line}</p>
-          ))}
-        </div>
+      {!props.compact && (
+        <Steady
+          class="opening"
+          texts={[
+            <p>{opening(props.entry)}</p>,
+            ...sentences.told.map((one) => <p key={one.sentence}>{one.sentence}</p>),
+          ]}
+          at={props.step === 0 ? 0 : sentences.at(props.step) + 1 || -1}
+        />
       )}
       <Picture
         name="holds"
         label={label}
+        onWidth={setWidth}
         draw={(width) =>
           !crowd && !tooNarrow(replay, width)
-            ? drawCells(entry, replay, state, width, !props.compact, followed?.chunks)
+            ? drawCells(entry, replay, state, moving, width, !props.compact, followed?.chunks)
             : replay.width === 1
               ? drawSquare(replay, state, width)
-              : drawBlocks(replay, state, width)
+              : drawBlocks(replay, state, width, heightInSight())
         }
       />
-      {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} />)}
+      {!props.compact && (crowd ? <p class="legend" /> : <Legend replay={replay} shaded={isShaded(replay, width)} />)}
+      {!props.compact && <p class="note">{reading(props.entry)}</p>}
+      {!props.compact && !crowd && <OwnNumbers replay={replay} />}
       {!props.compact && <Follow entry={props.entry} />}
       {!props.compact && <TreePicture entry={props.entry} step={props.step} />}
       <Twin live lines={[stepSentence(replay, props.step), ...wrongLines(replay, props.entry, props.step)]} />
@@ -63,9 +83,9 @@ export function Holds(props: { entry: Entry; step: number; compact?: boolean }):
   );
 }
 
-/** Whether cells with more than sixteen marks would be too narrow to read: then blocks show all of them. */
+/** Whether shaded cells would be too narrow to be seen: then neighbours are grouped. */
 const tooNarrow = (replay: Replay, width: number): boolean =>
-  replay.ranks > COLOURED && (width - 44) / replay.width < 9;
+  isShaded(replay, width) && spaceIn(width) / replay.width < NARROWEST;
 
 const isCrowd = (replay: Replay): boolean => replay.ranks > MOST_ROWS || replay.width > 4 * MOST_ROWS;
 
@@ -86,41 +106,55 @@ function drawCells(
   entry: Entry,
   replay: Replay,
   state: State,
+  moving: boolean,
   width: number,
   explains: boolean,
   names?: number[],
 ): Drawn {
-  const explain = explains && state.done === 0 && replay.ranks <= COLOURED && !names && entry.proof.ok;
-  const cell = cellToExplain(replay);
-  const words = explain ? explained(replay, state, cell) : "";
-  const above = explain ? calloutHeight(words, width) : 0;
-  const numbers = showNumbers.value && canBeNumbers(replay);
-  const grid = layOut(replay, width, COLOURED, numbers ? innerHeight - 440 - above : Infinity);
-  const changed = new Set<number>();
-  const moves = replay.moves(state.done - 1);
-  for (const move of moves) changed.add(move.destination * replay.width + move.into);
+  const shaded = isShaded(replay, width);
+  const wanted = showNumbers.value && canBeNumbers(replay);
+  const explain = explains && !shaded && !names && entry.proof.ok;
+  // At every step as high as at the start, so that the grid stays where it is.
+  const start = cellToExplain(replay);
+  const begins = explain
+    ? explained(replay, replay.at(0), start, wanted ? numbersFor(replay).numbers : null, isNarrow(width))
+    : "";
+  const above = explain ? calloutHeight(begins, width) : 0;
+  const grid = shaded
+    ? layOutShaded(replay, width, heightInSight())
+    : layOut(replay, width, wanted ? innerHeight - 440 - above : Infinity);
+  const numbers = !shaded && asNumbers(replay, grid) ? numbersFor(replay).numbers : null;
+  const step = moving ? state.done + 1 : state.done;
+  const callout = !explain ? null : step === 0 ? { cell: start, text: begins } : changed(replay, step, numbers);
+  const fresh = new Set<number>();
+  const moves = replay.moves(step - 1);
+  for (const move of moves) fresh.add(move.destination * replay.width + move.into);
+  const carries =
+    numbers &&
+    ((move: Move) => amountIn(numbers, replay, replay.at(step - 1), move.source * replay.width + move.chunk));
   // In a still, lines to other columns pass behind the cells, so that they do not cross out text.
-  const behind = still.value && moves.some((move) => move.chunk !== move.into);
+  const behind = !moving && moves.some((move) => move.chunk !== move.into);
   const tree = names ? null : followedTree(entry);
-  const arcs = <Arcs replay={replay} grid={grid} done={state.done} />;
+  // Between shaded columns that touch there is no room for arcs.
+  const arcs = grid.gap >= 6 ? <Arcs moves={moves} grid={grid} moving={moving} carries={carries} /> : null;
   const content = (
     <g transform={above ? `translate(0 ${above})` : undefined}>
       <Labels entry={entry} replay={replay} grid={grid} names={names} />
       {behind && arcs}
-      {replay.ranks <= COLOURED ? (
-        <Marks replay={replay} state={state} grid={grid} changed={changed} />
+      {shaded ? (
+        <DenseCells replay={replay} grid={grid} changed={fresh} />
       ) : (
-        <DenseCells replay={replay} grid={grid} changed={changed} />
+        <Marks replay={replay} state={state} grid={grid} changed={fresh} numbers={numbers} />
       )}
-      {replay.ranks > COLOURED && <Cross grid={grid} replay={replay} />}
+      {shaded && <Cross grid={grid} replay={replay} state={state} />}
       {!behind && arcs}
       {tree && <TreePaths replay={replay} grid={grid} tree={tree} />}
       {asked.value && <Paths replay={replay} grid={grid} done={state.done} of={asked.value} />}
       <Wrong entry={entry} replay={replay} state={state} grid={grid} />
-      {explain && <Callout grid={grid} cell={cell} text={words} width={width} />}
+      {callout && <Callout grid={grid} {...callout} width={width} height={above} />}
     </g>
   );
-  const layers = replay.ranks > COLOURED ? denseLayers(replay, state, grid) : undefined;
+  const layers = shaded ? denseLayers(replay, state, grid) : undefined;
   return { width: grid.width, height: grid.height + above, content, layers };
 }
 
@@ -161,7 +195,7 @@ function Labels(props: { entry: Entry; replay: Replay; grid: Grid; names?: numbe
           <text class="label" x={grid.left - 12} y={grid.y(rank) + grid.cellY / 2 + 4} text-anchor="end">
             {grid.narrow || grid.pitchY < 16 ? rank : `rank ${rank}`}
           </text>
-          {replay.ranks <= COLOURED && (
+          {grid.cellY >= 14 && (
             <rect
               x={grid.left - 7}
               y={grid.y(rank) + grid.cellY / 2 - 7}
@@ -177,8 +211,22 @@ function Labels(props: { entry: Entry; replay: Replay; grid: Grid; names?: numbe
   );
 }
 
-function Legend(props: { replay: Replay }): JSX.Element {
+function Legend(props: { replay: Replay; shaded: boolean }): JSX.Element {
   const { replay } = props;
+  if (props.shaded) {
+    return (
+      <p class="legend">
+        <Scale
+          from="nothing"
+          to={replay.reduces ? "the parts of all ranks" : "arrived"}
+          colours={[0, 0.33, 0.66, 1].map(fullness)}
+        />
+        <Key sign="swatch changed">changed in this step</Key>
+        {replay.schedule.scratch > 0 && <Key sign="upright">scratch follows</Key>}
+        <span>point at a cell to read whose parts are in it</span>
+      </p>
+    );
+  }
   const numbers = showNumbers.value && canBeNumbers(replay);
   return (
     <p class="legend">

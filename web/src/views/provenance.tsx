@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { colourOf } from "../palette";
 import { Quiet } from "../picture";
-import { NOTHING, type Move, type Replay } from "../replay";
+import { nameRanks, NOTHING, type Move, type Replay } from "../replay";
 import { asked } from "../state";
 import { sentence } from "../words";
 
@@ -22,7 +22,15 @@ export function Provenance(props: { replay: Replay; done: number }): JSX.Element
   const paths = replay.provenance(done, rank, chunk);
   const state = replay.at(done);
   const cell = rank * replay.width + chunk;
-  const what = state.datum[cell] === NOTHING ? "holds nothing" : `holds ${replay.nameOf(state.datum[cell])}`;
+  const there = replay.contributors(state, cell);
+  const what =
+    state.datum[cell] === NOTHING
+      ? "holds nothing"
+      : !replay.reduces
+        ? `holds ${replay.nameOf(state.datum[cell])}`
+        : there.length === replay.ranks
+          ? "holds the parts of all ranks, combined"
+          : `holds ${there.length === 1 ? "the part" : "the parts"} of ${nameRanks(there)}${there.length === 1 ? "" : ", combined"}`;
   return (
     <div class="provenance">
       <h3>

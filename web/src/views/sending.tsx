@@ -11,12 +11,12 @@ import type { Move, Replay } from "../replay";
 import { replayOf } from "../source";
 import { plural, sentence } from "../words";
 import { followedChunks } from "./follow";
-import { MOST_DRAWN, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
+import { bowOf, MOST_DRAWN, nameAt, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
 
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
 const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
 
-export function Sending(props: { entry: Entry; step: number }): JSX.Element | null {
+export function Sending(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element | null {
   const replay = replayOf(props.entry);
   if (replay.ranks < 2 || replay.ranks > MOST_DRAWN) return null;
   return (
@@ -24,12 +24,12 @@ export function Sending(props: { entry: Entry; step: number }): JSX.Element | nu
       name="shape"
       caption="Who sends to whom"
       label={`Who sends to whom, between ${plural(replay.ranks, "rank")}`}
-      draw={(width) => draw(props.entry, replay, props.step, width)}
+      draw={(width) => draw(props.entry, replay, props.step, props.moving ?? false, width)}
     />
   );
 }
 
-function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn {
+function draw(entry: Entry, replay: Replay, step: number, moving: boolean, width: number): Drawn {
   const host = entry.topology?.host.slice(0, replay.ranks);
   const { kind, spots, radius, height, boxes } = shapeOf(replay, width, host);
   const pairs = pairsOfReplay(replay);
@@ -43,16 +43,6 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
           <rect class="place host" x={box.x} y={box.y} width={box.width} height={box.height} rx={10}>
             <title>{`host ${box.host}`}</title>
           </rect>
-          {boxes.length <= 16 && box.width > 56 && (
-            <text
-              class="axis"
-              x={box.x + box.width / 2}
-              y={kind === "hosts" ? box.y + box.height - 5 : box.y + box.height / 2 + 4}
-              text-anchor="middle"
-            >
-              {`host ${box.host}`}
-            </text>
-          )}
         </g>
       ))}
       {pairs.length <= MOST_PAIRS &&
@@ -60,13 +50,21 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
           <path key={`${one} ${other}`} class="acquainted" d={`M${point(spots[one])}L${point(spots[other])}`} />
         ))}
       {trail.map(([source, destination]) => (
-        <path
-          key={`t${source} ${destination}`}
-          class="trail"
-          d={arrow(spots[source], spots[destination], radius, 1).path}
-        />
+        <path key={`t${source} ${destination}`} class="trail" d={arrow(spots, source, destination, radius, 1).path} />
       ))}
-      <Arrows replay={replay} step={step} spots={spots} radius={radius} followed={followed} />
+      <Arrows replay={replay} step={step} moving={moving} spots={spots} radius={radius} followed={followed} />
+      {boxes.length <= 16 &&
+        boxes
+          .filter((box) => box.width > 56)
+          .map((box) => {
+            const under = { x: box.x + box.width / 2, y: box.y + box.height - 5, anchor: "middle" as const };
+            const at = kind === "hosts" ? under : nameAt(box, spots);
+            return (
+              <text key={`n${box.host}`} class="axis named" x={at.x} y={at.y} text-anchor={at.anchor}>
+                {`host ${box.host}`}
+              </text>
+            );
+          })}
       {spots.map((spot, rank) => (
         <g key={rank} class="hot" {...lights({ ranks: [rank] })}>
           <circle class="rank" cx={tenth(spot.x)} cy={tenth(spot.y)} r={radius} fill={colourOf(rank, replay.ranks)} />
@@ -93,16 +91,17 @@ function draw(entry: Entry, replay: Replay, step: number, width: number): Drawn 
 interface Sent {
   replay: Replay;
   step: number;
+  moving: boolean;
   spots: Spot[];
   radius: number;
   followed: Set<number> | null;
 }
 
 /** A component of its own, since it moves with every frame. */
-function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
-  const under = fraction.value;
+function Arrows({ replay, step, moving, spots, radius, followed }: Sent): JSX.Element {
+  const under = moving ? fraction.value : 0;
   const arrows = new Map<string, Move>();
-  for (const move of replay.moves(under > 0 ? step : step - 1)) {
+  for (const move of replay.moves(step - 1)) {
     const key = `${move.source} ${move.destination}`;
     // Of several chunks that go the same way, the arrow is that of the followed one.
     if (move.source === move.destination || (arrows.has(key) && !followed?.has(move.chunk))) continue;
@@ -111,7 +110,7 @@ function Arrows({ replay, step, spots, radius, followed }: Sent): JSX.Element {
   return (
     <g>
       {[...arrows].map(([key, move]) => {
-        const { path, head, at } = arrow(spots[move.source], spots[move.destination], radius, under || 1);
+        const { path, head, at } = arrow(spots, move.source, move.destination, radius, under || 1);
         const look = `${move.reduces ? "reduce" : "copy"}${followed && !followed.has(move.chunk) ? " unlit" : ""}`;
         return (
           <g key={key} {...glows({ chunk: move.chunk, ranks: [move.source, move.destination] })}>
@@ -140,12 +139,19 @@ function trailOf(replay: Replay, chunks: Set<number>, step: number): [number, nu
 
 const point = ({ x, y }: Spot): string => `${tenth(x)} ${tenth(y)}`;
 
-/** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen. */
-function arrow(from: Spot, to: Spot, radius: number, part: number): { path: string; head: string; at: Spot } {
+/** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen, and around others. */
+function arrow(
+  spots: Spot[],
+  source: number,
+  destination: number,
+  radius: number,
+  part: number,
+): { path: string; head: string; at: Spot } {
+  const [from, to] = [spots[source], spots[destination]];
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const far = Math.hypot(dx, dy) || 1;
   const [ux, uy] = [dx / far, dy / far];
-  const bow = Math.min(14, far * 0.08);
+  const bow = bowOf(spots, source, destination, radius);
   const start = { x: from.x + ux * radius, y: from.y + uy * radius };
   const end = { x: to.x - ux * (radius + 2), y: to.y - uy * (radius + 2) };
   const middle = { x: (start.x + end.x) / 2 - uy * bow, y: (start.y + end.y) / 2 + ux * bow };

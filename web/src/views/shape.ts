@@ -77,14 +77,18 @@ function boxed(shape: Shape, host: number[]): Shape {
   return { ...shape, boxes: apart && boxes.length > 1 ? boxes : [] };
 }
 
-/** Hosts side by side and below each other, the ranks of each in a circle. */
+/** Hosts side by side and below each other, the ranks of each in reading order, in as many rows as columns. */
 function asHosts(host: number[], width: number): Shape | null {
   const hosts = unique(host);
   const across = hosts.length <= 3 ? hosts.length : Math.ceil(Math.sqrt(hosts.length));
   const side = Math.min(150, (width - 4) / across);
   const most = Math.max(...hosts.map((one) => host.filter((other) => other === one).length));
-  const far = most === 1 ? 0 : side / 2 - 26;
-  const radius = Math.min(12, most === 1 ? 12 : Math.min(far * 0.8, (far * Math.PI) / most - 1.5));
+  const columns = Math.ceil(Math.sqrt(most));
+  const rows = Math.ceil(most / columns);
+  // The lowest strip is for the host's name.
+  const pitchX = (side - 12) / columns;
+  const pitchY = (side - 26) / rows;
+  const radius = Math.min(12, Math.min(pitchX, pitchY) * 0.36);
   if (side < 44 || radius < 3.5) return null;
   const left = (width - across * side) / 2;
   const spots: Spot[] = [];
@@ -92,8 +96,10 @@ function asHosts(host: number[], width: number): Shape | null {
     const [x, y] = [left + (i % across) * side, 4 + Math.floor(i / across) * side];
     const ranks = every(host.length).filter((rank) => host[rank] === one);
     ranks.forEach((rank, j) => {
-      const angle = (2 * Math.PI * (j + 0.5)) / ranks.length - Math.PI / 2;
-      spots[rank] = { x: x + side / 2 + far * Math.cos(angle), y: y + side / 2 + far * Math.sin(angle) };
+      spots[rank] = {
+        x: x + 6 + ((j % columns) + 0.5) * pitchX,
+        y: y + 6 + (Math.floor(j / columns) + 0.5) * pitchY,
+      };
     });
     return { x: x + 3, y: y + 3, width: side - 6, height: side - 6, host: one };
   });
@@ -139,16 +145,17 @@ function treeOf(near: Set<number>[], root: number): Tree | null {
 
 function asTree(tree: Tree, ranks: number, width: number): Shape | null {
   const { ranks: placed, leaves, depth } = layOutTree(tree, false);
-  const pitch = (width - 36) / Math.max(1, leaves - 1);
+  const edge = 24; // the largest rank, and the box of its host around it
+  const pitch = (width - 2 * edge) / Math.max(1, leaves - 1);
   if (placed.length !== ranks || (leaves > 1 && pitch < 9)) return null;
   const level = Math.min(56, 260 / Math.max(1, depth));
   const spots: Spot[] = [];
   for (const one of placed) {
-    spots[one.rank] = { x: leaves > 1 ? 18 + one.across * pitch : width / 2, y: 22 + one.depth * level };
+    spots[one.rank] = { x: leaves > 1 ? edge + one.across * pitch : width / 2, y: edge + one.depth * level };
   }
   return {
     kind: "tree",
-    height: 44 + depth * level,
+    height: 2 * edge + depth * level,
     radius: Math.max(4, Math.min(12, pitch * 0.4, level * 0.3)),
     spots,
     boxes: [],
@@ -166,6 +173,62 @@ function onCircle(kind: "ring" | "circle", order: number[], width: number, betwe
   });
   const radius = Math.max(4, Math.min(13, (far * Math.PI) / order.length - 1.5));
   return { kind, height: side, radius, spots, boxes: [] };
+}
+
+const bows = new WeakMap<Spot[], Map<string, number>>();
+
+/** How far an arrow is bent to the side: a little, or as far as it takes to pass by the ranks in its way. */
+export function bowOf(spots: Spot[], source: number, destination: number, radius: number): number {
+  let known = bows.get(spots);
+  if (!known) bows.set(spots, (known = new Map()));
+  const key = `${source} ${destination}`;
+  const found = known.get(key) ?? bend(spots, source, destination, radius);
+  known.set(key, found);
+  return found;
+}
+
+function bend(spots: Spot[], source: number, destination: number, radius: number): number {
+  const [from, to] = [spots[source], spots[destination]];
+  const [dx, dy] = [to.x - from.x, to.y - from.y];
+  const far = Math.hypot(dx, dy) || 1;
+  const least = Math.min(14, far * 0.08);
+  const others = spots.filter((_, rank) => rank !== source && rank !== destination);
+  const hits = (bow: number): number => {
+    const middle = { x: (from.x + to.x) / 2 - (dy / far) * bow, y: (from.y + to.y) / 2 + (dx / far) * bow };
+    const way = every(15).map((i) => {
+      const t = (i + 1) / 16;
+      const along = (a: number, b: number, c: number): number => (1 - t) ** 2 * a + 2 * t * (1 - t) * b + t * t * c;
+      return { x: along(from.x, middle.x, to.x), y: along(from.y, middle.y, to.y) };
+    });
+    return others.filter((one) => way.some(({ x, y }) => Math.hypot(one.x - x, one.y - y) < radius + 2)).length;
+  };
+  const wide = 2 * radius + 6;
+  const tries = [0, 1, -1, 2, -2, 3, -3]
+    .map((i) => least + i * wide)
+    .filter((bow) => Math.abs(bow) < far || bow === least);
+  return tries.reduce((best, bow) => (hits(bow) < hits(best) ? bow : best));
+}
+
+/** Where the name of a host has most room: in the middle of its box, or in a corner. */
+export function nameAt(box: Box, spots: Spot[]): Spot & { anchor: "start" | "middle" | "end" } {
+  const [left, right] = [box.x + 6, box.x + box.width - 6];
+  const [top, bottom] = [box.y + 14, box.y + box.height - 6];
+  const free = [
+    { x: box.x + box.width / 2, y: box.y + box.height / 2 + 4, anchor: "middle" as const },
+    { x: left, y: bottom, anchor: "start" as const },
+    { x: right, y: bottom, anchor: "end" as const },
+    { x: left, y: top, anchor: "start" as const },
+    { x: right, y: top, anchor: "end" as const },
+  ];
+  const wide = 38; // pixels of `host 0`
+  const room = ({ x, y, anchor }: (typeof free)[number]): number => {
+    const middle = x + (anchor === "start" ? wide / 2 : anchor === "end" ? -wide / 2 : 0);
+    // To the nearest point of the name, which is longer than high.
+    return Math.min(
+      ...spots.map((spot) => Math.hypot(Math.max(0, Math.abs(spot.x - middle) - wide / 2), spot.y - y + 4)),
+    );
+  };
+  return free.reduce((best, one) => (room(one) > room(best) ? one : best));
 }
 
 /** Pairs that are drawn faintly: everybody who talks to somebody, once. */

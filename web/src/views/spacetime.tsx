@@ -17,7 +17,19 @@ import { followedTree } from "./follow";
 import { useGestures } from "./gestures";
 import { bandOf, frameOf, heightFor, inWindow, layersOf, nearest, saying, type Frame } from "./lanes";
 import { between, type Happening, type Transfer } from "./transfers";
-import { isWhole, limitsOf, moved, opened, reaching, spanOf, whole, zoomed, type Limits, type Window } from "./window";
+import {
+  centred,
+  isWhole,
+  limitsOf,
+  moved,
+  opened,
+  reaching,
+  spanOf,
+  whole,
+  zoomed,
+  type Limits,
+  type Window,
+} from "./window";
 
 const ridesOfChunk = remembered((replay: Replay, chunk: number) => ridesOf(replay, [chunk]));
 
@@ -38,7 +50,13 @@ function useLit(entry: Entry, replay: Replay): (one: Transfer) => boolean {
   }, [tree, here, replay]);
 }
 
-export function SpaceTime(props: { entry: Entry; what: Happening; step: number; label: string }): JSX.Element {
+export function SpaceTime(props: {
+  entry: Entry;
+  what: Happening;
+  step: number;
+  moving: boolean;
+  label: string;
+}): JSX.Element {
   const { entry, what, step } = props;
   const replay = replayOf(entry);
   const [chosen, setChosen] = useState<Window | null>(null);
@@ -76,7 +94,8 @@ export function SpaceTime(props: { entry: Entry; what: Happening; step: number; 
   });
   const layers = useLayers();
   const draw = (width: number): Drawn => {
-    const shown = chosen ?? opened(limits, replay.steps, entry.counts.messages, width - 90);
+    // It opens where the player stands, with that moment in the middle.
+    const shown = chosen ?? centred(opened(limits, replay.steps, entry.counts.messages, width - 90), now, limits);
     const here = (frame.current = layers.frame([shown, width, high], () => frameOf(shown, width, high)));
     const seen = (visible.current = layers.seen([what, here], () =>
       inWindow(between(what, replay, shown.from, shown.to), shown),
@@ -87,7 +106,7 @@ export function SpaceTime(props: { entry: Entry; what: Happening; step: number; 
         <g data-messages={seen.length} />
         <Rulers entry={entry} what={what} frame={here} width={width} />
         {picked && <Picked one={picked} frame={here} />}
-        <Now what={what} frame={here} done={step} />
+        <Now what={what} frame={here} step={step} moving={props.moving} />
         {!isWhole(shown, limits) && <Overview entry={entry} frame={here} limits={limits} show={setChosen} />}
       </>
     );
@@ -226,12 +245,12 @@ function Picked(props: { one: Transfer; frame: Frame }): JSX.Element {
   );
 }
 
-/** Where the player stands. */
-function Now(props: { what: Happening; frame: Frame; done: number }): JSX.Element | null {
-  const { what, frame, done } = props;
-  const here = what.doneAt[done] ?? 0;
-  const next = what.doneAt[Math.min(done + 1, what.doneAt.length - 1)] ?? here;
-  const x = tenth(frame.x(here + (next - here) * fraction.value));
+/** Where the player stands: at the end of the step, or on the way there. */
+function Now(props: { what: Happening; frame: Frame; step: number; moving: boolean }): JSX.Element | null {
+  const { what, frame, step, moving } = props;
+  const end = what.doneAt[step] ?? 0;
+  const begin = what.doneAt[step - 1] ?? 0;
+  const x = tenth(frame.x(moving ? begin + (end - begin) * fraction.value : end));
   if (x < frame.left - 1 || x > frame.right + 1) return null;
   return (
     <g class="playhead">

@@ -20,7 +20,8 @@ export interface View {
   summary: string;
   /** The key that opens it. */
   key: string;
-  draw: (props: { entry: Entry; step: number }) => JSX.Element;
+  /** `step` is the step that is told; if `moving`, its moves are on their way. */
+  draw: (props: { entry: Entry; step: number; moving?: boolean }) => JSX.Element;
   /** What it draws, all of which Python has to write; the view itself says if something is missing from a document. */
   needs: readonly (keyof Entry | keyof PageData)[];
   /** What the player moves in it: the step, the clock of the race, or nothing. */

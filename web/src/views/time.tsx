@@ -16,7 +16,7 @@ import { clocksOf, happening, type Transfer } from "./transfers";
 /** Memoised, since it does not change from step to step. */
 export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
-export function Time(props: { entry: Entry; step: number }): JSX.Element {
+export function Time(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);
@@ -39,6 +39,7 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
         entry={entry}
         what={what}
         step={step}
+        moving={props.moving ?? false}
         label={`Space and time: ${lines[0]}`}
       />
       <p class="legend">
@@ -58,8 +59,22 @@ export function Time(props: { entry: Entry; step: number }): JSX.Element {
   );
 }
 
+/** Why a clock cannot be chosen, and what to do about it. */
+const WHY_NOT: Record<Clock, (entry: Entry) => string> = {
+  steps: () => "",
+  modelled: (entry) =>
+    entry.proof.ok
+      ? "Not simulated: no topology was given, or there are too many messages."
+      : "Not simulated, because the schedule is wrong.",
+  measured: () =>
+    inStudio()
+      ? "Not measured yet: measure now runs it here."
+      : "Not measured: allfold show … --measure --html puts a recording in.",
+};
+
 function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
   const there = clocksOf(props.entry);
+  const missing = CLOCKS.filter((clock) => !there.includes(clock)).map((clock) => WHY_NOT[clock](props.entry));
   const [busy, setBusy] = useState(false);
   const [failed, setFailed] = useState<string | null>(null);
   const take = async (): Promise<void> => {
@@ -82,13 +97,6 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
           role="radio"
           aria-checked={props.shown === clock}
           disabled={!there.includes(clock)}
-          title={
-            there.includes(clock)
-              ? undefined
-              : clock === "measured"
-                ? "no recording of a real run is here"
-                : "not simulated"
-          }
           onClick={() => go({ clock })}
         >
           {clock}
@@ -100,6 +108,7 @@ function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {
         </Quiet>
       )}
       {failed && <span class="soft">{failed}</span>}
+      {missing.length > 0 && <p class="missing">{missing.join(" ")}</p>}
     </div>
   );
 }

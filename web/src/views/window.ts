@@ -72,6 +72,11 @@ export function moved(shown: Window, time: number, ranks: number, limits: Limits
   );
 }
 
+/** With a moment in its middle, as far as there is anything on both sides. */
+export function centred(shown: Window, time: number, limits: Limits): Window {
+  return moved(shown, time - (shown.from + shown.to) / 2, 0, limits);
+}
+
 /** So that a moment is in sight: unchanged if it is, otherwise with the moment near its left edge. */
 export function reaching(shown: Window, time: number, limits: Limits): Window {
   if (time >= shown.from && time <= shown.to) return shown;

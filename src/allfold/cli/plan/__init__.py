@@ -93,7 +93,9 @@ def _write_table(found: Plan, color: bool | None) -> None:
         for cost in found.costs
     ]
     head = ("algorithm", "limited by", "time", "× least", "bus GB/s", "steps", "segments", "from")
-    write_table(head, rows, color, left=2)
+    write_table(
+        head, rows, color, left=2, narrow={"from": None, "segments": None, "bus GB/s": None, "limited by": None}
+    )
 
 
 def _notes(found: Plan) -> Iterator[str]:

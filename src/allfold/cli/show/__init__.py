@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ...errors import ScheduleError, UsageError
 from ...files import write_whole
+from ...ops import find_op
 from ...programs.compile import compile
 from ...programs.messages import MessagePrograms, check_messages, lower
 from ...schedule import Schedule
@@ -77,8 +78,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--columns is for the figure; add --svg FILE")
     if arguments.op != "sum" and arguments.values is None:
         raise UsageError("--op combines numbers; add --values")
-    if arguments.values is not None and (arguments.svg or arguments.html or arguments.json or arguments.programs):
-        raise UsageError("--values shows numbers in the terminal; leave out the other option")
+    if arguments.values is not None and (arguments.svg or arguments.json or arguments.programs):
+        raise UsageError("--values shows numbers in the terminal or on the page; leave out the other option")
     if arguments.json and len(arguments.names) > 1:
         raise UsageError("--json writes one schedule; name one algorithm")
 
@@ -155,6 +156,8 @@ def _page(shown: list[_Shown], arguments: argparse.Namespace) -> str:
         error=first.error,
         # A schedule from a file was as a rule found for a network: what limits it there is what one wants to see.
         follow="cut" if is_schedule(first.choice.name) else None,
+        values=None if arguments.values is None else read_values(arguments.values, first.schedule),
+        op=find_op(arguments.op).name,
     )
     return page_as_html(document)
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--values",
         metavar="V",
-        help='show numbers instead: "1 2 3; 4 5 6; 7 8 9", one row per rank, or random',
+        help='show numbers, here or with --html: "1 2 3; 4 5 6; 7 8 9", one row per rank, or random',
     )
     parser.add_argument("--op", default="sum", metavar="OP", help="with --values: sum, max, min, avg, … (default: sum)")
     parser.add_argument("--moves-only", action="store_true", help="show only the moves")
