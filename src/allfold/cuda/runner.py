@@ -263,7 +263,11 @@ class Runner:
             calls = self._ledger.next()
             if len({*calls} - {None}) > 1:
                 return self._mismatch(calls)
-            return MismatchError(f"{name_ranks(mismatched)} {where} gave up a call on the GPU: the ranks' calls differ")
+            differ = self._blamed_by(mismatched) or range(self.engine.size)
+            why = f"the calls of {name_ranks(differ)} differ"
+            return self._because_of(
+                differ, MismatchError(f"{name_ranks(mismatched)} {where} gave up a call on the GPU: {why}")
+            )
         if dead:
             return self._because_of(
                 dead, RankLost(f"{name_ranks(dead)} {where} ended in the middle of a call on the GPU")
@@ -324,8 +328,10 @@ class Runner:
                 raise self._mismatch(self._ledger.next())
         return bool(state)
 
-    def _mismatch(self, calls: Sequence[bytes | None]) -> MismatchError:
-        return MismatchError(f"{differing(calls)} {self._where()}")
+    def _mismatch(self, calls: Sequence[bytes | None]) -> AllfoldError:
+        # All whose calls are known here: ranks that come later may not see them any more.
+        known = [rank for rank, facts in enumerate(calls) if facts is not None]
+        return self._because_of(known, MismatchError(f"{differing(calls)} {self._where()}"))
 
     def _where(self) -> str:
         return f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
