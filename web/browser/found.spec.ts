@@ -23,7 +23,7 @@ for (const network of NETWORKS) {
   });
 }
 
-test("its trees are followed one by one, by mouse and by keyboard, in network and grid", async ({ page }) => {
+test("its trees are followed one by one, by mouse and by keyboard, in network and grid", async ({ page, viewport }) => {
   const { address, file } = found("--collective", "all_gather", "--topology", "dgx1");
   await page.goto(address);
   await page.keyboard.press("[");
@@ -38,8 +38,11 @@ test("its trees are followed one by one, by mouse and by keyboard, in network an
   await expect(page.locator("#view-holds .came")).toHaveCount(7);
   const opacity = (cell: string): Promise<string> =>
     page.locator(`[data-cell="${cell}"]`).evaluate((one) => getComputedStyle(one).opacity);
-  await expect.poll(() => opacity("0 7")).toBe("0.22");
-  await expect.poll(() => opacity("0 8")).toBe("1");
+  // On a phone 48 columns are shaded on a canvas; the lines of the tree stand out there.
+  if (viewport!.width > 1000) {
+    await expect.poll(() => opacity("0 7")).toBe("0.22");
+    await expect.poll(() => opacity("0 8")).toBe("1");
+  }
   await page.keyboard.press("Escape");
   await expect(page.locator(".followed")).toHaveCount(0);
   await page.keyboard.press("c");
