@@ -63,8 +63,8 @@ def test_the_output_in_the_pages_is_real(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for language, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):
-        if language == "json" and "allfold-topology" in block:  # by its name
-            Path(f"{json.loads(block)['name']}.json").write_text(block, encoding="utf-8")
+        if language == "json" and "allfold-topology" in block and (name := json.loads(block).get("name")):
+            Path(f"{name}.json").write_text(block, encoding="utf-8")
         if language == "python":
             write_file(block)
         for words, quoted in commands_of(block) if language == "console" else ():

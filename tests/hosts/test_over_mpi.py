@@ -24,9 +24,10 @@ OPTIONS = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yiel
 def test_across_hosts_over_mpi(hosts: tuple[int, ...]) -> None:
     script = Path(__file__).with_name("mpi_rank.py")
     words = [str(MPIRUN), "-n", str(sum(hosts)), *OPTIONS, sys.executable, str(script), ",".join(map(str, hosts))]
-    as_root = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    variables = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",  # containers often have no other user
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }  # containers often have no other user
-    ended = subprocess.run(words, env=os.environ | as_root, capture_output=True, text=True, timeout=180, check=False)
+        "PYTHONPATH": str(script.parents[1]),
+    }
+    ended = subprocess.run(words, env=os.environ | variables, capture_output=True, text=True, timeout=180, check=False)
     assert ended.stdout.count("has passed") == sum(hosts) and ended.returncode == 0, ended.stdout + ended.stderr
