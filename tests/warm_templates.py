@@ -1,8 +1,8 @@
 """Templates of `spawn` that are forked from processes which have imported everything already.
 
-A template takes 0.2 s to import NumPy and allfold, and two seconds with torch; the tests need hundreds of them. So the
-first template with certain modules is preceded by a process that imports these, and then forks this template and all later
-ones. From then on they are what users have: ranks, reports, ends. tests/launch has the template itself.
+A template takes 0.2 s to import NumPy and allfold, and two seconds with torch; the tests need hundreds of them. So one
+process imports NumPy and allfold, another torch as well, when they are first needed; they fork the templates. From then on
+these are what users have: they import what else they are told to, and fork ranks. tests/launch has the template itself.
 
     warm_templates.py CONNECTION TESTS MODULE…     import the modules, then fork a template for every request
 """
@@ -30,10 +30,14 @@ from allfold.launch.template import Template
 _LONGEST_REQUEST = 256 * 1024
 _DESCRIPTORS = 4
 
-# What ranks that use torch import later than torch itself, in seconds: the group, the optimizers, torch's own DDP.
-_WITH_TORCH = ("allfold.torch.bootstrap", "torch._dynamo", "torch.nn.parallel", "torch.distributed.algorithms.join")
+_PLAIN = ("allfold.launch.spawn", "allfold.communicator.communicator", "allfold.engines.shared_memory.engine")
+# With what ranks that use torch import later, in seconds: the group, the optimizers, torch's own DDP.
+_WITH_TORCH = (
+    *("allfold.engines.islands.engine", "allfold.fabrics.gloo", "allfold.torch.bootstrap"),
+    *("torch._dynamo", "torch.nn.parallel", "torch.distributed.algorithms.join"),
+)
 
-_servers: dict[tuple[str, ...], _Server] = {}
+_servers: dict[bool, _Server] = {}  # with torch, and without
 
 
 def launched(work: Callable[..., Any], ranks: int, *args: Any, hosts: Any = None) -> list[Any]:
@@ -60,10 +64,10 @@ class WarmTemplate(Template):
         environment: Mapping[str, str],
         has_output: bool,
     ) -> Any:
-        key = tuple(module for module in modules if module.partition(".")[0] in ("allfold", "torch"))
-        if key not in _servers:
-            _servers[key] = _Server(key)
-        return _servers[key].fork(descriptors, ranks, modules, environment, has_output)
+        with_torch = bool({"torch", "allfold.fabrics.gloo"}.intersection(modules))
+        if with_torch not in _servers:
+            _servers[with_torch] = _Server((*_PLAIN, *(_WITH_TORCH if with_torch else ())))
+        return _servers[with_torch].fork(descriptors, ranks, modules, environment, has_output)
 
 
 class _Server:
@@ -72,7 +76,7 @@ class _Server:
         with theirs:
             numbers = map(str, (theirs.fileno(), os.getpid()))
             self.process = subprocess.Popen(
-                [sys.executable, "-P", __file__, *numbers, *modules, *(_WITH_TORCH if "torch" in modules else ())],
+                [sys.executable, "-P", __file__, *numbers, *modules],
                 # The templates have variables of their own. A library that starts threads when it is imported must not.
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,

@@ -106,7 +106,8 @@ from allfold.learn.lesson import lessons
 from allfold.learn.worker import judge_file
 from allfold.errors import UsageError
 from allfold.learn import checks
-checks.UP_TO = 5  # what is proved for more ranks is the same with the engine, and faster: tests/learn
+# What is proved for more ranks is the same with the engine, and faster: tests/learn
+checks.UP_TO, checks._TELLING = 5, (3, 4, 2, 5, 1)
 solved = 0
 for lesson in lessons():
     file = Path(f"{lesson.name}.py")

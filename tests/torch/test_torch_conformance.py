@@ -48,20 +48,14 @@ MORE = (
 ON_TWO_HOSTS = (
     "test_DistributedDataParallelCPU",
     "test_all_gather_object_subgroup",
+    "test_all_reduce_coalesced_full_group_product",
     "test_all_to_all_single_unequal_split_full_group",
+    "test_broadcast",  # with a profiler, as most of them
     "test_destroy_full_group",
     "test_monitored_barrier_gloo_subgroup",
-    "test_send_recv_any_source_torch_profiler",  # with a profiler, as most of them
-)
-MORE_ON_TWO_HOSTS = (
-    "test_all_reduce_coalesced_full_group_product",
-    "test_broadcast",
+    "test_send_recv_any_source_torch_profiler",
     "test_sparse_all_reduce_sum",
 )
-
-
-def marked(names: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.exhaustive) for name in names]
 
 
 @functools.cache
@@ -73,17 +67,17 @@ def results(column: str, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)  # the first one waits for all
-@pytest.mark.parametrize("name", [*TESTS, *marked(MORE)])
+@pytest.mark.parametrize("name", [*TESTS, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE)])
 def test_of_torch(name: str) -> None:
     result = results("allfold", TESTS if name in TESTS else MORE)[name]
     assert result["outcome"] == "pass", result["reason"]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [*ON_TWO_HOSTS, *marked(MORE_ON_TWO_HOSTS)])
+@pytest.mark.exhaustive  # in every run: test_every_function_on_two_hosts, test_training_on_two_hosts_…
+@pytest.mark.parametrize("name", ON_TWO_HOSTS)
 def test_of_torch_on_two_hosts(name: str) -> None:
-    names = ON_TWO_HOSTS if name in ON_TWO_HOSTS else MORE_ON_TWO_HOSTS
-    result = results("allfold-on-2-hosts", names)[name]
+    result = results("allfold-on-2-hosts", ON_TWO_HOSTS)[name]
     assert result["outcome"] == "pass", result["reason"]
 
 
