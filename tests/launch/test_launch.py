@@ -521,6 +521,17 @@ def test_exit_statuses_and_the_last_line(arguments: list[object], expected: int,
             position = lines[0].index(piece, position)
 
 
+def test_a_script_that_starts_processes_itself_is_told_to_start_alone(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.exit(1)\nimport torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)\n")
+    status, _, errors = allfold_run("-n", 2, script)
+    assert status == 1
+    assert f"line 4 of {script} starts processes of its own" in errors.decode()
+    assert errors.decode().rstrip().endswith(f"start it once: python {script}")
+    script.write_text("import sys\nsys.exit(1)\n")
+    assert "of its own" not in allfold_run("-n", 2, script)[2].decode()
+
+
 def test_a_breakpoint_in_one_rank_has_the_terminal(tmp_path: Path) -> None:
     """Rank 0 waits in its collective for longer than its timeout, while rank 1 is at its prompt."""
     script = tmp_path / "script.py"

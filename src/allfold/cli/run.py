@@ -34,6 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     except UsageError as error:
         sys.stderr.write(f"allfold run: {error}\n")
         return 2
+    if status and arguments.module is None and (line := _line_of_spawn(command[1:2])) is not None:
+        script = command[1]
+        sys.stderr.write(
+            f"allfold run: line {line} of {script} starts processes of its own, and {script} was started once per rank; "
+            f"start it once: python {script}\n"
+        )
     if status == 128 + signal.SIGPIPE:
         # Nobody reads our output any more; without this, the interpreter would report it again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,3 +73,27 @@ def _command(module: list[str] | None, command: list[str], ranks: int | None) ->
     if not Path(command[0]).is_file():
         raise UsageError(f"there is no script {command[0]!r}; to run an executable, write -- in front of it")
     return [sys.executable, *command]
+
+
+def _line_of_spawn(script: list[str]) -> int | None:
+    """Where a script starts processes with `torch.multiprocessing.spawn` or `start_processes`, if it does."""
+    import ast
+
+    try:
+        parsed = ast.parse(Path(script[0]).read_bytes())
+    except (IndexError, OSError, SyntaxError, ValueError):  # a command that is not Python
+        return None
+    imported = {
+        name.name if isinstance(node, ast.Import) else f"{node.module}.{name.name}"
+        for node in ast.walk(parsed)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    if not any(name.startswith("torch.multiprocessing") for name in imported):
+        return None
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("spawn", "start_processes"):
+                return node.lineno
+    return None
