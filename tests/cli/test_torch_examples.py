@@ -10,7 +10,7 @@ from test_examples import EXAMPLES, printed, start
 
 pytest.importorskip("torch")
 FOLDER = EXAMPLES / "torch"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("started", "everything"))
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("started", "everything", "mistakes"))
 STARTS = {
     "allfold run": ("-m", "allfold", "run", "-n", "2"),
     "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
@@ -45,6 +45,19 @@ def test_all_of_them_on_both_backends() -> None:
 @pytest.mark.parametrize("how", ["torchrun", "mp.spawn"])
 def test_all_of_them_started_in_other_ways(how: str) -> None:
     _check(_run(how))
+
+
+def test_the_usual_mistakes_are_reported() -> None:
+    out = printed(start(*STARTS["allfold run"], str(FOLDER / "mistakes.py")))
+    assert re.sub(r" \(call.*|; if that.*", "", out).splitlines() == [
+        "allfold, 2 ranks",
+        "different lengths: all_reduce: rank 0 came with float32[3] sum, rank 1 with float32[4] sum",
+        "different types: all_reduce: rank 0 came with float32[3] sum, rank 1 with float64[3] sum",
+        "another order: mismatched calls: rank 0 came with all_reduce of float32[3] sum, rank 1 with barrier",
+        "a call on one rank only: all_reduce: rank 1 did not come within 1 s",
+        "everybody receives first: irecv: nothing came from rank 1 with tag 0 within 1 s (the world)",
+        "a root of their own: broadcast: rank 0 came with float32[3] root 0, rank 1 with float32[3] root 1",
+    ]
 
 
 @pytest.mark.exhaustive
