@@ -289,7 +289,8 @@ def test_an_example_that_goes_on_without_a_rank() -> None:
     CHECKS["train_on"](printed(start(*run, str(EXAMPLES / "train_on.py"))), 2)
 
 
-@pytest.mark.parametrize("way", [[], pytest.param(["--data-parallel"], marks=pytest.mark.exhaustive)], ids=str)
+@pytest.mark.exhaustive  # it imports scikit-learn in every process
+@pytest.mark.parametrize("way", [[], ["--data-parallel"]], ids=str)
 def test_the_training_with_its_options(way: list[str], tmp_path: Path) -> None:
     run = (
         "-m",
