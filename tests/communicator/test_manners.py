@@ -418,12 +418,13 @@ time.sleep(0.2)
 """
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("what", ["calls", "recv"])
-def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(what: str, tmp_path: Any) -> None:
+def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(what: str, times: int, tmp_path: Any) -> None:
     script = tmp_path / "daemon.py"
     script.write_text(DAEMON)
     command = [sys.executable, "-m", "allfold", "run", "-n", "2", str(script), what]
-    for _ in range(3):
+    for _ in range(times):
         came = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert came.returncode == 0, came.stderr
 

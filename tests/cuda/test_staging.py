@@ -90,9 +90,16 @@ def all_collectives(comm: Communicator, dtype: str, length: int, way: str) -> li
     return wrong
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize(("dtype", "length"), [("float32", 1), ("int64", 1001), ("float64", 300_000), ("uint8", 0)])
+# In every run each array with both numbers of ranks and both ways, and each way with both numbers of ranks.
+PAIRWISE = [
+    pytest.param(*array, ranks, way, marks=[pytest.mark.exhaustive] if (number + (ranks == 3) + second) % 2 else [])
+    for number, array in enumerate([("float32", 1), ("int64", 1001), ("float64", 300_000), ("uint8", 0)])
+    for ranks in (1, 3)
+    for second, way in enumerate(WAYS)
+]
+
+
+@pytest.mark.parametrize(("dtype", "length", "ranks", "way"), PAIRWISE)
 def test_every_collective_gives_what_numpy_gives(ranks: int, dtype: str, length: int, way: str) -> None:
     assert af.spawn(all_collectives, ranks, args=(dtype, length, way), timeout=60) == [[]] * ranks
 
@@ -141,7 +148,9 @@ def arguments(comm: Communicator, collective: str, values: np.ndarray[Any, Any])
     }.get(collective, [values])
 
 
-@pytest.mark.parametrize(("ranks", "area"), [(2, 1 << 20), (4, 1 << 20), (4, 16 << 10)])
+@pytest.mark.parametrize(
+    ("ranks", "area"), [(2, 1 << 20), pytest.param(4, 1 << 20, marks=pytest.mark.exhaustive), (4, 16 << 10)]
+)
 def test_every_schedule_runs_on_the_device_with_the_same_bits(ranks: int, area: int) -> None:
     assert af.spawn(every_algorithm, ranks, args=(area,), timeout=250) == [[]] * ranks
 
