@@ -28,7 +28,7 @@ demo: $(INSTALLED) ## see it work; the first time it compiles the engine, which 
 TESTS = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Two test files at a time: most tests use one core, or wait. In the order of their names: by the number of tests, as is
 # usual, long files with few tests would come last, and one core would wait for them.
-test: lint $(VENV)/.mpi ## lint, types and the tests; 6 to 8 minutes on two idle cores
+test: lint $(VENV)/.mpi ## lint, types and the tests; 8 to 10 minutes on two idle cores
 	$(announce)
 	$(TESTS)
 
