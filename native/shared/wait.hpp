@@ -43,8 +43,8 @@ void wake_all(std::atomic<uint64_t>& value);
 void let_others_run();
 
 // Whether other programs keep the cores busy. A yield then lasts as long as they like to run, milliseconds, while a
-// rank that sleeps gets its core back when it is woken. A communicator that has seen one such yield sleeps at once for
-// a while, and then tries again.
+// rank that sleeps gets its core back when it is woken. A communicator that has seen several such yields sleeps at once
+// for a while, and then tries again.
 class Crowd {
   public:
     bool is_here() {
@@ -53,13 +53,22 @@ class Crowd {
         waits_.store(waits - 1, std::memory_order_relaxed);
         return true;
     }
-    void came() { waits_.store(remembered, std::memory_order_relaxed); }
+    // A yield has taken long, or not. A single long one may be that of a peer that works: only several of them among a
+    // few yields are a crowd.
+    void yielded(bool long_one) {
+        uint32_t seen = seen_.load(std::memory_order_relaxed);
+        if (!long_one && seen == 0) return;
+        seen = long_one ? seen + among : seen - 1;
+        bool is_crowd = seen > (several - 1) * among;
+        seen_.store(is_crowd ? 0 : seen, std::memory_order_relaxed);
+        if (is_crowd) waits_.store(remembered, std::memory_order_relaxed);
+    }
 
   private:
-    static constexpr uint32_t remembered = 1000;
+    static constexpr uint32_t remembered = 1000, several = 2, among = 400;
     // Threads of a rank may wait at the same time. Relaxed, and no read-modify-write: it orders nothing, and one wait
     // more or less that is counted makes no difference.
-    std::atomic<uint32_t> waits_{0};
+    std::atomic<uint32_t> waits_{0}, seen_{0};
 };
 
 // The yields of one wait. Each may take as long as other processes like to run: on a busy machine hundreds of them
@@ -74,8 +83,8 @@ class Yields {
         uint64_t before = ticks();
         let_others_run();
         uint64_t took = ticks() - before;
+        crowd_.yielded(took > long_yield());
         if (took > long_yield()) {
-            crowd_.came();
             done_ = most_;
         } else if ((all_ += took) > most_ticks()) {
             done_ = most_;
