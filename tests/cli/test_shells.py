@@ -124,7 +124,7 @@ sys.exit(main(sys.argv[1:]))
     ("words", "says"),
     [
         (("verify", "ring", "--ranks", "200"), b"proving"),
-        (("show", "ring", "--ranks", "24"), b"drawing"),
+        (("show", "ring", "--ranks", "200"), b"drawing"),
         (("compare", "--ranks", "200", "--algorithms", "ring"), b"counting ring, 200 ranks"),
         (("export", "ring", "--ranks", "40", "--to", "json"), b"writing json, and checking it"),
     ],

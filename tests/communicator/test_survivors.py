@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -292,6 +293,27 @@ def test_who_is_late_says_where_it_is_also_after_the_first_communicator_was_drop
     words = [sys.executable, "-m", "allfold", "run", "-n", "2", str(script)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "it is at late.py:7 in <module>" in ended.stdout, ended
+
+
+def gives_up_and_ends(comm: Communicator, ended: str) -> str:
+    """Rank 0 waits for rank 2 until its timeout, and ends; rank 1 comes after that."""
+    if comm.rank == 0:
+        fails(CollectiveTimeout, comm.all_reduce, np.ones(3), timeout=0.2)
+        os._exit(0)
+    said = ""
+    if comm.rank == 1:
+        while _native.is_alive(members(comm)[0].arena):
+            time.sleep(0.01)
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(3))
+        Path(ended).touch()
+    while not Path(ended).exists():
+        time.sleep(0.01)
+    return said
+
+
+def test_why_a_rank_gave_up_is_said_also_when_its_process_has_ended(tmp_path: Any) -> None:
+    said = allfold.spawn(gives_up_and_ends, 3, args=(str(tmp_path / "ended"),), survive=True, timeout=PATIENCE)[1]
+    assert "rank 0 gave up: it had waited too long for rank" in said and "is gone" not in said
 
 
 def gives_up_early(comm: Communicator) -> str:

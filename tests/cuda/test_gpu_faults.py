@@ -250,6 +250,31 @@ def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
         assert said.startswith("RankLost: ")
 
 
+def interrupted_at_first(comm: Communicator) -> str:
+    """Rank 0 is interrupted while all ranks prepare their first call on the device."""
+    device = device_of("on the device")
+    array = device.array(np.ones(100), device.new_stream())
+    if comm.rank:
+        return said_by(lambda: comm.all_reduce(array))
+    measured = ways._takes_turns
+
+    def takes_turns(*arguments: Any) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        return measured(*arguments)
+
+    ways._takes_turns = takes_turns
+    try:
+        comm.all_reduce(array)
+    except KeyboardInterrupt:
+        return said_by(lambda: comm.all_reduce(array))
+    return "not interrupted"
+
+
+def test_an_interrupt_during_the_first_call_keeps_nobody_waiting() -> None:
+    for said in af.spawn(interrupted_at_first, 2, timeout=60):
+        assert said.startswith("RankLost: ")
+
+
 def behind_a_staged_call(comm: Communicator) -> list[str]:
     """A staged call, and one on the device behind it, that the other rank never makes."""
     device = device_of("on the device")

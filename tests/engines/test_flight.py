@@ -275,7 +275,7 @@ PLACES += [["groups", 0, "members", 0, key] for key in (*MEMBER, "calls")]
 PLACES += [["groups", 0, "members", 0, "calls", 0, key] for key in (*CALL, "begun", "ended")]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(place=st.sampled_from(PLACES), value=ANYTHING)
 def test_any_change_of_a_file_is_understood_or_refused(
     tmp_path_factory: pytest.TempPathFactory, place: list[Any], value: Any

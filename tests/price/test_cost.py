@@ -129,7 +129,7 @@ def test_local_work_goes_on_meanwhile() -> None:
 def test_segments_are_never_worse_and_never_silly() -> None:
     for collective, name in EVERY:
         schedule = af.schedule(collective, name, 8)
-        for size in (1, 2**26):
+        for size in (0, 1, 4096, 2**26):
             best, one = cost(schedule, plain(8), size), cost(schedule, plain(8), size, 1)
             assert best.time <= one.time * (1 + 1e-9), (collective, name, size)
             assert best.segments <= max(1, size // 4096)

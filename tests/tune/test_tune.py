@@ -275,7 +275,7 @@ PLACES = list(places(a_document()))
 
 
 @given(st.sampled_from(PLACES), JSON | st.just(...))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_any_change_of_a_file_is_understood_or_refused(place: tuple[Any, ...], value: Any) -> None:
     document: Any = a_document()
     inside = document

@@ -84,7 +84,7 @@ class FoundTogether:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        """What proves the bound, in exact numbers; `allfold check-bound` checks it."""
+        """The proof of the bound, in exact numbers; `allfold check-bound` checks it."""
         return {
             "format": "allfold-bound-of-groups",
             "version": 1,
@@ -96,7 +96,7 @@ class FoundTogether:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What `allfold find --groups --json` prints."""
+        """The result as `allfold find --groups --json` prints it."""
         return {
             "collective": self.collective,
             "topology": self.topology,
