@@ -8,6 +8,7 @@ import datetime
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import types
@@ -25,6 +26,7 @@ from test_staging import along_a_chain, device_of, to_the_first
 
 import allfold as af
 from allfold import Move, copy, reduce
+from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
 from allfold.cuda import kernels, retire, runner, ways
 
@@ -250,19 +252,19 @@ def test_an_interrupted_call_ends_the_call_of_all_ranks() -> None:
         assert said.startswith("RankLost: ")
 
 
-def interrupted_at_first(comm: Communicator) -> str:
-    """Rank 0 is interrupted while all ranks prepare their first call on the device."""
+def interrupted_at_first(comm: Communicator, module: str, name: str) -> str:
+    """Rank 0 is interrupted while all ranks prepare their first call on the device, before it calls `name`."""
     device = device_of("on the device")
     array = device.array(np.ones(100), device.new_stream())
     if comm.rank:
         return said_by(lambda: comm.all_reduce(array))
-    measured = ways._takes_turns
+    called = getattr(sys.modules[module], name)
 
-    def takes_turns(*arguments: Any) -> bool:
+    def interrupted(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        return measured(*arguments)
+        return called(*arguments)
 
-    ways._takes_turns = takes_turns
+    setattr(sys.modules[module], name, interrupted)
     try:
         comm.all_reduce(array)
     except KeyboardInterrupt:
@@ -270,8 +272,9 @@ def interrupted_at_first(comm: Communicator) -> str:
     return "not interrupted"
 
 
-def test_an_interrupt_during_the_first_call_keeps_nobody_waiting() -> None:
-    for said in af.spawn(interrupted_at_first, 2, timeout=60):
+@pytest.mark.parametrize(("module", "name"), [(gpu.__name__, "GpuCalls"), (ways.__name__, "_takes_turns")])
+def test_an_interrupt_during_the_first_call_keeps_nobody_waiting(module: str, name: str) -> None:
+    for said in af.spawn(interrupted_at_first, 2, args=(module, name), timeout=60):
         assert said.startswith("RankLost: ")
 
 

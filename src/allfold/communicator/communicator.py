@@ -24,7 +24,7 @@ from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
 from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, UnfitArray
 from ..engines.table import meet, meet_across
-from ..errors import SharedMemoryError, UsageError
+from ..errors import AllfoldError, SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
 from ..ops import Op, find_op
 from ..registry import AnyAlgorithm
@@ -510,13 +510,20 @@ class Communicator(PointToPoint, Objects):
 
     def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
         """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
-        from .gpu import GpuCalls
+        from .gpu import GpuCalls, locate
 
-        if self._gpu is None:
-            engine = self._engine.group(range(self.size), call.timeout)
-            assert engine is not None
-            self._gpu = GpuCalls(engine)
-        handle = self._gpu.enqueue(call)
+        located = locate(call)
+        try:
+            if self._gpu is None:
+                engine = self._engine.group(range(self.size), call.timeout)
+                assert engine is not None
+                self._gpu = GpuCalls(engine)
+            handle = self._gpu.enqueue(call, located)
+        except AllfoldError:
+            raise
+        except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
+            (self._gpu or self._engine).abort()
+            raise
         if async_op:
             return handle
         handle.wait_or_abort()

@@ -43,21 +43,10 @@ class GpuCalls:
         self._kept: deque[InStream] = deque()
         weakref.finalize(self, retire, Kept(self._kept)).atexit = False
 
-    def enqueue(self, call: Call) -> GpuCall:
+    def enqueue(self, call: Call, located: list[tuple[OnDevice, int]]) -> GpuCall:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
-        arrays = [array for array in (call.input, call.output) if array is not None]
-        located = [_located(call, array) for array in arrays]
         mark_as_changed(call.output)
         context = self._device.context_of(max(array.pointer for array, _ in located))
-        try:
-            return self._enqueued(call, context, located, arrays)
-        except AllfoldError:
-            raise
-        except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
-            self.abort()
-            raise
-
-    def _enqueued(self, call: Call, context: int, located: list[tuple[OnDevice, int]], arrays: list[Any]) -> GpuCall:
         if context not in self._ways:
             self._ways[context] = Ways(self._engine, self._device, context, call.timeout)
         ways = self._ways[context]
@@ -78,7 +67,7 @@ class GpuCalls:
             forget_past(self._kept)
         except DeviceError as error:
             raise ways.lost(error) from error
-        self._kept.append(Needed(mark, arrays))
+        self._kept.append(Needed(mark, [call.input, call.output]))
         return GpuCall(ways, mark)
 
     def _again(self, ways: Ways, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
@@ -145,6 +134,11 @@ class GpuCall(Handle):
             with contextlib.suppress(AllfoldError):
                 self.wait(_LAST_CALLS_SECONDS)
             raise
+
+
+def locate(call: Call) -> list[tuple[OnDevice, int]]:
+    """Where the arrays of a call are, and the stream of each."""
+    return [_located(call, array) for array in (call.input, call.output) if array is not None]
 
 
 def _located(call: Call, array: Any) -> tuple[OnDevice, int]:
