@@ -10,18 +10,21 @@ namespace allfold {
 
 extern const uint64_t layout_hash = [] {
     // Increment this whenever the same places get another meaning.
-    constexpr uint64_t meaning = 6;
+    constexpr uint64_t meaning = 7;
     constexpr uint64_t numbers[] = {
         meaning,
         sizeof(Counter),
         sizeof(CallRecord),
-        offsetof(CallRecord, schedule),
         offsetof(CallRecord, input),
-        offsetof(CallRecord, root),
         offsetof(CallRecord, reach),
-        offsetof(CallRecord, algorithm),
-        offsetof(CallRecord, op_digest),
         offsetof(CallRecord, begun),
+        sizeof(Signature),
+        offsetof(Signature, schedule),
+        offsetof(Signature, custom),
+        offsetof(Signature, root),
+        offsetof(Signature, collective),
+        offsetof(Signature, algorithm),
+        offsetof(Signature, op_name),
         sizeof(SharedRecord),
         records_kept,
         most_ranks,

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.hpp"
 #include "collectives/communicator.hpp"
+#include "collectives/signature.hpp"
 #include "shared/blame.hpp"
 #include "shared/stack_query.hpp"
 #include "shared/ticks.hpp"
@@ -37,16 +38,17 @@ struct Times {
     }
 };
 
-nb::dict record_of(const CallRecord& record, const Times& times) {
+nb::dict record_of(uint64_t call, const CallRecord& record, const Times& times) {
     nb::dict dict;
-    bool known = record.collective < std::size(collectives) && record.dtype < dtype_count;
-    dict["call"] = record.call;
-    dict["collective"] = known ? collectives[record.collective].name : "?";
-    dict["dtype"] = known ? name_of(static_cast<DType>(record.dtype)) : "?";
-    dict["op"] = record.op == custom_op ? "custom" : record.op < op_count ? name_of(static_cast<Op>(record.op)) : "?";
-    dict["elements"] = record.elements;
-    dict["root"] = record.root;
-    dict["algorithm"] = std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+    const Signature& made = record.signature;
+    bool known = made.collective < std::size(collectives) && made.dtype < dtype_count;
+    dict["call"] = call;
+    dict["collective"] = known ? collectives[made.collective].name : "?";
+    dict["dtype"] = known ? name_of(static_cast<DType>(made.dtype)) : "?";
+    dict["op"] = made.op == custom_op ? "custom" : made.op < op_count ? name_of(static_cast<Op>(made.op)) : "?";
+    dict["elements"] = made.elements;
+    dict["root"] = made.root;
+    dict["algorithm"] = name_in(made.algorithm);
     dict["begun"] = times.seconds(record.begun);
     dict["ended"] = record.ended ? times.seconds(record.ended) : nb::none();
     return dict;
@@ -61,7 +63,7 @@ nb::dict post_of(const Post& post, int32_t process) {
     nb::list calls;
     for (uint64_t call = last > records_kept ? last - records_kept + 1 : 1; call <= last; ++call) {
         CallRecord record;
-        if (post.records[call % records_kept].load(call, record)) calls.append(record_of(record, times));
+        if (post.records[call % records_kept].load(call, record)) calls.append(record_of(call, record, times));
     }
     nb::dict dict;
     dict["process"] = process;
@@ -72,6 +74,25 @@ nb::dict post_of(const Post& post, int32_t process) {
     dict["waiting_for"] = waits ? nb::cast(waits - 1) : nb::none();
     dict["calls"] = calls;
     return dict;
+}
+
+// As src/allfold/engines/signature.py packs it: the signature, and the place of the arrays.
+std::pair<Signature, uint64_t> unpacked(nb::bytes packed) {
+    std::pair<Signature, uint64_t> made;
+    if (packed.size() != sizeof made.first + sizeof made.second) throw nb::value_error("a signature of another length");
+    std::memcpy(&made.first, packed.data(), sizeof made.first);
+    std::memcpy(&made.second, static_cast<const char*>(packed.data()) + sizeof made.first, sizeof made.second);
+    if (made.first.collective >= std::size(collectives) || made.first.dtype >= dtype_count ||
+        (made.first.op >= op_count && made.first.op != custom_op))
+        throw nb::value_error("no signature of a call");
+    return made;
+}
+
+std::string difference_of(nb::list calls) {
+    std::vector<std::optional<Signature>> made;
+    for (nb::handle call : calls)
+        made.push_back(call.is_none() ? std::nullopt : std::optional(unpacked(nb::cast<nb::bytes>(call)).first));
+    return difference(made);
 }
 
 // A mapping that ends with its scope.
@@ -169,9 +190,8 @@ double recorder_nanoseconds() {
         auto start = Clock::now();
         for (uint64_t call = 1; call <= calls; ++call) {
             CallRecord record;
-            record.call = call;
             record.begun = ticks();
-            records[call % records_kept].store(record);
+            records[call % records_kept].store(call, record);
             records[call % records_kept].end(ticks());
         }
         best = std::min<Clock::duration>(best, Clock::now() - start);
@@ -191,6 +211,13 @@ std::atomic<uint64_t>& shrink_word(const Arena& arena, size_t post, size_t word)
 void bind_inspect(nb::module_& module) {
     module.attr("LAYOUT") = layout_hash;
     module.def("inspect", &inspect);
+    // For the test that Python's signatures are the same as these.
+    module.def("signature_digest", [](nb::bytes packed) {
+        auto [signature, place] = unpacked(packed);
+        return digest_of(signature, place);
+    });
+    module.def("signature_words", [](nb::bytes packed) { return in_words(unpacked(packed).first); });
+    module.def("difference", &difference_of);
     module.def("ask", &ask_descriptor);
     module.def("flight", [](const Arena& arena, size_t post) {
         arena.need_here("flight");

@@ -146,19 +146,19 @@ class PyLedger {
     Ledger& operator*() { return ledger_; }
 
     uint64_t announce(nb::bytes given) {
-        Ledger::Facts facts;
-        if (given.size() != sizeof facts) throw nb::value_error("facts of another length");
-        std::memcpy(facts.data(), given.data(), sizeof facts);
-        return ledger_.announce(facts);
+        Ledger::Packed call;
+        if (given.size() != sizeof call) throw nb::value_error("a signature of another length");
+        std::memcpy(call.data(), given.data(), sizeof call);
+        return ledger_.announce(call);
     }
 
     nb::list next() const {
         nb::list found;
-        for (const auto& [seen, facts] : ledger_.next()) {
+        for (const auto& [seen, call] : ledger_.next()) {
             if (seen == Ledger::Seen::nothing)
                 found.append(nb::none());
             else
-                found.append(nb::bytes(facts.data(), seen == Ledger::Seen::it ? sizeof facts : 0));
+                found.append(nb::bytes(call.data(), seen == Ledger::Seen::it ? sizeof call : 0));
         }
         return found;
     }
@@ -214,7 +214,7 @@ void bind_lane(nb::module_& module) {
                  if (state == Ledger::State::waiting) return std::nullopt;
                  return state == Ledger::State::agreed;
              })
-        // By rank: None if it has not made the call, its facts, or no bytes if they are no longer kept.
+        // By rank: None if it has not made the call, its signature, or no bytes if that is no longer kept.
         .def("next", &PyLedger::next)
         .def_prop_ro("made", [](PyLedger& self) { return (*self).made(); })
         .def_prop_ro("agreed", [](PyLedger& self) { return (*self).agreed(); })

@@ -172,22 +172,14 @@ void Communicator::check_not_aborted(const char* name) const {
 
 void Communicator::enter(Running& running, const Call& call) {
     CallRecord& record = running.record;
-    record.call = ++call_;
-    record.elements = call.elements;
-    record.schedule = call.private_program->schedule;
-    record.root = call.root;
-    record.collective = static_cast<uint8_t>(call.collective);
-    record.dtype = static_cast<uint8_t>(call.dtype);
-    record.op = call.op;
-    if (call.op_name[0]) std::strncpy(record.op_name, call.op_name, sizeof record.op_name - 1);
-    record.op_digest = call.op_digest;
-    if (call.algorithm[0]) std::strncpy(record.algorithm, call.algorithm, sizeof record.algorithm - 1);
+    ++call_;
+    record.signature = signature_of(call);
     offer(record, call);
     record.begun = ticks();
-    chain_ = mix(chain_, signature(record));
+    chain_ = mix(chain_, digest_of(record.signature));
     Post& post = *posts_[rank_];
     // Relaxed: readers have first acquired a progress that is published after these.
-    post.records[call_ % records_kept].store(record);
+    post.records[call_ % records_kept].store(call_, record);
     post.chain[call_ % chains_kept].store(static_cast<uint32_t>(chain_), std::memory_order_relaxed);
     // Release: check_peers() reads the record and chain of a peer without any other synchronisation.
     post.last_call.store(call_, std::memory_order_release);
@@ -467,7 +459,7 @@ void Communicator::fetch_from(Running& running, uint32_t peer, const void* sourc
 
 // The address of a slot's chunk, from its element `start` on. A work slot holds only the current segment.
 char* Communicator::locate(const Running& running, const Program& program, const Slot& slot, uint64_t start) const {
-    size_t element = size_of(static_cast<DType>(running.record.dtype));
+    size_t element = size_of(static_cast<DType>(running.record.signature.dtype));
     if (slot.space == Space::work) {
         size_t area = areas_used_ & 1, offset = slot.index * running.slot_bytes;
         if (running.area == Running::Area::tiny) return posts_[slot.rank]->inline_work[area] + offset;

@@ -78,7 +78,7 @@ struct Call {
     const void* input;
     void* output;
     const char* algorithm;     // "" where the engine chose
-    const char* op_name = "";  // of an operation of the user's own
+    const char* op_name = "";  // of a user-defined operation
     uint64_t op_digest = 0;
     // The programs for arrays that are in shared memory on every rank, for large ones that every rank can read out of
     // the others' processes, and for all other cases. Null where it would not be faster.
@@ -202,7 +202,6 @@ class Communicator {
     bool waits(uint32_t peer) const;
     uint32_t held_up_by(uint32_t peer) const;
     static const char* name_of(const Running& running);
-    std::string describe(const CallRecord& record, bool with_collective) const;
     std::string where(uint64_t call) const;
     std::string last_seen(uint32_t peer) const;
 

@@ -2,29 +2,10 @@
 // meanwhile (communicator_wait.cpp).
 #pragma once
 
-#include <cstring>
-
 #include "collectives/communicator.hpp"
+#include "collectives/signature.hpp"
 
 namespace allfold {
-
-inline uint64_t mix(uint64_t value, uint64_t next) {
-    value = (value ^ next) * 0x9E3779B97F4A7C15u;
-    return value ^ value >> 29;
-}
-
-// What must be the same on all ranks. The places of the arrays may differ.
-inline uint64_t signature(const CallRecord& record) {
-    uint64_t value = mix(mix(mix(record.call, record.elements), record.schedule), record.op_digest);
-    value = mix(value, static_cast<uint32_t>(record.root));
-    value = mix(value, record.collective | record.dtype << 8 | record.op << 16);
-    for (size_t i = 0; i < sizeof record.algorithm; i += sizeof(uint64_t)) {
-        uint64_t word;
-        std::memcpy(&word, record.algorithm + i, sizeof word);
-        value = mix(value, word);
-    }
-    return value;
-}
 
 // The element that a chunk begins with: chunk · elements / chunks, computed without the product, which may overflow.
 // `whole` and `rest`: the elements of the buffer, divided by the chunks.

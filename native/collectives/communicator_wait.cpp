@@ -1,8 +1,7 @@
 // What can go wrong while a rank waits for the others in a call, and the errors for it.
 #include <algorithm>
-#include <cinttypes>
 #include <cstdio>
-#include <map>
+#include <optional>
 
 #include "collectives/communicator_parts.hpp"
 #include "shared/blame.hpp"
@@ -138,7 +137,7 @@ void Communicator::let_go(const Running& running, const Call& call) {
     order_all(posts_[rank_]->sleepers);
     const CallRecord& record = running.record;
     bool in_arena = record.reach == Reach::arena || record.reach == Reach::arena_and_fetches;
-    if (!in_arena || record.output < 0 || record.elements == 0) return;
+    if (!in_arena || record.output < 0 || record.signature.elements == 0) return;
     fence_for_all();                                         // see Writing
     if (running.before_blocking) running.before_blocking();  // peers may be threads of this process
     bool is_free = true;
@@ -183,59 +182,19 @@ void Communicator::fail_mismatch(Running& running) {
     for (uint32_t peer = 0; peer < size(); ++peer)
         while (!arrived(peer) && Clock::now() < limit) pause_for_a_moment();
     // A rank that needed no peer may have left the call that differed, and notice in a later one: name the first.
-    std::vector<CallRecord> records(size());
-    bool same_call = true, same_collective = true;
+    std::vector<std::optional<Signature>> calls(size());
+    bool is_same = true;
     uint64_t call = call_ > records_kept / 2 ? call_ - records_kept / 2 : 0;
-    while (same_call && call < call_) {
+    while (is_same && call < call_) {
         ++call;
-        CallRecord own;
-        posts_[rank_]->records[call % records_kept].load(call, own);
         for (uint32_t peer = 0; peer < size(); ++peer) {
-            if (!posts_[peer]->records[call % records_kept].load(call, records[peer])) {
-                records[peer].call = 0;
-                continue;
-            }
-            same_call &= signature(records[peer]) == signature(own);
-            same_collective &= records[peer].collective == own.collective;
+            CallRecord record;
+            bool is_there = posts_[peer]->records[call % records_kept].load(call, record);
+            calls[peer] = is_there ? std::optional(record.signature) : std::nullopt;
         }
+        for (const auto& one : calls) is_same &= !one || digest_of(*one) == digest_of(*calls[rank_]);
     }
-    std::string text = same_collective ? collectives[records[rank_].collective].name : "mismatched calls";
-    text += ": ";
-    // Digests distinguish two schedules with the same name, and also two operations.
-    bool same_schedules = true, same_operations = true;
-    std::map<std::string, const CallRecord*> described;
-    for (const CallRecord& record : records) {
-        if (record.call != call) continue;
-        const CallRecord* first = described.emplace(describe(record, true), &record).first->second;
-        same_schedules &= first->schedule == record.schedule;
-        same_operations &= first->op_digest == record.op_digest;
-    }
-    std::vector<uint32_t> absent;
-    std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
-    for (uint32_t peer = 0; peer < size(); ++peer) {
-        if (records[peer].call != call) {
-            absent.push_back(peer);
-            continue;
-        }
-        std::string what = describe(records[peer], !same_collective);
-        auto add_digest = [&](const char* of, uint64_t digest) {
-            char text[40];
-            std::snprintf(text, sizeof text, " (%s %08" PRIx64 ")", of, digest & 0xffffffff);
-            what += text;
-        };
-        if (!same_operations) add_digest("operation", records[peer].op_digest);
-        if (!same_schedules) add_digest("schedule", records[peer].schedule);
-        auto known = std::find_if(groups.begin(), groups.end(), [&](auto& group) { return group.first == what; });
-        if (known == groups.end())
-            groups.push_back({what, {peer}});
-        else
-            known->second.push_back(peer);
-    }
-    for (size_t i = 0; i < groups.size(); ++i)
-        text += (i ? ", " : "") + list_of(groups[i].second) + (i ? " with " : " came with ") + groups[i].first;
-    if (groups.size() < 2) text += ", but an earlier call differed";
-    if (!absent.empty()) text += ", " + list_of(absent) + " did not come";
-    throw EngineError(Fault::mismatch, text + " " + where(call));
+    throw EngineError(Fault::mismatch, difference(calls) + " " + where(call));
 }
 
 // Another rank has given up waiting. A rank that has waited about as long reports what it waits for itself; a rank that
@@ -335,7 +294,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
     } else {
         bool done = post.last_done.load(std::memory_order_acquire) >= call;
         text += (done ? "has done call " : "is in call ") + std::to_string(call);
-        if (known) text += ", " + describe(record, true);
+        if (known) text += ", " + in_words(record.signature);
         uint32_t waits = post.waiting_for.load(std::memory_order_relaxed);
         if (!done && waits) text += ", and waits for rank " + std::to_string(waits - 1);
     }
@@ -348,24 +307,10 @@ std::string Communicator::last_seen(uint32_t peer) const {
     return text + "; it is at " + answer.substr(0, answer.find('\n'));
 }
 
-const char* Communicator::name_of(const Running& running) { return collectives[running.record.collective].name; }
+const char* Communicator::name_of(const Running& running) {
+    return collectives[running.record.signature.collective].name;
+}
 
 std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }
-
-std::string Communicator::describe(const CallRecord& record, bool with_collective) const {
-    auto collective = static_cast<Collective>(record.collective);
-    std::string text;
-    if (with_collective) text += std::string(collectives[record.collective].name) + " of ";
-    if (collective == Collective::barrier) return with_collective ? "barrier" : "a barrier";
-    text +=
-        std::string(allfold::name_of(static_cast<DType>(record.dtype))) + "[" + std::to_string(record.elements) + "]";
-    auto word = [](const auto& field) { return std::string(field, strnlen(field, sizeof field)); };
-    if (facts_of(collective).reduces)
-        text += " " + (record.op == custom_op ? "custom operation " + word(record.op_name)
-                                              : std::string(allfold::name_of(static_cast<Op>(record.op))));
-    if (facts_of(collective).rooted) text += " root " + std::to_string(record.root);
-    if (record.algorithm[0]) text += " by " + word(record.algorithm);
-    return text;
-}
 
 }  // namespace allfold

@@ -10,18 +10,20 @@
 #include <optional>
 #include <vector>
 
+#include "shared/layout.hpp"
+
 namespace allfold {
 
 class Ledger {
   public:
     static constexpr size_t kept = 1024;
-    using Facts =
-        std::array<uint64_t, 14>;  // everything in which ranks must agree, as src/allfold/cuda/programs.py packs it
+    // The signature of a call and the place of its arrays, as src/allfold/engines/signature.py packs them.
+    using Packed = std::array<uint64_t, sizeof(Signature) / sizeof(uint64_t) + 1>;
 
     struct Row {
         std::atomic<uint64_t> number;  // of the call, from 1; 0 while the row is written
-        std::atomic<uint64_t> facts[std::tuple_size_v<Facts>];
-        uint64_t unused;
+        std::atomic<uint64_t> words[std::tuple_size_v<Packed>];
+        uint64_t unused[15 - std::tuple_size_v<Packed>];
     };
     struct Sheet {                      // begins as zeros
         std::atomic<uint64_t> gave_up;  // 0: it has not; otherwise 1 + the last call that is over on all ranks
@@ -37,14 +39,14 @@ class Ledger {
 
     Ledger(uint32_t rank, std::vector<Sheet*> sheets) : rank_(rank), sheets_(std::move(sheets)) {}
 
-    uint64_t announce(const Facts& facts) {
+    uint64_t announce(const Packed& call) {
         uint64_t number = made_.load(std::memory_order_relaxed) + 1;
         Row& row = sheets_[rank_]->rows[(number - 1) % kept];
         row.number.store(0, std::memory_order_relaxed);
-        // Whoever reads one of the new facts also sees that the row is being written (see `read`).
+        // Whoever reads one of the new words also sees that the row is being written (see `read`).
         std::atomic_thread_fence(std::memory_order_release);
-        for (size_t i = 0; i < facts.size(); ++i) row.facts[i].store(facts[i], std::memory_order_relaxed);
-        row.number.store(number, std::memory_order_release);  // the facts are there to be read
+        for (size_t i = 0; i < call.size(); ++i) row.words[i].store(call[i], std::memory_order_relaxed);
+        row.number.store(number, std::memory_order_release);  // the words are there to be read
         made_.store(number, std::memory_order_relaxed);
         return number;
     }
@@ -53,15 +55,15 @@ class Ledger {
     // made the next one yet, or two ranks have made different ones. One thread at a time.
     State compare() {
         for (uint64_t made = made_.load(std::memory_order_relaxed); agreed_ < made; ++agreed_) {
-            Facts first{};
+            Packed first{};
             bool is_first = true, differs = false, waits = false;
             for (const Sheet* sheet : sheets_) {
-                Facts facts;
-                Seen seen = read(*sheet, agreed_ + 1, facts);
+                Packed call;
+                Seen seen = read(*sheet, agreed_ + 1, call);
                 waits = waits || seen == Seen::nothing;
                 if (seen != Seen::it) continue;  // later: it is kept rows ahead, and has waited for all others since
-                differs = differs || (!is_first && facts != first);
-                if (is_first) first = facts;
+                differs = differs || (!is_first && call != first);
+                if (is_first) first = call;
                 is_first = false;
             }
             if (differs) return State::differing;
@@ -109,24 +111,24 @@ class Ledger {
     uint64_t agreed() const { return agreed_; }
 
     // By rank: its call number `agreed() + 1`, if it is there to be read (not yet made, or no longer kept).
-    std::vector<std::pair<Seen, Facts>> next() const {
-        std::vector<std::pair<Seen, Facts>> found;
+    std::vector<std::pair<Seen, Packed>> next() const {
+        std::vector<std::pair<Seen, Packed>> found;
         for (const Sheet* sheet : sheets_) {
-            Facts facts{};
-            Seen seen = read(*sheet, agreed_ + 1, facts);
-            found.emplace_back(seen, facts);
+            Packed call{};
+            Seen seen = read(*sheet, agreed_ + 1, call);
+            found.emplace_back(seen, call);
         }
         return found;
     }
 
   private:
-    static Seen read(const Sheet& sheet, uint64_t wanted, Facts& facts) {
+    static Seen read(const Sheet& sheet, uint64_t wanted, Packed& call) {
         const Row& row = sheet.rows[(wanted - 1) % kept];
         uint64_t number = row.number.load(std::memory_order_acquire);
         if (number > wanted) return Seen::later;
         if (number < wanted) return Seen::nothing;
-        for (size_t i = 0; i < facts.size(); ++i) facts[i] = row.facts[i].load(std::memory_order_relaxed);
-        // If a fact was of a later call, the fence pairs with the one in `announce`, and the number has changed.
+        for (size_t i = 0; i < call.size(); ++i) call[i] = row.words[i].load(std::memory_order_relaxed);
+        // If a word was of a later call, the fence pairs with the one in `announce`, and the number has changed.
         std::atomic_thread_fence(std::memory_order_acquire);
         return row.number.load(std::memory_order_relaxed) == wanted ? Seen::it : Seen::later;
     }

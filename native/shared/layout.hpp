@@ -29,18 +29,24 @@ struct Counter {
 // A rank with arrays in its arena also says whether it could fetch those of others.
 enum class Reach : uint8_t { none, arena, arena_and_fetches, address };
 
-// What a rank called: for its peers to compare, to find its arrays, and to describe in an error.
-struct CallRecord {
-    uint64_t call = 0;
-    uint64_t elements = 0;
-    uint64_t schedule = 0;            // the first bytes of its digest: two schedules may have one name
-    int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
+// Everything about a call in which ranks must agree. src/allfold/engines/signature.py has the same, byte for byte;
+// what is done with it is in collectives/signature.hpp.
+struct Signature {
+    uint64_t elements = 0;  // of the whole buffer
+    uint64_t schedule = 0;  // the first bytes of its digest: two schedules may have one name
+    uint64_t custom = 0;    // the digest of a user-defined operation; 0 for a built-in one
     int32_t root = 0;
-    uint8_t collective = 0, dtype = 0, op = 0;
+    uint8_t collective = 0, dtype = 0, op = 0, unused = 0;
+    char algorithm[32] = {};  // as the caller named it, as far as it fits; empty where the engine chose
+    char op_name[16] = {};    // of a user-defined operation, as far as it fits
+};
+
+// A rank's call: for its peers to compare, to find its arrays, and to describe in an error.
+struct CallRecord {
+    Signature signature;
+    int64_t input = -1, output = -1;  // offsets in the rank's arena, or addresses in its process; -1: no such array
     Reach reach = Reach::none;
-    char algorithm[32] = {};        // as far as it fits
-    char op_name[16] = {};          // of an operation of the user's own, as far as it fits
-    uint64_t op_digest = 0;         // of its name and its code
+    uint8_t unused[7] = {};
     uint64_t begun = 0, ended = 0;  // in ticks; not ended: 0
 };
 inline constexpr size_t record_words = sizeof(CallRecord) / sizeof(uint64_t);
@@ -65,13 +71,13 @@ struct alignas(line_bytes) SharedRecord {
     std::atomic<uint64_t> version;
     std::atomic<uint64_t> words[record_words];
 
-    void store(const CallRecord& record) {
+    void store(uint64_t call, const CallRecord& record) {
         uint64_t plain[record_words];
         std::memcpy(plain, &record, sizeof plain);
-        version.store(2 * record.call + 1, std::memory_order_relaxed);
+        version.store(2 * call + 1, std::memory_order_relaxed);
         fence<std::memory_order_release>();
         for (size_t i = 0; i < record_words; ++i) words[i].store(plain[i], std::memory_order_relaxed);
-        version.store(2 * record.call + 2, std::memory_order_release);
+        version.store(2 * call + 2, std::memory_order_release);
     }
     // The call is over: sets the last word, see CallRecord. A single word cannot be torn, and it belongs to the version
     // that is there.

@@ -118,12 +118,12 @@ void all_meet(uint32_t ranks, int rounds) {
 void records_are_never_torn(uint64_t calls) {
     auto made_for = [](uint64_t call) {
         CallRecord record;
-        record.call = call;
-        record.elements = 3 * call;
-        record.schedule = ~call;
+        record.signature.elements = 3 * call;
+        record.signature.schedule = ~call;
         record.input = static_cast<int64_t>(5 * call);
         record.output = static_cast<int64_t>(7 * call);
-        std::snprintf(record.algorithm, sizeof record.algorithm, "%030llu", static_cast<unsigned long long>(call));
+        char* algorithm = record.signature.algorithm;
+        std::snprintf(algorithm, sizeof record.signature.algorithm, "%030llu", static_cast<unsigned long long>(call));
         record.begun = 11 * call;
         return record;
     };
@@ -145,7 +145,7 @@ void records_are_never_torn(uint64_t calls) {
             }
         });
     for (uint64_t call = 1; call <= calls; ++call) {
-        shared->store(made_for(call));
+        shared->store(call, made_for(call));
         last.store(call, std::memory_order_relaxed);
         if (call % 64 == 0) let_others_run();
     }

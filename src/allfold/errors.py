@@ -80,7 +80,7 @@ class MismatchError(AllfoldError, RuntimeError):
     ...     except af.MismatchError as error:
     ...         return str(error)
     >>> print(af.spawn(work, ranks=2)[0])
-    all_reduce: rank 0 came with float64[1000] sum, rank 1 with float64[1001] sum (call 1 of the world)
+    all_reduce: rank 0 called it with float64[1000] sum, rank 1 with float64[1001] sum (call 1 of the world)
     """
 
 

@@ -156,7 +156,7 @@ def check_hierarchical(out: str, ranks: int) -> None:
     )
     if ranks == 4:  # with two ranks every rank is a leader, and nothing can go wrong
         assert "MismatchError on every rank" in out
-        assert "ranks 0 and 2 came with all_gather of int64" in out and "ranks 1 and 3 with broadcast of float64" in out
+        assert "ranks 0 and 2 called all_gather(int64" in out and "ranks 1 and 3 called broadcast(float64" in out
 
 
 def check_async_overlap(out: str, ranks: int) -> None:

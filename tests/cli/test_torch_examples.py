@@ -51,12 +51,12 @@ def test_the_usual_mistakes_are_reported() -> None:
     out = printed(start(*STARTS["allfold run"], str(FOLDER / "mistakes.py")))
     assert re.sub(r" \(call.*|; if that.*", "", out).splitlines() == [
         "allfold, 2 ranks",
-        "different lengths: all_reduce: rank 0 came with float32[3] sum, rank 1 with float32[4] sum",
-        "different types: all_reduce: rank 0 came with float32[3] sum, rank 1 with float64[3] sum",
-        "another order: mismatched calls: rank 0 came with all_reduce of float32[3] sum, rank 1 with barrier",
+        "different lengths: all_reduce: rank 0 called it with float32[3] sum, rank 1 with float32[4] sum",
+        "different types: all_reduce: rank 0 called it with float32[3] sum, rank 1 with float64[3] sum",
+        "another order: mismatched calls: rank 0 called all_reduce(float32[3] sum), rank 1 called barrier()",
         "a call on one rank only: all_reduce: rank 1 did not come within 1 s",
         "everybody receives first: irecv: nothing came from rank 1 with tag 0 within 1 s (the world)",
-        "a root of their own: broadcast: rank 0 came with float32[3] root 0, rank 1 with float32[3] root 1",
+        "a root of their own: broadcast: rank 0 called it with float32[3] root 0, rank 1 with float32[3] root 1",
     ]
 
 

@@ -507,7 +507,7 @@ def different_operations(comm: Communicator, which: str) -> str:
 def test_operations_that_differ_are_told_apart() -> None:
     for message in af.spawn(different_operations, 2, args=("name",)):
         assert (
-            "rank 0 came with float64[3] custom operation mine0, rank 1 with float64[3] custom operation mine1"
+            "rank 0 called it with float64[3] custom operation mine0, rank 1 with float64[3] custom operation mine1"
             in message
         )
     for message in af.spawn(different_operations, 2, args=("code",)):

@@ -246,7 +246,7 @@ def test_who_is_missing_what_it_did_last_and_where_it_stands() -> None:
         if rank == 1:
             continue
         assert said.startswith("all_reduce: rank 1 did not come within 0.5 s (call 3 of the world); rank 1 (process ")
-        assert "has done call 2, broadcast of float32[10] root 0; it is at " in said
+        assert "has done call 2, broadcast(float32[10] root 0); it is at " in said
         assert "in barrier, called from test_survivors.py:" in said and "in lost_in_thought" in said
 
 
@@ -410,7 +410,7 @@ def test_the_doctor_sees_groups_calls_and_who_waits_for_whom(capsys: pytest.Capt
         assert groups["group 1 of the world: ranks 0 and 1"]["size"] == 2
         main(["doctor", str(processes[1].pid), "--no-color", "--stacks"])
         said = capsys.readouterr().out
-        assert "the world: 3 ranks" in said and "all_reduce of float64[8] max" in said and "rank 2" in said
+        assert "the world: 3 ranks" in said and "all_reduce(float64[8] max)" in said and "rank 2" in said
         main(["doctor", "--all", "--dump", str(tmp_path / "flight.json")])
         assert any(group["label"] == "the world" for group in json.loads((tmp_path / "flight.json").read_text()))
         processes[2].communicate("\n", timeout=PATIENCE)
@@ -586,7 +586,7 @@ def test_ranks_that_needed_nobody_in_their_last_call_hear_of_a_mismatch_when_the
     for run in (run_threads, allfold.spawn):
         for said in run(work, 2):
             assert said.startswith(
-                "broadcast: rank 0 came with float64[3] root 0, rank 1 with float64[3] root 1 (call 2"
+                "broadcast: rank 0 called it with float64[3] root 0, rank 1 with float64[3] root 1 (call 2"
             )
 
 

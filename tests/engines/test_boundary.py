@@ -204,7 +204,7 @@ def group_against_barrier(comm: Communicator) -> None:
         (aborted, af.RankLost, "abort|gave up"),
         (wrong_message, af.MismatchError, r"rank 1 sent float64\[3\]"),
         (group_against_barrier, af.MismatchError, "mismatched calls: "),
-        (other_group, af.MismatchError, r"group: rank 0 came with \[1, 0\], rank 1 with \[0, 1\]"),
+        (other_group, af.MismatchError, r"group: rank 0 called it with \[1, 0\], rank 1 with \[0, 1\]"),
     ],
 )
 def test_errors_travel_alike(

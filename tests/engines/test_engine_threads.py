@@ -513,7 +513,7 @@ def test_groups_that_disagree() -> None:
 
     for error in run_threads(work, 3):
         assert isinstance(error, MismatchError)
-        assert "rank 0 came with [0, 1, 2]" in str(error) and "rank 2 with [0, 2]" in str(error)
+        assert "rank 0 called it with [0, 1, 2]" in str(error) and "rank 2 with [0, 2]" in str(error)
 
 
 @pytest.mark.parametrize("ranks", [[], [0, 0], [0, 3], [-1]])

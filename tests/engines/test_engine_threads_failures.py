@@ -44,10 +44,14 @@ MISMATCHES: dict[str, tuple[Call, Call, list[str]]] = {
     "collective": (
         calls("all_reduce"),
         calls("broadcast"),
-        ["mismatched calls", "all_reduce of float32[1000] sum", "rank 1 with broadcast of float32[1000] root 0"],
+        [
+            "mismatched calls",
+            "called all_reduce(float32[1000] sum)",
+            "rank 1 called broadcast(float32[1000] root 0)",
+        ],
     ),
-    "barrier": (calls("barrier"), calls("all_reduce"), ["barrier", "all_reduce of float32[1000] sum"]),
-    "no barrier": (calls("all_gather"), calls("barrier"), ["all_gather of float32[3000]", "barrier"]),
+    "barrier": (calls("barrier"), calls("all_reduce"), ["called barrier()", "all_reduce(float32[1000] sum)"]),
+    "no barrier": (calls("all_gather"), calls("barrier"), ["all_gather(float32[3000])", "barrier()"]),
     "dtype": (
         calls("all_reduce"),
         calls("all_reduce", dtype="float64"),
@@ -97,7 +101,7 @@ MISMATCHES: dict[str, tuple[Call, Call, list[str]]] = {
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", MISMATCHES)
-def test_mismatched_calls_raise_everywhere_and_say_who_came_with_what(name: str, shared: bool) -> None:
+def test_mismatched_calls_raise_on_every_rank_and_name_the_calls(name: str, shared: bool) -> None:
     usual, other, facts = MISMATCHES[name]
 
     def work(comm: Communicator) -> tuple[Exception, float]:

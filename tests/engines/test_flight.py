@@ -105,9 +105,9 @@ def test_people_see_where_ranks_part(flights: list[Path], capsys: pytest.Capture
         ["4", "0–1"],
         ["4", "2"],
     ]
-    assert "all_gather of float64[12]" in lines[4] and "not ended" in lines[5] and "did not come" in lines[6]
+    assert "all_gather(float64[12])" in lines[4] and "not ended" in lines[5] and "did not come" in lines[6]
     assert "call 4: rank 2 did not come, ranks 0 and 1 waited" in lines
-    differ = "rank 0 came with all_reduce of float64[3] custom, rank 1 came with all_reduce of float64[5] custom"
+    differ = "rank 0 called all_reduce(float64[3] custom), rank 1 called all_reduce(float64[5] custom)"
     assert f"call 1: {differ}" in lines
     assert main([*words, "--last", "1"]) == 1
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:4]] == [["4", "0–1"], ["4", "2"]]
@@ -225,7 +225,7 @@ def test_what_cannot_be_written_is_a_note_and_the_error_stays(tmp_path: Path, mo
     (tmp_path / "file").touch()
     monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "folder"))
     for said, notes in af.spawn(work, 2, timeout=PATIENCE):
-        assert said.startswith("all_reduce: rank 0 came with float64[3]")
+        assert said.startswith("all_reduce: rank 0 called it with float64[3]")
         assert len(notes) == 1 and notes[0].startswith("the flight recorder could not be written down: ")
         assert "Not a directory" in notes[0]
 
@@ -311,7 +311,7 @@ def test_calls_that_nobody_holds_are_not_counted_through() -> None:
     calls = [{**call, "call": 10**15 - 1}, {**call, "call": 10**15}]
     group = {"members": [{**member, "rank": rank, "calls": calls} for rank in (0, 1)]}
     rows, sentences = compare_calls(group, 10**15)
-    assert [row[:3] for row in rows] == [[str(one["call"]), "0–1", "barrier"] for one in calls] and not sentences
+    assert [row[:3] for row in rows] == [[str(one["call"]), "0–1", "barrier()"] for one in calls] and not sentences
 
 
 def test_what_the_doctor_dumped_is_read_as_well(tmp_path: Path) -> None:

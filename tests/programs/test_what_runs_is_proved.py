@@ -145,7 +145,7 @@ def different(comm: Communicator, name: str | None, elements: int) -> str:
 def test_one_name_for_different_schedules_is_a_mismatch(name: str | None, elements: int) -> None:
     said = af.spawn(different, 3, args=(name, elements))
     for one in said:  # nobody waits long for a rank that comes later
-        assert "rank 0 came with " in one and one.count("(schedule ") == 2
+        assert "rank 0 called it with " in one and one.count("(schedule ") == 2
         assert "ranks 1 and 2 with " in one or re.search(r"rank [12] did not come", one)
     assert any("ranks 1 and 2 with " in one for one in said)
 

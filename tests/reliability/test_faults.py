@@ -187,8 +187,11 @@ def test_the_judge_of_late_news() -> None:
 
 def test_the_judge_of_a_mismatch() -> None:
     one = a_plan(fault="count", ranks=3, victim=1, afterwards="exit")
-    everyone = "all_reduce: ranks 0 and 2 came with int16[6] sum, rank 1 with int16[7] sum (call 1 of the world)"
-    for text, right in ((everyone, True), ("all_reduce: rank 1 came with int16[7] sum (call 1 of the world)", False)):
+    everyone = "all_reduce: ranks 0 and 2 called it with int16[6] sum, rank 1 with int16[7] sum (call 1 of the world)"
+    for text, right in (
+        (everyone, True),
+        ("all_reduce: rank 1 called it with int16[7] sum (call 1 of the world)", False),
+    ):
         ranks = told(one, error="MismatchError", text=text)
         ranks[1].lines += [{"event": "end", "time": 2.5, "error": "MismatchError", "text": text}, CHECKED]
         ranks[1].status = 0

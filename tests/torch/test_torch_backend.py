@@ -488,7 +488,7 @@ def fail_later(rank: int) -> list[str]:
 def test_errors_come_out_of_wait_and_of_the_future() -> None:
     for sentences in run_ranks(fail_later, 2):
         for sentence in sentences:
-            assert "rank 0 came with float32[3] sum, rank 1 with float32[4] sum" in sentence
+            assert "rank 0 called it with float32[3] sum, rank 1 with float32[4] sum" in sentence
 
 
 # What is wrong is said ------------------------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ def disagree(rank: int) -> str:
 
 def test_ranks_that_disagree_are_all_told() -> None:
     for sentence in run_ranks(disagree, 3):
-        assert "ranks 0 and 2 came with" in sentence and "rank 1 with" in sentence
+        assert "ranks 0 and 2 called" in sentence and "rank 1 called" in sentence
 
 
 def bad_input(rank: int, size: int) -> dict[str, str]:
@@ -547,7 +547,7 @@ BAD_INPUT = {
     "dtype": ("float8_e4m3fn[3] cannot be reduced", "convert it to one of", "float32"),
     "operation": ("avg is not defined for int32",),
     "list length": ("the output list has 1 tensors, expected one for each of 2 ranks",),
-    "list shapes": ("came with float32[3], and its place in the output list is float32[4]",),
+    "list shapes": ("is float32[3], and its place in the output list is float32[4]",),
     "gather shapes": ("place 0 of the output list is float32[4], expected 3 elements",),
     "scatter shapes": ("place 0 of the input list is float32[4], expected 3 elements",),
     "tensor shape": ("the output is float32[5] and the input float32[3]", "2 × 3 = 6 elements"),

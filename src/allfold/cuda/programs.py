@@ -1,28 +1,21 @@
-"""Programs as streams run them, and what their calls are about."""
+"""Programs as streams run them."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from ..collectives import COLLECTIVES, NOTHING
-from ..dtypes import DTYPES
+from ..collectives import NOTHING
 from ..engines.engine import Call
 from ..errors import UsageError
 from ..programs.compile import WORK, Programs
 from ..schedule import Schedule
-from ..wording import name_ranks
 from .staging import OnDevice
 
-_NAMES, _DTYPE_NAMES = tuple(COLLECTIVES), tuple(DTYPES)
-
 Slot = tuple[int, int, int]  # rank, space, index
-_FACTS = struct.Struct("=qqqQqqq16s24s16s")  # as many bytes as native/cuda/ledger.hpp keeps of a call
-_ON_GPU, _OWN_OP = 1, 2
 
 
 class Instruction(NamedTuple):
@@ -91,87 +84,6 @@ def _origins(built: Schedule, rank: int) -> tuple[int, int]:
         for layout in (built.promise.starts_with, built.promise.ends_with)
     ]
     return int(held[0].argmax()), int(held[1].argmax())
-
-
-class Facts(NamedTuple):
-    """Everything about a call in which ranks must agree."""
-
-    collective: int
-    elements: int
-    dtype: int
-    op: int  # its digest; 0 without an operation
-    root: int
-    where: int  # the memory that all ranks reach its arrays are in, if they are in such memory
-    way: int  # see _ON_GPU and _OWN_OP
-    schedule: bytes  # its digest; empty if the engine chooses, which compares its own choice
-    algorithm: bytes
-    op_name: bytes
-
-    @classmethod
-    def of(
-        cls,
-        call: Call,
-        source: OnDevice | None,
-        target: OnDevice | None,
-        size: int,
-        built: Schedule | None,
-        where: int = 0,
-        on_gpu: bool = False,
-    ) -> Facts:
-        """`built`: the schedule that runs, if it is known; `where`: see `Reached`."""
-        array, op = source or target, call.op
-        assert array is not None
-        return cls(
-            _NAMES.index(call.collective),
-            elements_of(call, source, target, size),
-            _DTYPE_NAMES.index(array.dtype.name),
-            0 if op is None else op.digest,
-            call.root if COLLECTIVES[call.collective].rooted else 0,
-            where,
-            (_ON_GPU if on_gpu else 0) | (_OWN_OP if op is not None and not op.is_builtin else 0),
-            b"" if built is None else built.digest,
-            b"" if built is None else built.algorithm.encode(),
-            b"" if op is None else op.name.encode(),
-        )
-
-    def packed(self) -> bytes:
-        """The form in which ranks compare it: names are cut off, digests are not."""
-        return _FACTS.pack(*self)
-
-    @classmethod
-    def unpacked(cls, packed: bytes) -> Facts:
-        return cls(*_FACTS.unpack(packed))
-
-    def in_words(self, with_digests: bool = False) -> str:
-        promise = COLLECTIVES[_NAMES[self.collective]]
-        words = [promise.name, f"{_DTYPE_NAMES[self.dtype]}[{self.elements}]"]
-        if self.op:
-            words.append(f"{'custom operation ' if self.way & _OWN_OP else ''}{_text(self.op_name)}")
-        if promise.rooted:
-            words.append(f"root {self.root}")
-        if _text(self.algorithm):
-            words.append(f"by {_text(self.algorithm)}")
-        words.append("on the GPU" if self.way & _ON_GPU else "through main memory")
-        if self.where:
-            words.append(f"in memory of allfold.torch.empty (place {self.where:#x})")
-        if with_digests:
-            words.append(f"(operation {self.op & 0xFFFFFFFF:08x}, schedule {self.schedule[:4][::-1].hex()})")
-        return " ".join(words)
-
-
-def differing(calls: Sequence[bytes | None]) -> str:
-    """How the calls of the ranks differ, given the packed facts of each; nothing is said of ranks without facts."""
-    by_call: dict[bytes, list[int]] = {}
-    for rank, packed in enumerate(calls):
-        if packed:
-            by_call.setdefault(packed, []).append(rank)
-    named = [(Facts.unpacked(packed), ranks) for packed, ranks in by_call.items()]
-    alike = len({facts.in_words() for facts, _ in named}) < len(named)
-    return ", ".join(f"{name_ranks(ranks)} called {facts.in_words(alike)}" for facts, ranks in named)
-
-
-def _text(name: bytes) -> str:
-    return name.rstrip(b"\0").decode(errors="ignore")
 
 
 def check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:

@@ -29,6 +29,7 @@ from typing import Protocol
 from .. import _native
 from ..engines.engine import FAILURES, Call
 from ..engines.shared_memory.engine import SharedMemory
+from ..engines.signature import ON_THE_GPU, STAGED, Signature, difference
 from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
 from ..programs.versions import Memory
 from ..proved import programs_of
@@ -39,7 +40,7 @@ from .compose import ALIGNED, AREA_BYTES, After, Places, State, compose
 from .driver import Device
 from .kernels import MOST_ARRAYS
 from .memory import FAILED, LATE, LEFT, MISMATCHED, GroupMemory
-from .programs import Facts, Program, check_overlap, differing, program_of
+from .programs import Program, check_overlap, elements_of, program_of
 from .retire import retire, sweep
 from .staging import OnDevice, Staging
 
@@ -116,20 +117,29 @@ class Runner:
     ) -> OnTheGpu:
         """A call for the stream; `reached`, if all ranks reach its arrays."""
         check_overlap(call, source, target, self.engine.rank)
-        where = 0 if reached is None else reached.where
-        facts = Facts.of(call, source, target, self.engine.size, built, where, on_gpu=True)
-        return OnTheGpu(self, call, facts, self._program(built, reached), source, target, reached)
+        signature = self._signature(call, source, target, built, ON_THE_GPU if reached is None else reached.where)
+        return OnTheGpu(self, call, signature, self._program(built, reached), source, target, reached)
 
-    def accompany(self, call: Call, facts: Facts, other: Again) -> Accompanied:
-        """A call that staging puts into the stream, compared here."""
-        return Accompanied(self, call, facts, other)
+    def accompany(
+        self, call: Call, source: OnDevice | None, target: OnDevice | None, named: Schedule | None, other: Again
+    ) -> Accompanied:
+        """A call that staging puts into the stream, compared here; `named`: the schedule, if it names an algorithm."""
+        return Accompanied(self, call, self._signature(call, source, target, named, STAGED), other)
 
-    def check(self, name: str, facts: bytes) -> None:
+    def _signature(
+        self, call: Call, source: OnDevice | None, target: OnDevice | None, schedule: Schedule | None, place: int
+    ) -> Signature:
+        array = source or target
+        assert array is not None
+        elements = elements_of(call, source, target, self.engine.size)
+        return Signature.of(call, array.dtype, elements, schedule, place)
+
+    def check(self, name: str, signature: bytes) -> None:
         """Raise if no further call can be made."""
         if self._is_closed:
             raise UsageError(f"{name}: this communicator is closed")
         if self.failure is None and self._ledger.uncovered(self._ledger.made + 1) is not None:
-            self._ledger.announce(facts)  # if the others gave up because calls differ, they name this one too
+            self._ledger.announce(signature)  # if the others gave up because calls differ, they name this one too
             with self._looking:
                 try:
                     self._compare_calls(waits=False)
@@ -146,10 +156,10 @@ class Runner:
         return self.failure
 
     def keep(
-        self, facts: bytes, name: str, timeout: float, mark: _native.Mark | None, end: int | None, start: int = 0
+        self, signature: bytes, name: str, timeout: float, mark: _native.Mark | None, end: int | None, start: int = 0
     ) -> Launched:
         """Write down what was called here, for the other ranks to compare, and watch over it until it is over."""
-        number, deadline = self._ledger.announce(facts), time.monotonic() + timeout
+        number, deadline = self._ledger.announce(signature), time.monotonic() + timeout
         launched = Launched(number, name, deadline, mark, end, start)
         self._launched.append(launched)
         if len(self._launched) == 1:
@@ -171,7 +181,7 @@ class Runner:
         self._programs.move_to_end(key)
         return self._programs[key]
 
-    def put(self, one: OnTheGpu, facts: bytes, before: int | None, holds: bool) -> _native.Mark:
+    def put(self, one: OnTheGpu, signature: bytes, before: int | None, holds: bool) -> _native.Mark:
         """Put a call into the stream, and watch over it."""
         base = self._base
         # What a batch depends on, besides its call.
@@ -189,7 +199,7 @@ class Runner:
             self._lane.check(before)
         # From here on it counts. It is watched while it is put into the stream too: if another thread frees memory just
         # then, that waits for what the stream holds already, which waits for the peers, and the rest waits for that.
-        launched = self.keep(facts, one.call.collective, one.timeout, None, base + after.base, base + 1)
+        launched = self.keep(signature, one.call.collective, one.timeout, None, base + after.base, base + 1)
         try:
             launched.mark = self._lane.launch(batch, base & 0xFFFFFFFF, before, holds)
         except BaseException:
@@ -313,7 +323,7 @@ class Runner:
 
     def _missing(self) -> list[int]:
         """The ranks that have not made the first call that is not known to be the same on all ranks."""
-        return [rank for rank, facts in enumerate(self._ledger.next()) if facts is None]
+        return [rank for rank, call in enumerate(self._ledger.next()) if call is None]
 
     def _compare_calls(self, waits: bool) -> bool:
         """Raise if the calls of two ranks differ; True if all calls made here are the same on all ranks.
@@ -330,8 +340,9 @@ class Runner:
 
     def _mismatch(self, calls: Sequence[bytes | None]) -> AllfoldError:
         # All whose calls are known here: ranks that come later may not see them any more.
-        known = [rank for rank, facts in enumerate(calls) if facts is not None]
-        return self._because_of(known, MismatchError(f"{differing(calls)} {self._where()}"))
+        known = [rank for rank, call in enumerate(calls) if call is not None]
+        what = difference({rank: Signature.unpacked(call) for rank, call in enumerate(calls) if call})
+        return self._because_of(known, MismatchError(f"{what} {self._where()}"))
 
     def _where(self) -> str:
         return f"(call {self._ledger.agreed + 1} of {self.engine.label} on the GPU)"
@@ -482,7 +493,7 @@ class OnTheGpu:
         self,
         runner: Runner,
         call: Call,
-        facts: Facts,
+        signature: Signature,
         program: Program,
         source: OnDevice | None,
         target: OnDevice | None,
@@ -490,28 +501,28 @@ class OnTheGpu:
     ) -> None:
         self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target
         self.reached = reached
-        self._facts, self._name = facts.packed(), call.collective
+        self._signature, self._name = signature.packed(), call.collective
         self.timeout = runner.engine.timeout if call.timeout is None else call.timeout
         self.batches: dict[State, tuple[_native.Batch, After]] = {}
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
-        self._runner.check(self._name, self._facts)
-        return self._runner.put(self, self._facts, before, holds)
+        self._runner.check(self._name, self._signature)
+        return self._runner.put(self, self._signature, before, holds)
 
 
 class Accompanied:
     """A call that staging puts into the stream, and that is compared here."""
 
-    def __init__(self, runner: Runner, call: Call, facts: Facts, other: Again) -> None:
+    def __init__(self, runner: Runner, call: Call, signature: Signature, other: Again) -> None:
         self._runner, self._other = runner, other
-        self._facts, self._name = facts.packed(), call.collective
+        self._signature, self._name = signature.packed(), call.collective
         self._timeout = runner.engine.timeout if call.timeout is None else call.timeout
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
         runner = self._runner
-        runner.check(self._name, self._facts)
+        runner.check(self._name, self._signature)
         mark = self._other.launch(before, holds)
-        runner.keep(self._facts, self._name, self._timeout + _STAGED_LATER_SECONDS, mark, None)
+        runner.keep(self._signature, self._name, self._timeout + _STAGED_LATER_SECONDS, mark, None)
         return mark
 
 

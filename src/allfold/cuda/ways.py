@@ -30,7 +30,7 @@ from ..registry import AnyAlgorithm, find_algorithm
 from ..schedule import Schedule
 from .batch import Batch
 from .driver import Device
-from .programs import Facts, elements_of
+from .programs import elements_of
 from .runner import Again, Runner
 from .staging import OnDevice, Staging
 
@@ -100,8 +100,7 @@ class Ways:
             built = named or self._built(call, self._choice(call, bytes, reached is not None))
             if runner.can_run(call, array.dtype.name, built, reached):
                 return runner.prepare(call, source, target, built, reached)
-        facts = Facts.of(call, source, target, runner.engine.size, named)
-        return runner.accompany(call, facts, self.staging.prepare(call, source, target))
+        return runner.accompany(call, source, target, named, self.staging.prepare(call, source, target))
 
     def _built(self, call: Call, algorithm: AnyAlgorithm) -> Schedule:
         """The schedule of an algorithm: compared and run by every call, however often a generator could be run."""

@@ -1,9 +1,9 @@
-"""The arrays of a call, for engines that are written in Python: as NumPy arrays, and how long they must be."""
+"""The arrays of a call, for engines that are written in Python: as NumPy arrays, checked; and the call's signature."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,37 @@ from ..collectives import COLLECTIVES, Collective
 from ..dtypes import Dtype, find_dtype
 from ..errors import UsageError
 from ..ops import check_supported
+from ..proved import check_rank_order, schedule_of
+from ..registry import AnyAlgorithm
+from ..schedule import Schedule
 from .engine import Call, UnfitArray
+from .signature import Signature
 
 Flat = np.ndarray[Any, np.dtype[Any]]
+
+
+class Taken(NamedTuple):
+    """A call whose arguments were taken and checked."""
+
+    call: Call
+    signature: Signature
+    schedule: Schedule | None  # of the algorithm, if one is named: the one that is compared and run
+    dtype: Dtype
+    elements: int  # of the whole buffer
+    input: Flat | None
+    output: Flat | None
+
+
+def take(call: Call, ranks: int, algorithm: AnyAlgorithm | None) -> Taken:
+    """`algorithm`: the one to run, if it is known already."""
+    arrays = dtype, elements, _, _ = arrays_of(call, ranks)
+    schedule = None
+    if algorithm is not None:
+        root = call.root if COLLECTIVES[call.collective].rooted else None
+        schedule = schedule_of(call.collective, algorithm, ranks, root)
+        if call.op is not None:
+            check_rank_order(call.collective, schedule, ranks, root, call.op)
+    return Taken(call, Signature.of(call, dtype, elements, schedule), schedule, *arrays)
 
 
 def flat(what: str, array: Any, dtype: str | None, written: bool) -> tuple[Dtype, Flat]:

@@ -234,13 +234,5 @@ def raised_in_python(error: BaseException) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
-def check_groups(named: Sequence[Sequence[int]]) -> None:
-    """Check what the ranks passed to `group`, by rank: all ranks of a group must have passed the same."""
-    for rank, group in enumerate(named):
-        for other in group:
-            if named[other] != group:
-                raise MismatchError(f"group: rank {rank} came with {group}, rank {other} with {named[other]}")
-
-
 def name_group(number: int, ranks: Sequence[int], label: str) -> str:
     return f"group {number} of {label}: {name_ranks(ranks)}"

@@ -25,7 +25,7 @@ def all_gather(engine: Engine, tensor: Tensor, outputs: list[Tensor], timeout: f
     own = outputs[engine.rank]
     if own.numel() != tensor.numel():
         raise UsageError(
-            f"all_gather: rank {engine.rank} came with {describe(tensor)}, and its place in the output list is {describe(own)}"
+            f"all_gather: rank {engine.rank}'s input is {describe(tensor)}, and its place in the output list is {describe(own)}"
         )
     if _is_even(outputs):
         table = _table_of(outputs)

@@ -21,7 +21,7 @@ def all_reduce(engine: Engine, tensor: Tensor, reduction: Reduction, timeout: fl
         if facts[rank, 1:].tolist() != shape:
             sparse, dense, *lengths = (int(value) for value in facts[rank, 1:])
             raise MismatchError(
-                f"all_reduce: rank {engine.rank} came with a sparse tensor of shape {list(local.shape)} "
+                f"all_reduce: rank {engine.rank} called it with a sparse tensor of shape {list(local.shape)} "
                 f"({shape[0]} sparse and {shape[1]} dense dimensions), rank {rank} with {lengths} ({sparse} and {dense})"
             )
     counts = [int(count) for count in facts[:, 0]]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import _native
-from ...collectives import COLLECTIVES
 from ...engines.shared_memory.flight import read
+from ...engines.signature import Signature
 from ...errors import UsageError
 from ...files import write_whole
 from ...price.topology.gpus import gpus_of_processes, mps_runs
@@ -211,15 +211,7 @@ def _doing(member: dict[str, Any]) -> tuple[str, str]:
 
 
 def describe_call(call: dict[str, Any]) -> str:
-    if call["collective"] == "barrier":
-        return "barrier"
-    promise = COLLECTIVES.get(call["collective"])  # the file may name another
-    reduces, rooted = (False, False) if promise is None else (promise.reduces, promise.rooted)
-    words = [f"{call['collective']} of {call['dtype']}[{call['elements']}]"]
-    words += [call["op"]] if reduces else []
-    words += [f"root {call['root']}"] if rooted else []
-    words += [f"by {call['algorithm']}"] if call["algorithm"] else []
-    return " ".join(words)
+    return Signature(**{name: call[name] for name in Signature._fields if name in call}).words
 
 
 def _seconds(moment: float | None) -> str:

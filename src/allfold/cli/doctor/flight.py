@@ -61,7 +61,7 @@ def compare_calls(group: dict[str, Any], last: int) -> tuple[list[list[str]], li
         if absent:
             rows.append([str(number), ranges(absent), "did not come", "", ""])
         if len(whats) > 1:
-            who = [f"{name_ranks(ranks)} came with {what}" for what, ranks in whats.items()]
+            who = [f"{name_ranks(ranks)} called {what}" for what, ranks in whats.items()]
             sentences.append(f"call {number}: {', '.join(who)}")
         stuck = [rank for (_, ended), ranks in alike.items() if not ended for rank in ranks]
         if absent and stuck:

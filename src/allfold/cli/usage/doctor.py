@@ -17,8 +17,8 @@ example:
   $ allfold doctor 4711
   the world: 3 ranks
   rank  process  calls  now                               since  waits for
-  0     4711     17     all_reduce of float32[1024] sum   4.2 s     rank 2
-  1     4712     17     all_reduce of float32[1024] sum   4.2 s     rank 2
+  0     4711     17     all_reduce(float32[1024] sum)     4.2 s     rank 2
+  1     4712     17     all_reduce(float32[1024] sum)     4.2 s     rank 2
   2     4713     16     nothing: broadcast ended 4.2 s ago
   rank 2 (process 4713) is at train.py:31 in load, called from train.py:60 in main
 
@@ -27,9 +27,9 @@ example:
 
   $ allfold doctor --read flights/*.json --last 2
   the world: 3 ranks
-  call  ranks  what                                        begun              took
-  20    0–2    all_reduce of float32[1024] sum    0 µs … 56.3 µs  1.67 µs … 116 µs
-  21    0–1    all_reduce of float32[1024] max  64.6 µs … 125 µs         not ended
+  call  ranks  what                                      begun              took
+  20    0–2    all_reduce(float32[1024] sum)    0 µs … 56.3 µs  1.67 µs … 116 µs
+  21    0–1    all_reduce(float32[1024] max)  64.6 µs … 125 µs         not ended
   21    2      did not come
   call 21: rank 2 did not come, ranks 0 and 1 waited
   …

@@ -19,7 +19,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -31,16 +30,16 @@ from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...ops import OPS, Op
 from ...wording import name_ranks
 from ..arrays import Flat
-from ..came import Came, difference
-from ..engine import FAILURES, Call, Engine, Entry, Event, Network, check_groups, name_group
+from ..engine import FAILURES, Call, Engine, Entry, Event, Network, name_group
 from ..last_words import note_ending
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.flight import keep
 from ..shared_memory.members import number_of
+from ..signature import PACKED_BYTES, Signature, check_groups, difference
 from . import ways
 from .crossing import BUILT_IN, Crossing
 from .flight import Flight
-from .fronts import DIGEST_BYTES, TEXT_BYTES, Front, Fronts
+from .fronts import DIGEST_BYTES, Front, Fronts
 from .job import FREE_TAGS, NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News, Progress
@@ -131,7 +130,7 @@ class Islands(Engine):
         self._performs = 0  # the thread that makes a call
         self._performed: Job | None = None  # that call
         self._open: list[Job] = []
-        self._signatures: dict[tuple[object, ...], tuple[str, bytes]] = {}
+        self._signatures: dict[Signature, tuple[bytes, bytes]] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.memory = Memory()
         self._scratch: dict[str, Flat] = {}
@@ -238,15 +237,14 @@ class Islands(Engine):
             number = (self.world.identity + self.number) % 2**64
             keep(error, self.rank, self.label, number, self.size, lambda: [self._own_flight()])
 
-    def known(self, came: Came) -> tuple[str, bytes]:
-        """What a call is in words, and as a hash."""
-        signature = came.signature
+    def known(self, signature: Signature) -> tuple[bytes, bytes]:
+        """A signature as bytes, and its digest."""
         known = self._signatures.get(signature)
         if known is None:
             if len(self._signatures) > 1000:
                 self._signatures.clear()
-            digest = blake2b(repr(signature).encode(), digest_size=DIGEST_BYTES - NUMBER_BYTES).digest()
-            known = self._signatures[signature] = came.text, digest
+            digest = signature.digest.to_bytes(DIGEST_BYTES - NUMBER_BYTES, "little")
+            known = self._signatures[signature] = signature.packed(), digest
         return known
 
     def wait(self, ticket: Job, timeout: float | None) -> bool:
@@ -390,18 +388,17 @@ class Islands(Engine):
 
     def differ(self, job: Job, error: MismatchError | None = None) -> None:
         """The ranks of the island make different calls, and all of them know: say which."""
-        job.describe()
-        text = np.zeros(TEXT_BYTES, np.uint8)
-        said = job.text.encode()[:TEXT_BYTES]
-        text[: len(said)] = np.frombuffer(said, np.uint8)
-        texts = np.empty((len(self.local), TEXT_BYTES), np.uint8)
+        job.take()
+        own = np.frombuffer(job.signature.packed(), np.uint8)
+        table = np.empty((len(self.local), PACKED_BYTES), np.uint8)
         try:
             # What else this engine of the island is used for are messages, and they do not mind.
-            self._outer.run(Call("all_gather", text, texts, None, 0, None, _EXPLAINING_SECONDS, None), False)
+            self._outer.run(Call("all_gather", own, table, None, 0, None, _EXPLAINING_SECONDS, None), False)
         except AllfoldError as failure:
             raise error or failure from None
-        said_by = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
-        self._disagree(job, dict(zip(self.island_ranks, said_by, strict=True)))
+        self._disagree(
+            job, {rank: Signature.unpacked(row.tobytes()) for rank, row in zip(self.island_ranks, table, strict=True)}
+        )
 
     def compare(self, job: Job, bytes: int = 0) -> list[Front]:
         """What the leaders of the other islands say, in the order of the islands; none where this rank is no leader.
@@ -413,16 +410,15 @@ class Islands(Engine):
             assert self.fronts is not None
             fronts.append(self.fronts.receive(peer, bytes, job.left()))
             if fronts[-1].digest != job.digest:
-                self._disagree(job, {self.rank: job.text, peer: fronts[-1].text})
+                self._disagree(job, {self.rank: job.signature, peer: fronts[-1].signature})
         return fronts
 
-    def _disagree(self, job: Job, texts: dict[int, str]) -> None:
-        (first, text), *others = sorted(texts.items())
-        rank, other = next(((rank, one) for rank, one in others if one != text), others[0])
-        what = difference(first, text, rank, other)
-        if text == other:
-            what = f"{name_ranks(sorted(texts))} have made different numbers of calls before this one"
-        raise MismatchError(f"mismatched calls: {what} (call {job.number} of {self.label})")
+    def _disagree(self, job: Job, calls: dict[int, Signature]) -> None:
+        what = difference(calls)
+        if len(set(calls.values())) == 1:
+            ranks = name_ranks(sorted(calls))
+            what = f"mismatched calls: {ranks} have made different numbers of calls before this one"
+        raise MismatchError(f"{what} (call {job.number} of {self.label})")
 
     # What goes wrong -------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...fabrics.fabric import MOST_TAG, Bytes, Transfer
+from ..signature import PACKED_BYTES, Signature
 from .job import FREE_TAGS
 from .wire import Links
 
 DIGEST_BYTES = 16
-TEXT_BYTES = 496
-_HEAD_BYTES = DIGEST_BYTES + TEXT_BYTES
+_HEAD_BYTES = DIGEST_BYTES + PACKED_BYTES
 _TAG, _LONG_TAG = MOST_TAG, FREE_TAGS + 3
 # gloo sends when it knows that the receive is posted. So the receives of the next calls are posted well before them.
 _AHEAD = 2
@@ -35,8 +35,8 @@ class Front(NamedTuple):
     room: Bytes
 
     @property
-    def text(self) -> str:
-        return self.room[DIGEST_BYTES:_HEAD_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
+    def signature(self) -> Signature:
+        return Signature.unpacked(self.room[DIGEST_BYTES:_HEAD_BYTES].tobytes())
 
 
 class Fronts:
@@ -64,11 +64,10 @@ class Fronts:
     def _post_long(self, peer: int, room: Bytes) -> None:
         self._long[peer] = self._links.fabric.receive(peer, room, _LONG_TAG), room
 
-    def send(self, digest: bytes, text: str, within: float, data: Bytes | None = None) -> None:
+    def send(self, digest: bytes, signature: bytes, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
             transfer.wait(within)
-        head = (digest + text.encode()[:TEXT_BYTES]).ljust(_HEAD_BYTES, b"\0")
-        self._front[:_HEAD_BYTES] = np.frombuffer(head, np.uint8)
+        self._front[:_HEAD_BYTES] = np.frombuffer(digest + signature, np.uint8)
         follows = data is not None and data.size > self._along
         size = _HEAD_BYTES
         if data is not None and not follows:
@@ -92,7 +91,7 @@ class Fronts:
         return Front(room[:DIGEST_BYTES].tobytes(), room)
 
     def data(self, front: Front, peer: int, bytes: int, within: float) -> Bytes:
-        """What came with a front, or after it; valid until `refill`."""
+        """The data in a front, or sent after it; valid until `refill`."""
         if bytes <= self._along:
             return front.room[_HEAD_BYTES : _HEAD_BYTES + bytes]
         transfer, room = self._long[peer]

@@ -11,9 +11,9 @@ from ... import _native
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER, MOST_TAG
 from ...schedule import Schedule
-from ..arrays import Flat
-from ..came import Came
+from ..arrays import Flat, Taken, take
 from ..engine import Call
+from ..signature import Signature
 
 if TYPE_CHECKING:
     from .engine import Islands
@@ -28,10 +28,11 @@ FREE_TAGS = MOST_TAG + 1 - (1 << _INDEX_BITS)
 class Job:
     """One call of one rank."""
 
-    text: str
-    """What the call is, in words."""
+    signature: Signature
+    packed: bytes
+    """The signature, as it is sent."""
     digest: bytes
-    """Of what the call is, and its number."""
+    """Of the signature and the number of the call."""
     dtype: Dtype
     elements: int
     input: Flat | None
@@ -44,7 +45,7 @@ class Job:
     is_late = False
     is_over = False
     _tags = 0
-    _came: Came | None = None
+    _taken: Taken | None = None
 
     def __init__(
         self, engine: Islands, call: Call, limit: float, prepared: Sequence[_native.Prepared] | None = None
@@ -55,21 +56,20 @@ class Job:
 
     def take(self) -> None:
         """Take the arrays; errors of the caller are raised here."""
-        if self._came is None:
-            self._came = Came.with_call(self.call, self.engine.size, self.call.algorithm)
-            _, self.named, self.dtype, self.elements, self.input, self.output = self._came
+        if self._taken is None:
+            self._taken = take(self.call, self.engine.size, self.call.algorithm)
+            _, self.signature, self.named, self.dtype, self.elements, self.input, self.output = self._taken
 
     def describe(self) -> None:
-        """Find the text and the digest, once the call has its number."""
+        """Find the bytes that are sent and compared, once the call has its number."""
         self.take()
-        assert self._came is not None
-        self.text, signature = self.engine.known(self._came)
-        self.digest = signature + self.number.to_bytes(NUMBER_BYTES, "little")
+        self.packed, digest = self.engine.known(self.signature)
+        self.digest = digest + self.number.to_bytes(NUMBER_BYTES, "little")
 
     def schedule(self) -> tuple[str, dict[str, Any]]:
         """The algorithm that the call follows if it names none, and its parameters."""
         call, op = self.call, self.call.op
-        bytes = call.output.nbytes if self._came is None else self.elements * self.dtype.itemsize  # type: ignore[union-attr]
+        bytes = call.output.nbytes if self._taken is None else self.elements * self.dtype.itemsize  # type: ignore[union-attr]
         return self.engine.crossing.schedule(
             call.collective, self.engine.islands, bytes, commutative=op is None or op.commutative
         )

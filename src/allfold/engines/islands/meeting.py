@@ -56,7 +56,7 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     cards = board.gather_all("place", card, timeout)
     if len({one["secret"] for one in cards}) > 1:
         without = [rank for rank, one in enumerate(cards) if not one["secret"]]
-        raise MismatchError(f"init: {name_ranks(without)} came without the secret that others have (ALLFOLD_SECRET)")
+        raise MismatchError(f"init: {name_ranks(without)} did not give the secret that others have (ALLFOLD_SECRET)")
     for rank, one in enumerate(cards):
         if (one["allfold"], one["bytes"]) != (cards[0]["allfold"], cards[0]["bytes"]):
             raise MismatchError(

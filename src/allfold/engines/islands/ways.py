@@ -37,7 +37,7 @@ def perform(engine: Islands, job: Job) -> None:
         return _small_all_reduce(engine, job)
     engine.agree(job)
     if engine.fronts is not None:
-        engine.fronts.send(job.digest, job.text, job.left())
+        engine.fronts.send(job.digest, job.packed, job.left())
     if job.named is not None:
         return follow(engine, job, job.named)
     name, parameters = job.schedule()
@@ -107,7 +107,7 @@ def _cross(engine: Islands, job: Job) -> None:
     """Fold the leaders' arrays, in the order of the islands."""
     fronts, array = engine.fronts, job.output
     assert fronts is not None and array is not None
-    fronts.send(job.digest, job.text, job.left(), as_bytes(array))
+    fronts.send(job.digest, job.packed, job.left(), as_bytes(array))
     said = zip(fronts.peers, engine.compare(job, array.nbytes), strict=True)
     parts = [fronts.data(front, peer, array.nbytes, job.left()).view(array.dtype) for peer, front in said]
     fronts.sent(job.left())

@@ -13,9 +13,10 @@ from typing import Any
 from ...collectives import COLLECTIVES
 from ...errors import CollectiveTimeout, MismatchError, RankLost
 from ...wording import name_ranks
-from ..came import Came, difference
-from ..engine import Call, Engine, check_groups, name_group
+from ..arrays import Taken, take
+from ..engine import Call, Engine, name_group
 from ..mailbox import wait
+from ..signature import check_groups, difference
 from .meeting import Mailbox, Meeting
 from .replay import replay
 
@@ -39,8 +40,8 @@ class Reference(Engine):
     def run(self, call: Call, async_op: bool) -> Future[None] | None:
         # One that folds from rank 0 up, as `algorithm=None` does everywhere.
         driver_or_direct = "driver" if COLLECTIVES[call.collective].rooted else "direct"
-        came = Came.with_call(call, self.size, call.algorithm or driver_or_direct)
-        number, ticket = self._meeting.come(self.rank, came, _perform)
+        taken = take(call, self.size, call.algorithm or driver_or_direct)
+        number, ticket = self._meeting.come(self.rank, taken, self._perform)
         if async_op:
             return ticket
         self._finish(call.collective, number, ticket, call.timeout)
@@ -52,7 +53,7 @@ class Reference(Engine):
     def group(self, ranks: Sequence[int], timeout: float | None) -> Reference | None:
         chosen = list(ranks)
 
-        def divide(named: list[list[int]]) -> dict[tuple[int, ...], Meeting]:
+        def divide(named: list[list[int]], _: int) -> dict[tuple[int, ...], Meeting]:
             check_groups(named)
             self._meeting.groups += 1
             groups = {tuple(one) for rank, one in enumerate(named) if rank in one}
@@ -73,6 +74,23 @@ class Reference(Engine):
     def calls(self) -> int:
         return self._meeting.begun[self.rank]
 
+    def _perform(self, calls: list[Taken], number: int) -> None:
+        """Make one call, for all ranks."""
+        first = calls[0]
+        if len({one.signature for one in calls}) > 1:
+            what = difference({rank: one.signature for rank, one in enumerate(calls)})
+            raise MismatchError(f"{what} (call {number} of {self.label})")
+        assert first.schedule is not None
+        promise = first.schedule.promise
+        if not promise.carries_data:
+            return
+        inputs = [one.output if promise.in_place else one.input for one in calls]
+        op = first.call.op
+        results = replay(first.schedule, inputs, "sum" if op is None else op, first.dtype.name)
+        for one, result in zip(calls, results, strict=True):
+            if result is not None and one.output is not None:
+                one.output[...] = result
+
     def _finish(self, name: str, number: int, ticket: Future[Any], timeout: float | None) -> None:
         limit = self.timeout if timeout is None else timeout
         if wait(ticket, limit):
@@ -87,20 +105,3 @@ class Reference(Engine):
             RankLost(f"rank {self.rank} gave up {name} after {limit:g} s: {missing} did not come ({call})")
         )
         raise CollectiveTimeout(f"{name}: {missing} did not come within {limit:g} s ({call})")
-
-
-def _perform(came: list[Came]) -> None:
-    first, *others = came
-    for rank, other in enumerate(others, 1):
-        if other.signature != first.signature:
-            raise MismatchError(f"{first.call.collective}: {difference(0, first.text, rank, other.text)}")
-    assert first.schedule is not None
-    promise = first.schedule.promise
-    if not promise.carries_data:
-        return
-    inputs = [one.output if promise.in_place else one.input for one in came]
-    op = first.call.op
-    results = replay(first.schedule, inputs, "sum" if op is None else op, first.dtype.name)
-    for one, result in zip(came, results, strict=True):
-        if result is not None and one.output is not None:
-            one.output[...] = result

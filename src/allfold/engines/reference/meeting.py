@@ -14,7 +14,7 @@ from ..mailbox import Sent, Wanted, remove, taken, wait
 
 
 class Meeting:
-    """One group: for each call, what every rank came with and the result; and the messages on their way."""
+    """One group: for each call, the arguments of every rank and the result; and the messages on their way."""
 
     def __init__(self, size: int, label: str) -> None:
         self.size = size
@@ -29,8 +29,8 @@ class Meeting:
         self._last_words: dict[int, str] = {}  # of ranks that have left
         self._ended: AllfoldError | None = None
 
-    def come(self, rank: int, came: Any, perform: Callable[[list[Any]], Any]) -> tuple[int, Future[Any]]:
-        """Come to this rank's next call. The last rank to come performs it, with what all ranks came with.
+    def come(self, rank: int, own: Any, perform: Callable[[list[Any], int], Any]) -> tuple[int, Future[Any]]:
+        """Come to this rank's next call. The last rank to come performs it, with the arguments of all ranks.
 
         The number of the call, and its result, which is the same for all ranks.
         """
@@ -39,7 +39,7 @@ class Meeting:
             self.begun[rank] += 1
             number = self.begun[rank]
             arrived, result = self._calls.setdefault(number, ({}, Future()))
-            arrived[rank] = came
+            arrived[rank] = own
             if len(arrived) == self.size:
                 del self._calls[number]
                 try:
@@ -47,7 +47,7 @@ class Meeting:
                         raise MismatchError(
                             f"mismatched calls: some ranks make a group (call {number} of {self.label})"
                         )
-                    result.set_result(perform([arrived[rank] for rank in range(self.size)]))
+                    result.set_result(perform([arrived[rank] for rank in range(self.size)], number))
                 except Exception as error:
                     result.set_exception(error)
                     if isinstance(error, MismatchError):

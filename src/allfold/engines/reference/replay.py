@@ -230,7 +230,7 @@ def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dty
     only_root = promise.name in ("broadcast", "scatter")
     lacking = [rank for rank, one in enumerate(given) if one is None and (rank == schedule.root or not only_root)]
     if lacking:
-        raise UsageError(f"{promise.name}: {name_ranks(lacking)} came with nothing, but an array is needed there")
+        raise UsageError(f"{promise.name}: an input is needed of {name_ranks(lacking)}")
     carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
     _check_same(promise.name, carried)
     kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
@@ -247,12 +247,14 @@ def _carry(collective: str, rank: int, given: Any, wanted: Dtype | None) -> tupl
         try:
             return wanted, narrow(np.asarray(given, wanted.accumulates_in), wanted)
         except (ValueError, TypeError, OverflowError) as error:
-            raise UsageError(f"{collective}: rank {rank} came with what makes no array of {wanted}: {error}") from None
+            what = f"rank {rank}'s input cannot be converted to a {wanted} array"
+            raise UsageError(f"{collective}: {what}: {error}") from None
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:
         hint = "; view it as uint16 and say dtype='bfloat16'" if str(own) == "torch.bfloat16" else ""
-        raise UsageError(f"{collective}: rank {rank} came with what makes no array: {error}{hint}") from None
+        what = f"rank {rank}'s input cannot be converted to an array"
+        raise UsageError(f"{collective}: {what}: {error}{hint}") from None
     try:
         kind = find_dtype(array.dtype)
     except UsageError as error:
@@ -264,18 +266,17 @@ def _carry(collective: str, rank: int, given: Any, wanted: Dtype | None) -> tupl
     if wanted.name == "bfloat16" and array.dtype == wanted.carrier:
         return wanted, array
     expected = "uint16 that carries bfloat16" if wanted.name == "bfloat16" else str(wanted)
-    raise UsageError(f"{collective}: rank {rank} came with {describe(kind, array.shape)}, expected {expected}")
+    raise UsageError(f"{collective}: rank {rank}'s input is {describe(kind, array.shape)}, expected {expected}")
 
 
-def _check_same(collective: str, came: list[tuple[Dtype, Array] | None]) -> None:
+def _check_same(collective: str, given: list[tuple[Dtype, Array] | None]) -> None:
     groups: dict[str, list[int]] = {}
-    for rank, one in enumerate(came):
+    for rank, one in enumerate(given):
         if one is not None:
             groups.setdefault(describe(one[0], one[1].shape), []).append(rank)
     if len(groups) > 1:
-        (what, first), *others = groups.items()
-        tail = ", ".join(f"{name_ranks(who)} with {other}" for other, who in others)
-        raise UsageError(f"{collective}: {name_ranks(first)} came with {what}, {tail}; all must be alike")
+        facts = ", ".join(f"{what} on {name_ranks(ranks)}" for what, ranks in groups.items())
+        raise UsageError(f"{collective}: the inputs differ: {facts}; all must be alike")
 
 
 def _frozen(array: Array) -> Array:

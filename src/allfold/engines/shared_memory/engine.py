@@ -33,11 +33,11 @@ from ..engine import (
     Entry,
     Event,
     UnfitArray,
-    check_groups,
     name_group,
     raised_in_python,
 )
 from ..last_words import last_words, note_ending, watch_multiprocessing
+from ..signature import check_groups
 from .choice import Manner, Way, choices, ways
 from .flight import in_memory, keep
 from .members import ADDRESS_SPACE, Loans, Member, allocate_parts, new_member, number_of, release_parts

@@ -1,0 +1,45 @@
+// What ranks compare: the signature of a call, its digest, its words, and the sentence about calls that differ.
+// src/allfold/engines/signature.py does the same in Python for engines that are written there; a test holds the two
+// together (tests/engines/test_signature.py).
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.hpp"
+
+namespace allfold {
+
+inline uint64_t mix(uint64_t value, uint64_t next) {
+    value = (value ^ next) * 0x9E3779B97F4A7C15u;
+    return value ^ value >> 29;
+}
+
+// Of everything but the name of a user-defined operation, which is part of that operation's own digest. `place`: see
+// signature.py; 0 for calls in main memory.
+inline uint64_t digest_of(const Signature& signature, uint64_t place = 0) {
+    constexpr size_t words = offsetof(Signature, op_name) / sizeof(uint64_t);
+    static_assert(words * sizeof(uint64_t) == offsetof(Signature, op_name));
+    uint64_t each[words], value = 0;
+    std::memcpy(each, &signature, sizeof each);
+    for (uint64_t word : each) value = mix(value, word);
+    return mix(value, place);
+}
+
+Signature signature_of(const Call& call);
+
+// The text in a field, which has zeros behind it.
+template <size_t bytes>
+std::string name_in(const char (&field)[bytes]) {
+    return std::string(field, strnlen(field, bytes));
+}
+
+// all_reduce(float64[3] sum by ring)
+std::string in_words(const Signature& signature);
+
+// By rank, if its call is known: "all_reduce: rank 0 called it with float64[3] sum, rank 1 with float64[4] sum".
+std::string difference(const std::vector<std::optional<Signature>>& calls);
+
+}  // namespace allfold
