@@ -116,7 +116,7 @@ def test_a_place_is_named() -> None:
 
 def test_names_are_cut_between_characters() -> None:
     op = af.op(lambda a, b: a, commutative=True, name="überüberüberü")
-    call = Call("all_reduce", None, None, op, 0, "ä" * 20, None, None)
+    call = Call("all_reduce", op=op, algorithm="ä" * 20)
     made = Signature.of(call, DTYPES["int8"], 5, None)
     assert (made.op, made.algorithm) == ("überüberüberü"[:12], "ä" * 15)
     assert Signature.unpacked(made.packed()) == made
@@ -124,8 +124,10 @@ def test_names_are_cut_between_characters() -> None:
 
 def test_it_is_made_of_the_call_and_the_schedule() -> None:
     schedule = schedule_of("reduce", algorithms("reduce")[0], 4, 1)
-    made = Signature.of(Call("reduce", None, None, OPS["max"], 1, schedule, 3.0, None), DTYPES["float16"], 9, schedule)
+    made = Signature.of(
+        Call("reduce", op=OPS["max"], root=1, algorithm=schedule, timeout=3.0), DTYPES["float16"], 9, schedule
+    )
     assert made == Signature(
         "reduce", "float16", 9, "max", 0, 1, f"{schedule.algorithm}()", int.from_bytes(schedule.digest[:8], "little")
     )
-    assert Signature.of(Call("barrier", None, None, None, 3, None, None, None), DTYPES["uint8"], 0, None).root == 0
+    assert Signature.of(Call("barrier", root=3), DTYPES["uint8"], 0, None).root == 0

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
-from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, UnfitArray
+from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, UnfitArray
 from ..engines.table import meet, meet_across
 from ..errors import AllfoldError, SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
@@ -84,7 +84,7 @@ class Communicator(PointToPoint, Objects):
         self.size = engine.size
         self.timeout = engine.timeout
         self._engine = engine
-        self._call: Callable[..., Handle | None] = engine.entry(self._run)
+        self._call: Entry = engine.entry(self._run)
         self._gpu: GpuCalls | None = None  # made when it is first needed
 
     def __repr__(self) -> str:
@@ -303,7 +303,8 @@ class Communicator(PointToPoint, Objects):
 
         >>> comm.barrier()  # both ranks have come this far
         """
-        return self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
+        handle: Handle | None = self._call(_BARRIER, None, None, None, 0, algorithm, async_op, timeout, None)
+        return handle
 
     # Memory, groups, life --------------------------------------------------------------------------------------------
 
@@ -456,7 +457,16 @@ class Communicator(PointToPoint, Objects):
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         check_timeout(collective, timeout)
         found = None if op is None else find_op(op)
-        call = Call(collective, source, target, found, root, algorithm, timeout, dtype)
+        call = Call(
+            collective,
+            input=source,
+            output=target,
+            op=found,
+            root=root,
+            algorithm=algorithm,
+            timeout=timeout,
+            dtype=dtype,
+        )
         if is_on_gpu(source) or is_on_gpu(target):
             return self._run_on_gpu(call, async_op)
         try:

@@ -171,7 +171,7 @@ def _exchange(engine: SharedMemory, timeout: float | None = None) -> Callable[[b
     def exchanged(own: bytes) -> list[bytes]:
         given = np.frombuffer(own, np.uint8)
         table = np.empty((engine.size, len(own)), np.uint8)
-        engine.run(Call("all_gather", given, table, None, 0, None, timeout, None), False)
+        engine.run(Call("all_gather", input=given, output=table, timeout=timeout), False)
         return [row.tobytes() for row in table]
 
     return exchanged

@@ -197,7 +197,7 @@ def _takes_turns(runner: Runner, device: Device, context: int, timeout: float | 
         stream, lane, made = device.new_stream(), device.lane(context), batch.made(device)
         lane.launch(made, 0, stream, True)
         device.synchronize(stream)
-        engine.run(Call("barrier", None, None, None, 0, None, timeout, None), False)
+        engine.run(Call("barrier", timeout=timeout), False)
         # Long enough that all ranks do it at the same time.
         began, many = time.monotonic(), 0
         while time.monotonic() < began + _TRIAL_SECONDS:
@@ -206,5 +206,5 @@ def _takes_turns(runner: Runner, device: Device, context: int, timeout: float | 
             many += 1
         seconds = np.array([_TRIAL_SECONDS / many])
     # The slowest rank decides for all.
-    engine.run(Call("all_reduce", None, seconds, OPS["max"], 0, None, timeout, None), False)
+    engine.run(Call("all_reduce", output=seconds, op=OPS["max"], timeout=timeout), False)
     return bool(seconds[0] > _TURN_SECONDS)

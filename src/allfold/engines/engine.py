@@ -18,7 +18,7 @@ What an engine may leave out is at the end of the class, with what happens then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from .._native import Outcome
 
 Array = Any
-Entry = Callable[..., Any]
-"""One call as a communicator makes it: collective (its number in `COLLECTIVES`), input, output, op, root, algorithm,
-async_op, timeout, dtype."""
 
 DEFAULT_TIMEOUT = 300.0
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
@@ -47,13 +44,31 @@ class Call(NamedTuple):
     """One collective, its arguments checked. In-place collectives have their array as the output, and no input."""
 
     collective: str
-    input: Array | None
-    output: Array | None
-    op: Op | None
-    root: int
-    algorithm: AnyAlgorithm | None  # None: the engine's choice, the same on every rank
-    timeout: float | None  # None: the engine's
-    dtype: str | None  # of the elements, where the arrays do not say it (bfloat16 in uint16)
+    input: Array | None = None
+    output: Array | None = None
+    op: Op | None = None
+    root: int = 0
+    algorithm: AnyAlgorithm | None = None  # None: the engine's choice, the same on every rank
+    timeout: float | None = None  # None: the engine's
+    dtype: str | None = None  # of the elements, where the arrays do not say it (bfloat16 in uint16)
+
+
+class Entry(Protocol):
+    """A call as a communicator makes it, its arguments not checked yet; `collective` is its number in `COLLECTIVES`."""
+
+    def __call__(
+        self,
+        collective: int,
+        input: Array | None,
+        output: Array | None,
+        op: str | Op | None,
+        root: int,
+        algorithm: AnyAlgorithm | None,
+        async_op: bool,
+        timeout: float | None,
+        dtype: str | None,
+        /,
+    ) -> Any: ...
 
 
 class UnfitArray(Exception):

@@ -204,7 +204,7 @@ class _GpuEngine(Engine):
         source, target = (*tensors, None)[:2]
         if name in ("all_reduce", "reduce", "broadcast", "scatter"):
             source, target = target, source
-        call = Call(name, None, None, None if op is None else OPS[op], root, None, seconds, None)
+        call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds)
         return ways.prepare(call, _on_device(source), _on_device(target))
 
     def ways_on(self, device: torch.device) -> Ways:

@@ -176,7 +176,7 @@ class Islands(Engine):
                 reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
                 broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
                 if reduce is not None and broadcast is not None:
-                    call = Call("all_reduce", None, target, OPS[op], 0, None, timeout, dtype)
+                    call = Call("all_reduce", output=target, op=OPS[op], timeout=timeout, dtype=dtype)
                     return self._begin(call, False, (reduce, broadcast))
             return run(code, source, target, op, root, algorithm, async_op, timeout, dtype)
 
@@ -276,7 +276,7 @@ class Islands(Engine):
         inside = self.island.stop_trace()
         if recorder is None:
             return []
-        self.run(Call("barrier", None, None, None, 0, None, None, None), False)  # nothing else is under way after it
+        self.run(Call("barrier"), False)  # nothing else is under way after it
         return recorder.events(inside, clock_shift(self))
 
     def look(self, now: float) -> None:
@@ -382,7 +382,7 @@ class Islands(Engine):
             return
         table = np.empty((len(self.local), DIGEST_BYTES), np.uint8)
         own = np.frombuffer(job.digest, np.uint8)
-        self.inside(job, Call("all_gather", own, table, None, 0, None, FOREVER, None))
+        self.inside(job, Call("all_gather", input=own, output=table, timeout=FOREVER))
         if any(row.tobytes() != job.digest for row in table):
             self.differ(job)
 
@@ -393,7 +393,7 @@ class Islands(Engine):
         table = np.empty((len(self.local), PACKED_BYTES), np.uint8)
         try:
             # What else this engine of the island is used for are messages, and they do not mind.
-            self._outer.run(Call("all_gather", own, table, None, 0, None, _EXPLAINING_SECONDS, None), False)
+            self._outer.run(Call("all_gather", input=own, output=table, timeout=_EXPLAINING_SECONDS), False)
         except AllfoldError as failure:
             raise error or failure from None
         self._disagree(
@@ -543,7 +543,7 @@ class Islands(Engine):
         own = np.full(self.size, -1, np.int64)
         own[: len(chosen)] = chosen
         table = np.empty((self.size, self.size), np.int64)
-        self.run(Call("all_gather", own, table, None, 0, None, timeout, None), False)
+        self.run(Call("all_gather", input=own, output=table, timeout=timeout), False)
         self._groups += 1
         check_groups([[rank for rank in row if rank >= 0] for row in table.tolist()])
         inside = self.rank in chosen

@@ -38,7 +38,9 @@ def inside(
         return
     op = OPS["sum"] if op is not None and op.averages else op
     dtype = None if input is None and output is None else job.dtype.name
-    engine.island.run(Call(collective, input, output, op, root, None, FOREVER, dtype), False)
+    engine.island.run(
+        Call(collective, input=input, output=output, op=op, root=root, timeout=FOREVER, dtype=dtype), False
+    )
 
 
 def compare_all(engine: Islands, job: Job) -> None:

@@ -85,7 +85,7 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
         engine = meet_inside(0, 1, keys[board.rank], timeout, room)
     if len(islands) == 1:
         # Nobody leaves while another rank still looks at the board: whoever keeps it may end first.
-        engine.run(Call("barrier", None, None, None, 0, None, timeout, None), False)
+        engine.run(Call("barrier", timeout=timeout), False)
         return engine
     island = sorted(next(ranks for ranks in islands if board.rank in ranks))
     place = cards[board.rank]["place"]

@@ -53,7 +53,7 @@ def _pair(engine: Islands, here: list[int], there: list[int], sizes: tuple[int, 
             exchanges[:] = [_exchange(engine, mine, data, room) for _ in exchanges]
         times[at] = np.quantile(exchanges, 0.25)  # on a busy machine many are late
     table = np.zeros((engine.size, len(times)))
-    engine.run(Call("all_gather", times, table, None, 0, None, None, None), False)
+    engine.run(Call("all_gather", input=times, output=table), False)
     small, large, posting = table[here[0], :3].tolist()
     crowd = table[[rank for pair in pairs for rank in pair], 3:].max(axis=0)
     return Wire(
@@ -81,12 +81,12 @@ def _inside(engine: Islands) -> tuple[float, float]:
         _together(engine)
         if size > 1:
             begun = time.perf_counter()
-            engine.island.run(Call("all_gather", own, whole, None, 0, None, FOREVER, None), False)
+            engine.island.run(Call("all_gather", input=own, output=whole, timeout=FOREVER), False)
             gathered = time.perf_counter()
-            engine.island.run(Call("reduce_scatter", whole, own, OPS["sum"], 0, None, FOREVER, None), False)
+            engine.island.run(Call("reduce_scatter", input=whole, output=own, op=OPS["sum"], timeout=FOREVER), False)
             tries[number] = gathered - begun, time.perf_counter() - gathered
     table = np.zeros((engine.size, 2))
-    engine.run(Call("all_gather", np.median(tries, axis=0), table, None, 0, None, None, None), False)
+    engine.run(Call("all_gather", input=np.median(tries, axis=0), output=table), False)
     gather, scatter = table.max(axis=0).tolist()
     most = max(map(len, engine.islands))
     if not gather:
@@ -98,7 +98,7 @@ def _inside(engine: Islands) -> tuple[float, float]:
 
 
 def _together(engine: Islands) -> None:
-    engine.run(Call("barrier", None, None, None, 0, None, None, None), False)
+    engine.run(Call("barrier"), False)
 
 
 def _echo(engine: Islands, pair: tuple[int, int], bytes: int, tries: int) -> tuple[float, float]:

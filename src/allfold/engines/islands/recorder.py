@@ -143,5 +143,5 @@ def clock_shift(engine: Islands) -> int:
             if best is None or took < best:
                 best, shift[0] = took, int(there[0]) - (begun + took // 2)
     if len(engine.island_ranks) > 1:
-        engine.island.run(Call("broadcast", None, shift, None, 0, None, engine.timeout, None), False)
+        engine.island.run(Call("broadcast", output=shift, timeout=engine.timeout), False)
     return int(shift[0])

@@ -99,8 +99,8 @@ def _steps(engine: Islands, job: Job) -> tuple[Call, Call]:
     if op.averages:
         engine.agree(job)
         op = OPS["sum"]
-    calls = [Call(name, None, array, None, 0, None, FOREVER, job.dtype.name) for name in ("reduce", "broadcast")]
-    return calls[0]._replace(op=op), calls[1]
+    broadcast = Call("broadcast", output=array, timeout=FOREVER, dtype=job.dtype.name)
+    return broadcast._replace(collective="reduce", op=op), broadcast
 
 
 def _cross(engine: Islands, job: Job) -> None:

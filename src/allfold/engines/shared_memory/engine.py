@@ -224,14 +224,14 @@ class SharedMemory(Engine):
 
     def _in_numbers(self, call: Call) -> _InNumbers:
         """A call as the extension takes it."""
-        collective, input, output, op, root, algorithm, timeout, dtype = call
-        number: Any = None
-        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(collective, algorithm)
+        op, algorithm, number = call.op, call.algorithm, None
+        name = algorithm if algorithm is None or isinstance(algorithm, str) else self._named(call.collective, algorithm)
         if op is not None:
             number = _OPS[op.name] if op.is_builtin else (_folding(op), op.name, op.digest)
             if not op.commutative:
                 name = self._in_rank_order(call, name, op)
-        return _CODES[collective], input, output, number, root, name, timeout, dtype
+        code = _CODES[call.collective]
+        return code, call.input, call.output, number, call.root, name, call.timeout, call.dtype
 
     def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
         return self.native.wait(ticket, -1.0 if timeout is None else max(0.0, timeout))
@@ -316,7 +316,7 @@ class SharedMemory(Engine):
 
     def _gather(self, own: Any, table: Any, timeout: float | None) -> None:
         try:
-            self.run(Call("all_gather", own, table, None, 0, None, timeout, None), False)
+            self.run(Call("all_gather", input=own, output=table, timeout=timeout), False)
         except FAILURES as error:
             self.failed(error)
             raise
