@@ -131,8 +131,8 @@ class PyCommunicator {
     }
 
     // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
-    // array. It keeps Python's overhead below a microsecond. Everything else, including all errors, takes the long
-    // path. `vouched`: see Array.
+    // array. It keeps Python's overhead below a microsecond. Everything else takes the long path, also arrays that are
+    // not in main memory or must be copied first. `vouched`: see Array.
     nb::object call(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                     nb::handle in_background, nb::handle timeout, nb::handle dtype, bool vouched) {
         bool plain = in_background.ptr() == Py_False &&
@@ -147,7 +147,8 @@ class PyCommunicator {
             Job job;
             try {
                 prepare(job, collective, input, output, number, root, algorithm, timeout, dtype, vouched);
-            } catch (const std::exception&) {  // the long path gives a better error
+            } catch (const std::exception&) {
+                if (job.is_taken) throw;
                 plain = false;
             }
             if (plain) {
@@ -317,6 +318,7 @@ class PyCommunicator {
         std::shared_ptr<Plan> plan;
         nb::object function;
         Call call{};
+        bool is_taken = false;  // the arrays can be used as they lie; whatever is wrong from then on is an error
         Job() = default;
         Job(const Job&) = delete;
     };
@@ -362,21 +364,42 @@ class PyCommunicator {
                                                 "to is under way on the same communicator, and would wait for itself");
     }
 
+    // Raises UsageError for a wrong argument, and UnfitArray for an array that must be copied first.
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
+        try {
+            take(job, collective, input, output, op, root, timeout, dtype, vouched);
+        } catch (const nb::builtin_exception& error) {
+            throw EngineError(Fault::usage, std::string(collectives[collective].name) + ": " + error.what());
+        } catch (const nb::python_error& error) {
+            if (!error.matches(PyExc_BufferError)) throw;
+            nb::object unfit = nb::module_::import_("allfold.engines.engine").attr("UnfitArray");
+            PyErr_SetObject(unfit.ptr(), error.value().attr("args").ptr());
+            throw nb::python_error();
+        }
+        find_programs(job, collective, root, algorithm);
+    }
+
+    void take(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
+              nb::handle timeout, nb::handle dtype, bool vouched) {
+        double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
+        if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN is none either
+        job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
         std::optional<DType> as;
         if (!dtype.is_none()) as = dtype_named(dtype);
         if (!input.is_none()) job.input = vouched ? Array::vouched(input, false, as) : Array(input, false, as);
         if (!output.is_none()) job.output = vouched ? Array::vouched(output, true, as) : Array(output, true, as);
         bool has_input = !input.is_none(), has_output = !output.is_none();
-        if (has_input && has_output && job.input.dtype != job.output.dtype)
-            throw nb::type_error(
-                (std::string("the input is ") + name_of(job.input.dtype) + ", the output " + name_of(job.output.dtype))
-                    .c_str());
-        if (has_input && has_output && overlap(job.input, job.output)) {
+        bool differ = has_input && has_output && job.input.dtype != job.output.dtype;
+        if (!differ && has_input && has_output && overlap(job.input, job.output)) {
             PyErr_SetString(PyExc_BufferError, "the input and the output overlap");
             throw nb::python_error();
         }
+        job.is_taken = true;
+        if (differ)
+            throw nb::type_error(
+                (std::string("the input is ") + name_of(job.input.dtype) + ", the output " + name_of(job.output.dtype))
+                    .c_str());
         Call& call = job.call;
         call.collective = static_cast<Collective>(collective);
         call.root = root;
@@ -384,10 +407,11 @@ class PyCommunicator {
         call.output = has_output ? job.output.data : nullptr;
         call.dtype = has_output ? job.output.dtype : has_input ? job.input.dtype : DType::uint8;
         call.elements = whole(call.collective, job, has_input, has_output);
-        double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
-        if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN is none either
-        call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
         set_op(job, op);
+    }
+
+    void find_programs(Job& job, int collective, int root, nb::handle algorithm) {
+        Call& call = job.call;
         bool reach = true, fetches = false;
         size_t bytes = call.elements * size_of(call.dtype);
         if (algorithm.is_none()) {
@@ -456,10 +480,13 @@ class PyCommunicator {
             auto number = nb::cast<uint8_t>(op);
             call.op = number;
             call.fold = find_fold(static_cast<Op>(number), call.dtype);
-            if (!call.fold)
-                throw nb::type_error(
-                    (std::string(name_of(static_cast<Op>(number))) + " is not defined for " + name_of(call.dtype))
-                        .c_str());
+            if (!call.fold) {
+                const char* name = name_of(static_cast<Op>(number));
+                nb::object why = nb::module_::import_("allfold.ops").attr("WHY_NOT")[name];
+                throw nb::type_error((std::string(name) + " is not defined for " + name_of(call.dtype) + ": " +
+                                      nb::cast<std::string>(why))
+                                         .c_str());
+            }
             return;
         }
         call.op = custom_op;

@@ -255,3 +255,41 @@ def test_a_trace_holds_what_every_rank_did(tmp_path: Any) -> None:
     for row in chrome:
         if row["ph"] == "X":
             assert row["ts"] >= 0 and row["dur"] >= 0 and row["tid"] in (0, 1, 2) and row["cat"] in ("wait", "work")
+
+
+def test_a_call_that_cannot_be_is_refused_at_once() -> None:
+    """Its arrays are taken once: nothing is tried a second time to find out what was wrong."""
+
+    class Counted:
+        def __init__(self, length: int, dtype: str = "float64") -> None:
+            self.array, self.taken = np.ones(length, dtype), 0
+
+        def __dlpack__(self, **how: Any) -> Any:
+            self.taken += 1
+            return self.array.__dlpack__()
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
+
+    def work(comm: Communicator) -> list[tuple[str, int]]:
+        whole, short, other = Counted(6), Counted(5), Counted(4, "int32")
+        calls: list[tuple[Counted, Any]] = [
+            (short, lambda: comm.all_gather(whole, short)),
+            (other, lambda: comm.all_to_all(whole, other)),
+            (other, lambda: comm.all_reduce(other, "avg")),
+            (short, lambda: comm.all_reduce(short, algorithm="no such")),
+        ]
+        said = []
+        for array, call in calls:
+            array.taken = 0
+            said.append((str(fails(call)), array.taken))
+        return said
+
+    why = "the mean of integers is not an integer; take the sum and divide it, or use a floating type"
+    for said in run_threads(work, 2):
+        assert said[:3] == [
+            ("all_gather: the output must hold one input of every rank, got 6 and 5", 1),
+            ("all_to_all: the input is float64, the output int32", 1),
+            (f"all_reduce: avg is not defined for int32: {why}", 1),
+        ]
+        assert "'no such'" in said[3][0] and said[3][1] == 1

@@ -21,8 +21,8 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...dtypes import find_dtype
-from ...errors import AllfoldError, MismatchError, UsageError
-from ...ops import WHY_NOT, Op
+from ...errors import MismatchError, UsageError
+from ...ops import Op
 from ...proved import check_rank_order, programs_of
 from ...registry import Algorithm, AnyAlgorithm, algorithm_of
 from ...wording import name_ranks
@@ -32,9 +32,7 @@ from ..engine import (
     Engine,
     Entry,
     Event,
-    UnfitArray,
     name_group,
-    raised_in_python,
 )
 from ..last_words import last_words, note_ending, watch_multiprocessing
 from ..signature import check_groups
@@ -209,18 +207,10 @@ class SharedMemory(Engine):
         return _native.caller_vouched(self.native) if vouched else _native.caller(self.native)
 
     def run(self, call: Call, async_op: bool) -> _native.Ticket | None:
-        arguments = self._in_numbers(call)
-        try:
-            return self.native.run(*arguments, async_op)
-        except _ARGUMENT_ERRORS as error:
-            raise _explained(call, error) from error.__cause__
+        return self.native.run(*self._in_numbers(call), async_op)
 
     def deferred(self, call: Call, outcome: _native.Outcome) -> _native.Deferred:
-        arguments = self._in_numbers(call)
-        try:
-            return self.native.deferred(*arguments, outcome)
-        except _ARGUMENT_ERRORS as error:
-            raise _explained(call, error) from error.__cause__
+        return self.native.deferred(*self._in_numbers(call), outcome)
 
     def _in_numbers(self, call: Call) -> _InNumbers:
         """A call as the extension takes it."""
@@ -394,18 +384,6 @@ class SharedMemory(Engine):
 
 
 _InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]
-_ARGUMENT_ERRORS = (BufferError, TypeError, ValueError)
-
-
-def _explained(call: Call, error: Exception) -> Exception:
-    """What to raise for an error out of the extension that may be about the call's arguments."""
-    if isinstance(error, AllfoldError) or raised_in_python(error):
-        return error
-    if isinstance(error, BufferError):
-        return UnfitArray(str(error))
-    name = call.op.name if call.op is not None else ""
-    why = f": {WHY_NOT[name]}" if str(error).startswith(f"{name} is not defined for ") else ""
-    return UsageError(f"{call.collective}: {error}{why}")
 
 
 def _folding(op: Op) -> Any:
