@@ -33,7 +33,7 @@ nb::object empty(std::shared_ptr<Arena> arena, size_t bytes) {
 }
 
 // Bytes that were allocated in an arena, by this process or the one that owns it, as an array that keeps it mapped.
-nb::object view(std::shared_ptr<Arena> arena, size_t offset, size_t bytes) {
+nb::object view_of(std::shared_ptr<Arena> arena, size_t offset, size_t bytes) {
     if (offset > arena->size() || bytes > arena->size() - offset)
         throw nb::value_error("these bytes are not in the arena");
     auto* held = new std::shared_ptr<Arena>(arena);
@@ -49,7 +49,7 @@ void bind_arena(nb::module_& module) {
         .def(nb::init<int, size_t>())
         .def("allocate", &Arena::allocate)
         .def("release", &Arena::release)
-        .def("view", &view)
+        .def("view", &view_of)
         .def_prop_ro("descriptor", &Arena::descriptor)
         .def_prop_ro("size", &Arena::size)
         .def_prop_ro("in_use", &Arena::in_use);

@@ -24,7 +24,7 @@ namespace nb = nanobind;
 
 namespace {
 
-using Rows = nb::ndarray<const int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using BatchRows = nb::ndarray<const int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
 using Addresses = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Records = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -126,7 +126,7 @@ void Mark::hold(uint64_t later) const {
     lane_->guarded([&] { lane_->lane().hold(later, event_); });
 }
 
-std::unique_ptr<Batch> make_batch(const Rows& rows, nb::bytes arguments, uint32_t threads) {
+std::unique_ptr<Batch> make_batch(const BatchRows& rows, nb::bytes arguments, uint32_t threads) {
     auto batch = std::make_unique<Batch>();
     for (size_t i = 0; i < rows.shape(0); ++i) {
         const int64_t* row = rows.data() + 4 * i;

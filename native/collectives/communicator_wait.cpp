@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto first_nap = 1ms, nap = 20ms;  // the longest sleeps before checking whether all peers are still there
+constexpr auto first_nap = 1ms;
 // How long a rank that gives up waits for a peer that is writing into its array.
 constexpr auto writes_within = 200ms;
 // How long a rank that leaves waits for the others, to compare the last call with them.

@@ -10,16 +10,13 @@ namespace allfold {
 
 using namespace std::chrono_literals;
 
-inline constexpr auto nap = 20ms;  // the longest sleep before checking whether the peer is still there
 inline constexpr auto helper_pause =
     500us;  // how long the helper leaves an operation to a thread that may be about to wait for it
 inline constexpr uint32_t helper_rounds = 100;  // pauses without work before the helper sleeps until it is called
 inline constexpr auto helper_looks = 200ms;     // how often it checks whether the peers are still there
 inline constexpr uint64_t unit = sizeof(MessageHeader);
-inline constexpr size_t page = 4096;
 
 inline uint64_t whole_units(uint64_t bytes) { return (bytes + unit - 1) / unit * unit; }
-inline size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
 
 // A megabyte for all rings together, but at least a page for each; more than 256 KiB for one makes nothing faster.
 inline constexpr uint64_t all_rings_bytes = 1 << 20, least_ring_bytes = page;

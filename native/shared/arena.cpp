@@ -22,8 +22,7 @@ namespace allfold {
 
 namespace {
 
-constexpr size_t page = 4096;
-constexpr size_t directory_bytes = (sizeof(Directory) + page - 1) / page * page;
+constexpr size_t directory_bytes = whole_pages(sizeof(Directory));
 
 // All arenas of this process, so that a forked child can close their descriptors: open descriptors would keep the
 // memory of ended ranks alive. The lock is taken before the fork and released on both sides of it.
@@ -53,7 +52,7 @@ void watch_forks() {
 
 }  // namespace
 
-Arena::Arena(size_t bytes) : size_(std::max((bytes + page - 1) / page * page, directory_bytes + page)) {
+Arena::Arena(size_t bytes) : size_(std::max(whole_pages(bytes), directory_bytes + page)) {
     descriptor_ = memfd_create("allfold", MFD_CLOEXEC);
     if (descriptor_ < 0) fail("memfd_create failed");
     // The kernel creates it with mode 0777. /proc already keeps other users out; this also protects where /proc does
@@ -151,7 +150,7 @@ void Arena::lend_to_children(size_t offset) {
 
 size_t Arena::allocate(size_t bytes) {
     need_here("shared memory");
-    bytes = (bytes + page - 1) / page * page;
+    bytes = whole_pages(bytes);
     if (bytes == 0) bytes = page;
     std::lock_guard lock(mutex_);
     for (auto [offset, length] : free_) {
@@ -226,7 +225,7 @@ void Arena::quarantine(const void* pointer, size_t post) {
 
 bool Arena::take_back(void* pointer, size_t bytes) {
     std::lock_guard lock(mutex_);
-    size_t begin = offset_of(pointer) / page * page, end = (offset_of(pointer) + bytes + page - 1) / page * page;
+    size_t begin = offset_of(pointer) / page * page, end = whole_pages(offset_of(pointer) + bytes);
     void* copy = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) return false;
     std::memcpy(copy, base_ + begin, end - begin);

@@ -15,6 +15,9 @@ namespace allfold {
 
 struct Directory;
 
+inline constexpr size_t page = 4096;
+inline constexpr size_t whole_pages(size_t bytes) { return (bytes + page - 1) / page * page; }
+
 class Arena {
   public:
     explicit Arena(size_t bytes);         // one's own

@@ -11,6 +11,8 @@ namespace allfold {
 
 using Clock = std::chrono::steady_clock;
 
+inline constexpr auto nap = std::chrono::milliseconds(20);  // the longest sleep before checking that peers are there
+
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -20,7 +20,7 @@ def built_engine() -> Path | None:
     platform = sysconfig.get_platform().replace("-", "_")
     library = ROOT / "build" / f"{tag}-{tag}-{platform}" / "liballfold_engine.a"
     sources = [ROOT / "CMakeLists.txt", *(ROOT / "native").rglob("*.[ch]pp"), *(ROOT / "native").rglob("*.cmake")]
-    sources = [source for source in sources if source.parent.name not in ("bindings", "tests")]
+    sources = [source for source in sources if not {"bindings", "tests"} & {*source.relative_to(ROOT).parts}]
     is_newest = library.exists() and library.stat().st_mtime > max(source.stat().st_mtime for source in sources)
     return library if is_newest else None
 

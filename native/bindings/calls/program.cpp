@@ -1,4 +1,4 @@
-#include "bindings/program.hpp"
+#include "bindings/calls/program.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>

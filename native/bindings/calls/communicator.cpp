@@ -1,7 +1,5 @@
-// The communicator for Python: takes arrays, runs calls without the GIL, compiles programs on demand and caches them.
+// The communicator for Python: runs calls without the GIL, at once or in the background.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -12,14 +10,16 @@
 
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <thread>
-#include <unordered_map>
 
 #include "bindings/arrays.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/calls/job.hpp"
+#include "bindings/calls/plans.hpp"
+#include "bindings/calls/program.hpp"
 #include "bindings/deferred.hpp"
 #include "bindings/gil.hpp"
-#include "bindings/program.hpp"
 #include "collectives/communicator.hpp"
 #include "shared/attachment.hpp"
 #include "shared/worker.hpp"
@@ -36,31 +36,6 @@ Clock::duration seconds(double value) {
 // How long an interrupted call waits for the thread that makes it. That thread looks around every 20 ms, unless an
 // operation of the user's own keeps it busy; then it ends, and writes nothing, when that returns.
 constexpr auto aborts_within = std::chrono::seconds(5);
-
-uint64_t program_generation = 0;  // incremented, under the GIL, when compiled programs have become stale
-
-struct Plan {  // the programs of one algorithm, by memory mode; compiled when first needed
-    int collective;
-    std::string algorithm;
-    int root;
-    uint32_t manner;  // of moving ordinary arrays: a number that the compiler in Python understands
-    std::shared_ptr<Program> programs[3];
-
-    const Program* program(Memory memory) const { return programs[static_cast<size_t>(memory)].get(); }
-};
-
-struct Way {  // how ordinary arrays of up to `limit` bytes are moved
-    uint64_t limit;
-    bool fetches;  // out of their processes, where the system permits it
-    uint32_t manner;
-};
-
-struct Choice {  // up to way.limit bytes, the engine chooses this algorithm by default
-    Way way;
-    std::string algorithm;
-    bool shared;                               // access arrays directly if they are in shared memory
-    std::vector<std::shared_ptr<Plan>> plans;  // by root, once it was used
-};
 
 // What the workers keep that were let go, because their communicators were dropped or the process ends. It is gone when
 // the worker has ended. Changed with the GIL held.
@@ -79,17 +54,13 @@ class PyCommunicator {
     PyCommunicator(uint32_t rank, const std::vector<MemberTuple>& members, std::string label, nb::object compile,
                    nb::object long_way, nb::object failed, double timeout, bool fetches, uint64_t group,
                    std::shared_ptr<FirstError> first_error, std::shared_ptr<Attachment> attachment)
-        : compile_(std::move(compile)), long_way_(std::move(long_way)), failed_(std::move(failed)),
-          timeout_(seconds(timeout)) {
-        std::vector<Communicator::Member> list;
-        for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
-        // Whoever can reach the communicator keeps what it uses.
-        native_ = std::shared_ptr<Communicator>(
-            new Communicator(rank, std::move(list), std::move(label), fetches, group, std::move(first_error)),
-            [attachment = std::move(attachment), events = events_](Communicator* native) {
-                if (native->is_here()) delete native;  // a forked child must not destroy its copy
-            });
-    }
+        : long_way_(std::move(long_way)), failed_(std::move(failed)), timeout_(seconds(timeout)),
+          // Whoever can reach the communicator keeps what it uses.
+          native_(new Communicator(rank, listed(members), std::move(label), fetches, group, std::move(first_error)),
+                  [attachment = std::move(attachment), events = events_](Communicator* native) {
+                      if (native->is_here()) delete native;  // a forked child must not destroy its copy
+                  }),
+          plans_(*native_, std::move(compile)) {}
 
     ~PyCommunicator() {
         if (!worker_) return;
@@ -103,32 +74,7 @@ class PyCommunicator {
         }
     }
 
-    // Both lists by the bytes of the whole buffer, the smallest first: the algorithms of calls that name none, and the
-    // ways of calls that do. They are cut where either changes, so that a call looks for its size once.
-    void choose(int collective, const std::vector<std::tuple<uint64_t, std::string, bool>>& choices,
-                const std::vector<std::tuple<uint64_t, bool, uint32_t>>& ways) {
-        if (choices.empty() || ways.empty() || std::get<0>(choices.back()) != std::get<0>(ways.back()))
-            throw nb::value_error("choices and ways must end at the same size");
-        ways_[collective].clear();
-        for (auto& [limit, fetches, manner] : ways) ways_[collective].push_back({limit, fetches, manner});
-        choices_[collective].clear();
-        auto way = ways_[collective].begin();
-        for (auto& [limit, name, shared] : choices)
-            while (way != ways_[collective].end()) {
-                Way here{std::min(limit, way->limit), way->fetches, way->manner};
-                choices_[collective].push_back(
-                    {here, name, shared, std::vector<std::shared_ptr<Plan>>(native_->size())});
-                if (way->limit <= limit) ++way;
-                if (here.limit == limit) break;
-            }
-    }
-
-    // Forget the programs of an algorithm. Calls that were made keep theirs.
-    void forget(int collective, const std::string& algorithm) {
-        std::erase_if(plans_, [&](const auto& known) {
-            return known.second->collective == collective && known.second->algorithm == algorithm;
-        });
-    }
+    Plans& plans() { return plans_; }
 
     // The fast path for almost all calls: blocking, with a built-in operation, a registered algorithm and a contiguous
     // array. It keeps Python's overhead below a microsecond. Everything else takes the long path, also arrays that are
@@ -312,17 +258,6 @@ class PyCommunicator {
         return list;
     }
 
-    struct Job {
-        Array input, output;
-        std::string algorithm, op_name;
-        std::shared_ptr<Plan> plan;
-        nb::object function;
-        Call call{};
-        bool is_taken = false;  // the arrays can be used as they lie; whatever is wrong from then on is an error
-        Job() = default;
-        Job(const Job&) = delete;
-    };
-
     // What a job holds belongs to Python, and this one may be destroyed on the worker's thread. Only this kind takes
     // the lock for that: in a small call it would be noticeable.
     static std::shared_ptr<Job> shared_job() {
@@ -368,7 +303,10 @@ class PyCommunicator {
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
         try {
-            take(job, collective, input, output, op, root, timeout, dtype, vouched);
+            double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
+            if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN neither
+            job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
+            job.set(*native_, collective, input, output, op, root, dtype, vouched);
         } catch (const nb::builtin_exception& error) {
             throw EngineError(Fault::usage, std::string(collectives[collective].name) + ": " + error.what());
         } catch (const nb::python_error& error) {
@@ -377,174 +315,9 @@ class PyCommunicator {
             PyErr_SetObject(unfit.ptr(), error.value().attr("args").ptr());
             throw nb::python_error();
         }
-        find_programs(job, collective, root, algorithm);
-    }
-
-    void take(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
-              nb::handle timeout, nb::handle dtype, bool vouched) {
-        double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
-        if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN is none either
-        job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
-        std::optional<DType> as;
-        if (!dtype.is_none()) as = dtype_named(dtype);
-        if (!input.is_none()) job.input = vouched ? Array::vouched(input, false, as) : Array(input, false, as);
-        if (!output.is_none()) job.output = vouched ? Array::vouched(output, true, as) : Array(output, true, as);
-        bool has_input = !input.is_none(), has_output = !output.is_none();
-        bool differ = has_input && has_output && job.input.dtype != job.output.dtype;
-        if (!differ && has_input && has_output && overlap(job.input, job.output)) {
-            PyErr_SetString(PyExc_BufferError, "the input and the output overlap");
-            throw nb::python_error();
-        }
-        job.is_taken = true;
-        if (differ)
-            throw nb::type_error(
-                (std::string("the input is ") + name_of(job.input.dtype) + ", the output " + name_of(job.output.dtype))
-                    .c_str());
-        Call& call = job.call;
-        call.collective = static_cast<Collective>(collective);
-        call.root = root;
-        call.input = has_input ? job.input.data : nullptr;
-        call.output = has_output ? job.output.data : nullptr;
-        call.dtype = has_output ? job.output.dtype : has_input ? job.input.dtype : DType::uint8;
-        call.elements = whole(call.collective, job, has_input, has_output);
-        set_op(job, op);
-    }
-
-    void find_programs(Job& job, int collective, int root, nb::handle algorithm) {
-        Call& call = job.call;
-        bool reach = true, fetches = false;
-        size_t bytes = call.elements * size_of(call.dtype);
-        if (algorithm.is_none()) {
-            for (Choice& choice : choices_[collective]) {
-                if (bytes > choice.way.limit) continue;
-                reach = choice.shared;
-                fetches = choice.way.fetches;
-                auto& plan = choice.plans[root];
-                if (!plan) plan = find_plan(collective, choice.algorithm, root, choice.way.manner);
-                job.plan = plan;
-                break;
-            }
-        } else {
-            job.algorithm = nb::cast<std::string>(algorithm);
-            for (const Way& way : ways_[collective]) {
-                if (bytes > way.limit) continue;
-                fetches = way.fetches;
-                job.plan = find_plan(collective, job.algorithm, root, way.manner);
-                break;
-            }
-        }
-        call.algorithm = job.algorithm.c_str();
-        Plan& plan = *job.plan;
-        call.private_program = compiled(plan, Memory::private_);
-        call.shared_program = reach ? compiled(plan, Memory::shared) : nullptr;
-        call.readable_program = reach && fetches ? compiled(plan, Memory::readable) : nullptr;
-    }
-
-    // The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.
-    uint64_t whole(Collective collective, const Job& job, bool has_input, bool has_output) {
-        uint64_t size = native_->size();
-        uint64_t in = has_input ? job.input.elements : 0, out = has_output ? job.output.elements : 0;
-        auto need = [&](bool good, const std::string& what) {
-            if (!good)
-                throw nb::value_error((what + ", got " + std::to_string(in) + " and " + std::to_string(out)).c_str());
-        };
-        bool in_place = facts_of(collective).in_place;
-        bool lacks_input = !has_input && !in_place && collective != Collective::scatter;
-        bool lacks_output = !has_output && collective != Collective::gather && collective != Collective::barrier;
-        if (lacks_input || lacks_output)
-            throw nb::type_error("expected an array that speaks the buffer protocol or DLPack, got None");
-        switch (collective) {
-            case Collective::all_gather:
-            case Collective::gather:
-                need(!has_output || out == in * size, "the output must hold one input of every rank");
-                return in * size;
-            case Collective::reduce_scatter:
-            case Collective::scatter:
-                need(!has_input || in == out * size, "the input must hold one output for every rank");
-                return out * size;
-            case Collective::all_to_all:
-                need(in == out && in % size == 0, "input and output must be equally long, a multiple of the ranks");
-                return in;
-            default: return out;
-        }
-    }
-
-    void set_op(Job& job, nb::handle op) {
-        Call& call = job.call;
-        call.op = 0;
-        bool reduces = facts_of(call.collective).reduces;
-        if (reduces == op.is_none())
-            throw nb::type_error(reduces ? "an operation is needed, not None" : "it takes no operation");
-        if (op.is_none()) return;
-        if (nb::isinstance<nb::int_>(op)) {
-            auto number = nb::cast<uint8_t>(op);
-            call.op = number;
-            call.fold = find_fold(static_cast<Op>(number), call.dtype);
-            if (!call.fold) {
-                const char* name = name_of(static_cast<Op>(number));
-                nb::object why = nb::module_::import_("allfold.ops").attr("WHY_NOT")[name];
-                throw nb::type_error((std::string(name) + " is not defined for " + name_of(call.dtype) + ": " +
-                                      nb::cast<std::string>(why))
-                                         .c_str());
-            }
-            return;
-        }
-        call.op = custom_op;
-        auto [function, name, digest] = nb::cast<std::tuple<nb::object, std::string, uint64_t>>(op);
-        job.function = function;
-        job.op_name = name;
-        call.op_name = job.op_name.c_str();
-        call.op_digest = digest;
-        DType dtype = call.dtype;
-        call.custom_fold = [native = native_.get(), function = job.function.ptr(), dtype](
-                               const void* const* sources, size_t count, void* const* destinations, size_t copies,
-                               size_t elements) {
-            WithGil with;
-            // Copies, because the operation may keep its arguments, and this memory is soon overwritten or freed. In
-            // pieces that stay in the cache.
-            size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
-            for (size_t done = 0; done < elements; done += most) {
-                size_t start = done * size_of(dtype), bytes = std::min(most, elements - done) * size_of(dtype);
-                nb::list list;
-                for (size_t i = 0; i < count; ++i)
-                    list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
-                nb::object result = call_python(function, list, name_of(dtype));
-                native->check_here("an operation");         // it may have forked, and this may be the child
-                native->check_not_aborted("an operation");  // then its arrays belong to the caller again
-                Array array(result, false, dtype);
-                if (array.elements * size_of(dtype) != bytes)
-                    throw nb::value_error("an operation gave another length than it got");
-                for (size_t i = 0; i < copies; ++i)
-                    std::memcpy(static_cast<char*>(destinations[i]) + start, array.data, bytes);
-            }
-        };
-    }
-
-    std::shared_ptr<Plan> find_plan(int collective, const std::string& algorithm, int root, uint32_t manner) {
-        if (known_programs_ != program_generation) {  // a name now means another algorithm
-            known_programs_ = program_generation;
-            plans_.clear();
-            for (auto& choices : choices_)
-                for (Choice& choice : choices) choice.plans.assign(native_->size(), nullptr);
-        }
-        auto& known = plans_[std::to_string(collective) + "/" + algorithm + "/" + std::to_string(root) + "/" +
-                             std::to_string(manner)];
-        if (!known) known = std::make_shared<Plan>(collective, algorithm, root, manner);
-        return known;
-    }
-
-    const Program* compiled(Plan& plan, Memory memory) {
-        if (auto* known = plan.program(memory)) return known;
-        auto number = static_cast<size_t>(memory);
-        native_->check_here(
-            "a collective");  // in a forked child, Python's own locks may be held by threads of its parent
-        auto made = make_program(
-            nb::cast<nb::dict>(call_python(compile_, plan.collective, plan.algorithm, plan.root, number, plan.manner)));
-        if (made->rank != native_->rank() || made->ranks != native_->size() || made->memory != memory)
-            throw nb::value_error("the program is another rank's");
-        // Compiling runs Python, so another thread may meanwhile have compiled the same program and be running it.
-        if (!plan.programs[number]) plan.programs[number] = made;
-        return plan.program(memory);
+        if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
+        job.call.algorithm = job.algorithm.c_str();
+        job.plan = plans_.set_programs(job.call, algorithm.is_none() ? nullptr : &job.algorithm);
     }
 
     // The calls that were made go on by themselves.
@@ -571,15 +344,18 @@ class PyCommunicator {
         return *numbers;
     }
 
-    uint64_t known_programs_ = program_generation;
-    nb::object compile_, long_way_, failed_;
+    static std::vector<Communicator::Member> listed(const std::vector<MemberTuple>& members) {
+        std::vector<Communicator::Member> list;
+        for (auto& [arena, post, work] : members) list.push_back({arena, post, work});
+        return list;
+    }
+
+    nb::object long_way_, failed_;
     Clock::duration timeout_;
-    std::shared_ptr<Communicator> native_;
-    std::unique_ptr<Worker> worker_;
-    std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
-    std::vector<Choice> choices_[16];
-    std::vector<Way> ways_[16];
     const std::shared_ptr<std::vector<Event>> events_ = std::make_shared<std::vector<Event>>();
+    std::shared_ptr<Communicator> native_;
+    Plans plans_;
+    std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace
@@ -639,12 +415,14 @@ static nb::object caller(nb::handle communicator) {
 }
 
 void bind_communicator(nb::module_& module) {
-    nb::class_<PyCommunicator::Job>(module, "Prepared");
+    nb::class_<Job>(module, "Prepared");
     nb::class_<PyCommunicator>(module, "Communicator")
         .def(nb::init<uint32_t, const std::vector<PyCommunicator::MemberTuple>&, std::string, nb::object, nb::object,
                       nb::object, double, bool, uint64_t, std::shared_ptr<FirstError>, std::shared_ptr<Attachment>>())
-        .def("choose", &PyCommunicator::choose)
-        .def("forget", &PyCommunicator::forget)
+        .def("choose", [](PyCommunicator& self, int collective, const Plans::Choices& choices,
+                          const Plans::Ways& ways) { self.plans().choose(collective, choices, ways); })
+        .def("forget", [](PyCommunicator& self, int collective,
+                          const std::string& algorithm) { self.plans().forget(collective, algorithm); })
         .def("run", &PyCommunicator::run, nb::arg("collective"), nb::arg("input").none(), nb::arg("output").none(),
              nb::arg("op").none(), nb::arg("root"), nb::arg("algorithm").none(), nb::arg("timeout").none(),
              nb::arg("dtype").none(), nb::arg("in_background"))
@@ -664,7 +442,7 @@ void bind_communicator(nb::module_& module) {
         .def("calls", &PyCommunicator::calls)
         .def("start_trace", &PyCommunicator::start_trace)
         .def("stop_trace", &PyCommunicator::stop_trace);
-    module.def("forget_programs", [] { ++program_generation; });
+    module.def("forget_programs", &Plans::forget_all);
     static const bool watching = pthread_atfork(nullptr, nullptr, after_fork) == 0;
     (void)watching;
     // Gives up the background calls of communicators that were dropped. Returns the number of these communicators.

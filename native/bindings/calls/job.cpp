@@ -1,0 +1,116 @@
+#include "bindings/calls/job.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "bindings/gil.hpp"
+
+namespace allfold {
+
+void Job::set(Communicator& communicator, int collective, nb::handle in, nb::handle out, nb::handle op, int root,
+              nb::handle dtype, bool vouched) {
+    std::optional<DType> as;
+    if (!dtype.is_none()) as = dtype_named(dtype);
+    bool has_input = !in.is_none(), has_output = !out.is_none();
+    if (has_input) input = vouched ? Array::vouched(in, false, as) : Array(in, false, as);
+    if (has_output) output = vouched ? Array::vouched(out, true, as) : Array(out, true, as);
+    bool differ = has_input && has_output && input.dtype != output.dtype;
+    if (!differ && has_input && has_output && overlap(input, output)) {
+        PyErr_SetString(PyExc_BufferError, "the input and the output overlap");
+        throw nb::python_error();
+    }
+    is_taken = true;
+    if (differ)
+        throw nb::type_error(
+            (std::string("the input is ") + name_of(input.dtype) + ", the output " + name_of(output.dtype)).c_str());
+    call.collective = static_cast<Collective>(collective);
+    call.root = root;
+    call.input = has_input ? input.data : nullptr;
+    call.output = has_output ? output.data : nullptr;
+    call.dtype = has_output ? output.dtype : has_input ? input.dtype : DType::uint8;
+    call.elements = whole(call.collective, communicator.size(), has_input, has_output);
+    set_op(communicator, op);
+}
+
+// The elements of the whole buffer: the longer of the two arrays, checked against the shorter one.
+uint64_t Job::whole(Collective collective, uint64_t size, bool has_input, bool has_output) const {
+    uint64_t in = has_input ? input.elements : 0, out = has_output ? output.elements : 0;
+    auto need = [&](bool good, const std::string& what) {
+        if (!good)
+            throw nb::value_error((what + ", got " + std::to_string(in) + " and " + std::to_string(out)).c_str());
+    };
+    bool in_place = facts_of(collective).in_place;
+    bool lacks_input = !has_input && !in_place && collective != Collective::scatter;
+    bool lacks_output = !has_output && collective != Collective::gather && collective != Collective::barrier;
+    if (lacks_input || lacks_output)
+        throw nb::type_error("expected an array that speaks the buffer protocol or DLPack, got None");
+    switch (collective) {
+        case Collective::all_gather:
+        case Collective::gather:
+            need(!has_output || out == in * size, "the output must hold one input of every rank");
+            return in * size;
+        case Collective::reduce_scatter:
+        case Collective::scatter:
+            need(!has_input || in == out * size, "the input must hold one output for every rank");
+            return out * size;
+        case Collective::all_to_all:
+            need(in == out && in % size == 0, "input and output must be equally long, a multiple of the ranks");
+            return in;
+        default: return out;
+    }
+}
+
+void Job::set_op(Communicator& communicator, nb::handle op) {
+    call.op = 0;
+    bool reduces = facts_of(call.collective).reduces;
+    if (reduces == op.is_none())
+        throw nb::type_error(reduces ? "an operation is needed, not None" : "it takes no operation");
+    if (op.is_none()) return;
+    if (nb::isinstance<nb::int_>(op)) {
+        auto number = nb::cast<uint8_t>(op);
+        call.op = number;
+        call.fold = find_fold(static_cast<Op>(number), call.dtype);
+        if (!call.fold) {
+            const char* name = name_of(static_cast<Op>(number));
+            nb::object why = nb::module_::import_("allfold.ops").attr("WHY_NOT")[name];
+            throw nb::type_error(
+                (std::string(name) + " is not defined for " + name_of(call.dtype) + ": " + nb::cast<std::string>(why))
+                    .c_str());
+        }
+        return;
+    }
+    call.op = custom_op;
+    auto [given, name, digest] = nb::cast<std::tuple<nb::object, std::string, uint64_t>>(op);
+    function = given;
+    op_name = name;
+    call.op_name = op_name.c_str();
+    call.op_digest = digest;
+    call.custom_fold = [native = &communicator, function = function.ptr(), dtype = call.dtype](
+                           const void* const* sources, size_t count, void* const* destinations, size_t copies,
+                           size_t elements) {
+        WithGil with;
+        // Copies, because the operation may keep its arguments, and this memory is soon overwritten or freed. In
+        // pieces that stay in the cache.
+        size_t most = std::max<size_t>((size_t{1} << 18) / size_of(dtype), 1);
+        for (size_t done = 0; done < elements; done += most) {
+            size_t start = done * size_of(dtype), bytes = std::min(most, elements - done) * size_of(dtype);
+            nb::list list;
+            for (size_t i = 0; i < count; ++i)
+                list.append(nb::bytes(static_cast<const char*>(sources[i]) + start, bytes));
+            nb::object result = call_python(function, list, name_of(dtype));
+            native->check_here("an operation");         // it may have forked, and this may be the child
+            native->check_not_aborted("an operation");  // then its arrays belong to the caller again
+            Array array(result, false, dtype);
+            if (array.elements * size_of(dtype) != bytes)
+                throw nb::value_error("an operation gave another length than it got");
+            for (size_t i = 0; i < copies; ++i)
+                std::memcpy(static_cast<char*>(destinations[i]) + start, array.data, bytes);
+        }
+    };
+}
+
+}  // namespace allfold
