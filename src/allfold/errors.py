@@ -31,6 +31,10 @@ class EngineMissing(UsageError):
     """What was asked for runs between processes, and this allfold has no engine; the message says what works."""
 
 
+class SolverMissing(UsageError):
+    """A search or a bound needs a linear program, and scipy, which solves it, cannot be imported."""
+
+
 class ScheduleError(AllfoldError):
     """A schedule is wrong. `rank`, `chunk`, `step` and `site` say where, as far as it is known.
 

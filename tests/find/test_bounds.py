@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tasks import task_for
 import allfold as af
 from allfold.cli import main
 from allfold.collectives import COLLECTIVES
-from allfold.errors import BoundError, UsageError
+from allfold.errors import BoundError, SolverMissing, UsageError
 from allfold.find.find import find
 from allfold.find.least import least_of
 from allfold.price import Topology, cost, find_topology, plan, ring, simulate, torus, without
@@ -28,6 +29,7 @@ from allfold.price.check_bound import check_bound
 from allfold.price.cost.bounds import LowerBounds, lower_bounds
 from allfold.price.cost.certificate import Certificate
 from allfold.registry import algorithms
+from allfold.view import wins
 
 GB = 10**9
 WITH_DATA = [name for name, kind in COLLECTIVES.items() if kind.carries_data]
@@ -94,6 +96,35 @@ def test_a_shared_link_carries_what_goes_both_ways(collective: str, seconds: flo
     assert lower_bounds(collective, HALF_DUPLEX, 2, GB, root).time == pytest.approx(seconds)
     # Three ranks on a hub: everything that anybody receives.
     assert find(collective, HUB, GB, seconds=2).bound == pytest.approx(2 * seconds)
+
+
+def test_without_scipy_nothing_gives_another_bound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a linear program is needed, one sentence says what to install; elsewhere the bound is the same."""
+    shared = routed(3, {"hub": 2e9}, {(a, b): ["hub"] for a in range(3) for b in range(3) if a != b})  # type: ignore[misc]
+    greedy = find("all_gather", "ring:ranks=4", GB, method="greedy").bound
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    install = r"needs scipy.*pip install 'allfold\[find\]'$"
+    with pytest.raises(SolverMissing, match=f"^find {install}"):
+        find("all_gather", "ring:ranks=4", GB)
+    with pytest.raises(SolverMissing, match=f"^find {install}"):
+        find("all_gather", "ring:ranks=4", GB, method="greedy", groups=[[0, 1], [2, 3]])
+    with pytest.raises(SolverMissing, match=f"^find {install}"):
+        find("all_to_all", "ring:ranks=4", GB, method="built_in")
+    with pytest.raises(SolverMissing, match=install):
+        find("all_gather", shared, GB, method="greedy")
+    with pytest.raises(SolverMissing, match=install):
+        lower_bounds("all_reduce", shared, 3, GB)
+    with pytest.raises(SolverMissing, match=install):
+        wins.table("all_reduce", shared, [3])
+    assert find("all_gather", "ring:ranks=4", GB, method="greedy").bound == greedy
+    assert lower_bounds("all_gather", find_topology("ring:ranks=4"), 4, GB).time == pytest.approx(greedy)
+    (tmp_path / "shared.json").write_text(json.dumps(shared.to_json()))
+    for words in (["find", "--topology", "dgx1"], ["plan", "--topology", str(tmp_path / "shared.json")]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "pip install 'allfold[find]'" in said
 
 
 def test_no_ratio_without_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,4 +531,7 @@ def test_the_checker_is_short_and_shares_nothing_with_the_search() -> None:
     lines = Path(check_bound.__code__.co_filename).read_text().splitlines()
     assert len(lines) <= 150
     ours = [line for line in lines if line.startswith("from .")]
-    assert ours == ["from ..errors import BoundError, UsageError", "from .topology.topology import Topology"]
+    assert ours == [
+        "from ..errors import BoundError, UsageError",
+        "from .topology.topology import Topology",
+    ]

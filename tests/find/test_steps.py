@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import signal
 import threading
 from fractions import Fraction
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -196,19 +194,6 @@ def test_larger_networks_are_left_to_breadth_first() -> None:
     assert not fits(task)
     assert [found.algorithm for found in steps(task)] == ["breadth_first_torus"]
     assert "frontier" not in task.notes
-
-
-def test_without_scipy_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any, **more: Any) -> Any:
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(af.UsageError, match=r"pip install 'allfold\[find\]'"):
-        exists(DGX1, everyones(8, 1), 2, 2, 10)
 
 
 def test_ctrl_c_ends_the_solver() -> None:

@@ -10,6 +10,6 @@ _SECONDS = 2.0
 
 
 def least_all_reduce(task: Task) -> float:
-    """Seconds; 0 if the network is too large, or scipy is missing."""
+    """Seconds; 0 if the network is too large."""
     found = least_by_program("all_reduce", task.topology, task.ranks, None, min(_SECONDS, task.left / 4))
     return 0.0 if found is None else rounded_down(found.per_byte * task.size)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
+from ..price.cost.program import solver
 from .neighbours import Neighbours
 from .spreading import Rounds
 from .symmetry import renumberings
@@ -32,14 +32,6 @@ class Answer:
 
     exists: bool | None
     rounds: Rounds | None = None
-
-
-def require_scipy() -> Any:
-    try:
-        from scipy import optimize
-    except ImportError:
-        raise UsageError("exact steps need scipy, which is not installed: pip install 'allfold[find]'") from None
-    return optimize
 
 
 def hops(among: Neighbours, starts: NDArray[np.integer] | None = None) -> NDArray[np.int64]:
@@ -82,7 +74,7 @@ def _exists(
     seconds: float,
     alike: list[NDArray[np.int64]],
 ) -> Answer:
-    optimize = require_scipy()
+    optimize = solver("find")
     if rounds < steps:
         return Answer(False)
     far = hops(among)[holder]  # by chunk and rank

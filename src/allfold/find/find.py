@@ -18,6 +18,7 @@ from ..errors import UsageError
 from ..price.cost.bounds import require_not_below
 from ..price.cost.cost import Cost, cost
 from ..price.cost.load import check_request
+from ..price.cost.program import solver
 from ..price.topology.network import network_of
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
@@ -117,6 +118,8 @@ def find(
         topology = find_topology(topology, ranks if groups is None else _needed(groups))
     check_request(size, None)
     seconds = _seconds(seconds)
+    if method == "auto" or groups is not None:
+        solver("find")  # methods that fail are left out, so without it the search would find something else
     if groups is None:
         return _find(promise, topology, size, ranks, method, root, chunks, seconds, seed, progress)
     if ranks is not None:

@@ -19,9 +19,10 @@ import numpy as np
 
 from ..errors import UsageError
 from ..price.cost.cuts import Demand, worst_set
+from ..price.cost.program import solver
 from ..schedule import Schedule
 from .breadth_first import breadth_first, spread
-from .exact import MOST_VARIABLES, Answer, exists, hops, require_scipy
+from .exact import MOST_VARIABLES, Answer, exists, hops
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
 from .spreading import COLLECTIVES, Phase, Rounds, phases, schedule_of
@@ -64,7 +65,7 @@ def steps(task: Task) -> Iterator[Schedule]:
     """Schedules on the frontier, exactly where the network is small; breadth-first broadcast otherwise."""
     if task.collective not in COLLECTIVES:
         raise UsageError(f"the method of steps finds {', '.join(COLLECTIVES)}, not {task.collective}")
-    require_scipy()
+    solver("find")
     if task.ranks == 1:
         yield schedule_of(task, "steps", 1, [])
         return

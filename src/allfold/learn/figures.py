@@ -96,7 +96,7 @@ def hosts_of(ranks: int, per_host: int) -> list[list[int]]:
 
 @cache
 def found(collective: str, ranks: int, size: int, topology: str) -> Found:
-    """What `allfold find --method greedy` finds: it needs nothing that is not installed."""
+    """A schedule by `allfold find --method greedy`, which needs no scipy."""
     from ..find.find import find  # it takes long to load, and one lesson needs it
 
     return find(collective, find_topology(topology, ranks), size=size, method="greedy")

@@ -19,7 +19,7 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AllfoldError, UsageError
+from ..errors import AllfoldError, SolverMissing, UsageError
 from ..registry import algorithms
 from ..schedule import Schedule
 from .entry import NO_TOPOLOGY
@@ -48,6 +48,8 @@ def table(
         try:
             own = made is not None and made.ranks == many
             case = _case(collective, topology, many, made) if own else _known(collective, topology, many)
+        except SolverMissing:
+            raise
         except UsageError:
             continue  # more ranks than the topology has
         shown = name or (topology if isinstance(topology, str) else NO_TOPOLOGY)

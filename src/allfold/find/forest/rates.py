@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ... import _native
 from ...errors import UsageError
 from ...price.cost.cuts import Demand, tightest_cut, whole_numbers, worst_set
+from ...price.cost.program import solver
 from ...price.topology.topology import Topology
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of
@@ -165,7 +166,7 @@ class _Program:
         return new
 
     def solve(self, task: Task) -> tuple[Floats, float]:
-        linprog = _linprog()
+        linprog = solver("find").linprog
         kinds = len(self.crossing)
         none, own = np.zeros((len(self.links), kinds)), np.eye(kinds)
         # First the least time. Then, within it, as many bytes as possible straight from their root: of every pair's
@@ -239,13 +240,3 @@ def _unlike(ranks: int, source: Index, destination: Index, kind: NDArray[np.int6
         for side in (source, destination)
     )
     return np.unique(np.hstack([out, into])[needs], axis=0, return_index=True)[1]
-
-
-def _linprog() -> Any:
-    try:
-        from scipy.optimize import linprog
-    except ImportError:
-        raise UsageError(
-            "to share switches and buses among pairs of ranks, find needs scipy: pip install 'allfold[find]'"
-        ) from None
-    return linprog

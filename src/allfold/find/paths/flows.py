@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UsageError
 from ...price.cost.certificate import LinkPrices, demand_of, rounded_down
-from ...price.cost.program import WHY, best_rounding, rounded_prices
+from ...price.cost.program import WHY, best_rounding, rounded_prices, solver
 from ...price.topology.routing import unsplit
-from ..exact import beside, require_scipy
+from ..exact import beside
 from ..found import Task
 from ..neighbours import Neighbours, neighbours_of, pairs_of
 
@@ -56,7 +55,7 @@ def flows_of(task: Task) -> Flows | None:
     elif len(starts) * len(among.source) <= _MOST_FLOWS:
         every = pairs_of(task.topology, task.ranks)
         among = every if len(starts) * len(every.source) <= _MOST_FLOWS else among
-    if len(starts) * len(among.source) > _MOST_FLOWS or not len(among.names) or not _has_scipy():
+    if len(starts) * len(among.source) > _MOST_FLOWS or not len(among.names):
         return None
     task.say(f"{task.collective}: the flow that keeps the busiest link least busy")
     return least_busy_flows(among.reversed() if task.collective == "gather" else among, starts, task.left / 2)
@@ -92,17 +91,9 @@ def least_by_flows(task: Task, flows: Flows) -> float:
     return 0.0 if found is None else rounded_down(found.per_byte * task.size)
 
 
-def _has_scipy() -> bool:
-    try:
-        require_scipy()
-    except UsageError:
-        return False  # the shortest paths need none
-    return True
-
-
 def least_busy_flows(among: Neighbours, starts: NDArray[np.int64], seconds: float) -> Flows | None:
     """How some ranks can send one chunk to every other in the fewest rounds. None if the solver ran out of time."""
-    optimize = require_scipy()
+    optimize = solver("find")
     from scipy.sparse import csr_array
 
     ranks, pairs, begin = among.ranks, len(among.source), len(starts)

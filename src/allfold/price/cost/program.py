@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _native
+from ...errors import SolverMissing
 from ..topology.pairs import crossing, needed_pairs
 from ..topology.seen import Seen, seen_from
 from ..topology.topology import Topology
@@ -36,6 +37,7 @@ _MOST_RANKS = 64
 _MOST_PAIRS = 272  # with a variable each: all pairs of 17 ranks
 _MOST_TOGETHER = 1000  # the same for groups
 _SCALE = 2**24
+_BOUND = "the least time where messages share links"  # needs a solver
 _CLOSE = 1e-6
 _GRIDS = (60, 5040, 10**6, 10**9)
 """Prices are rounded to whole multiples of the highest price divided by one of these."""
@@ -46,8 +48,8 @@ Set = NDArray[np.bool_]
 def least_by_program(
     collective: str, topology: Topology, ranks: int, root: int | None, seconds: float
 ) -> LinkPrices | None:
-    """None if the network is too large, if no link has a limit, if scipy is missing, or if there was no time."""
-    if collective not in COLLECTIVES or not 2 <= ranks <= _MOST_RANKS or not _has_scipy():
+    """None if the network is too large, if no link has a limit, or if there was no time."""
+    if collective not in COLLECTIVES or not 2 <= ranks <= _MOST_RANKS:
         return None
     pairs = needed_pairs(topology, ranks)
     if len(pairs[0]) > _MOST_PAIRS:
@@ -72,7 +74,7 @@ def least_together(
 
     There is one `LinkPrices` per group, on the network as the group sees it. What they say adds up.
     """
-    if collective not in COLLECTIVES or not _has_scipy():
+    if collective not in COLLECTIVES:
         return None
     seen = [seen_from(topology, group) for group in groups]
     pairs = [needed_pairs(one, len(group)) for one, group in zip(seen, groups, strict=True)]
@@ -119,12 +121,15 @@ def best_rounding(exact: Callable[[int], LinkPrices | None], least: float) -> Li
     return best
 
 
-def _has_scipy() -> bool:
+def solver(what: str) -> Any:
+    """`scipy.optimize`. Without it `what` is refused: another bound in its place would not be seen."""
     try:
-        import scipy.optimize  # noqa: F401
-    except ImportError:
-        return False
-    return True
+        from scipy import optimize
+    except ImportError as error:
+        raise SolverMissing(
+            f"{what} needs scipy, which cannot be imported ({error}): pip install 'allfold[find]'"
+        ) from None
+    return optimize
 
 
 class _Program:
@@ -211,8 +216,7 @@ class _Program:
 
     def solve(self, end: float) -> tuple[NDArray[np.float64], list[tuple[list[int], float]], float] | None:
         """Prices of the links, sets with weights, and seconds per byte; of the last program that was solved in time."""
-        from scipy.optimize import linprog
-
+        linprog = solver(_BOUND).linprog
         cost = np.append(np.zeros(self.columns - 1), 1.0)
         best = None
         while True:
@@ -265,8 +269,7 @@ def _solve_together(
     programs: list[_Program], end: float
 ) -> tuple[NDArray[np.float64], list[list[tuple[list[int], float]]]] | None:
     """As `_Program.solve`, for groups that share the links: their prices, and the sets of each group with weights."""
-    from scipy.optimize import linprog
-
+    linprog = solver(_BOUND).linprog
     links, best = programs[0].links, None
     ends = np.cumsum([0, *(one.columns - 1 for one in programs)])
     cost = np.append(np.zeros(ends[-1]), 1.0)
