@@ -2,8 +2,8 @@
 
 Every rank has the whole network and a part of every batch. After the backward pass one all_reduce adds up the ranks'
 gradients; then all ranks take the same step and stay equal. This is done three times, by 1, by 2 and by 4 of the ranks, and
-must give the same result: the same losses up to rounding, the same accuracy. --data-parallel leaves the gradients to
-allfold.torch.DataParallel, which does the same in buckets, during the backward pass.
+must give the same result: the same losses up to rounding, the same accuracy. torch's DistributedDataParallel does the same
+in buckets, during the backward pass: see torch/gradient_buckets.py.
 
 Needs torch and scikit-learn; with matplotlib the loss curve is also drawn as a PNG file.
 """
@@ -58,7 +58,7 @@ def gradients_in_one_bucket(comm, torch, parameters):
     return bucket
 
 
-def train(comm, images, labels, data_parallel):
+def train(comm, images, labels):
     """Losses by step, how many test images are right, seconds in all and in all_reduce."""
     import torch
 
@@ -66,12 +66,7 @@ def train(comm, images, labels, data_parallel):
     images, labels = torch.from_numpy(images), torch.from_numpy(labels)
     network = make_network(torch)
     parameters = list(network.parameters())
-    if data_parallel:
-        from allfold.torch import DataParallel
-
-        network = DataParallel(network, comm)
-    else:
-        bucket = gradients_in_one_bucket(comm, torch, parameters)
+    bucket = gradients_in_one_bucket(comm, torch, parameters)
     speeds = [torch.zeros_like(parameter) for parameter in parameters]
     random = np.random.default_rng(0)  # the same order of the images on every rank
     losses, reducing, start = [], 0.0, time.perf_counter()
@@ -84,13 +79,10 @@ def train(comm, images, labels, data_parallel):
             # Divided by the whole batch: then the *sum* over the ranks is the mean over the batch, also where one rank
             # has an image more than another. (The mean of the ranks' means would not be.)
             loss = torch.nn.functional.cross_entropy(network(images[mine]), labels[mine], reduction="sum") / len(batch)
-            if data_parallel:
-                (loss * comm.size).backward()  # it averages over the ranks: the average of `size` times is the sum
-            else:
-                loss.backward()
-                before = time.perf_counter()
-                comm.all_reduce(bucket)
-                reducing += time.perf_counter() - before
+            loss.backward()
+            before = time.perf_counter()
+            comm.all_reduce(bucket)
+            reducing += time.perf_counter() - before
             # What torch.optim.SGD(lr=0.1, momentum=0.9) does; by hand, because loading torch.optim takes seconds.
             with torch.no_grad():
                 for parameter, speed in zip(parameters, speeds, strict=True):
@@ -143,7 +135,7 @@ def draw_as_picture(path, curves):
     print(f"loss curves drawn into {path}")
 
 
-def main(comm, picture, data_parallel):
+def main(comm, picture):
     import torch  # noqa: F401  (on all ranks at once, and not first when somebody is waiting)
 
     images, labels = load_digits(comm)
@@ -152,7 +144,7 @@ def main(comm, picture, data_parallel):
         if ranks <= comm.size:
             team = comm.group(range(ranks))  # the first `ranks` ranks; every rank takes part in creating the group
             if team is not None:
-                results[ranks] = train(team, images, labels, data_parallel)
+                results[ranks] = train(team, images, labels)
     comm.barrier()
     if comm.rank != 0:
         return
@@ -166,7 +158,7 @@ def main(comm, picture, data_parallel):
         print(
             f"{ranks:5d}{its_losses[0]:13.6f}{its_losses[-1]:12.6f}{its_right:6d}/{TEST} = {its_right / TEST:.1%}"
             f"   loss {in_losses:.0e}, weight {in_weights:.0e}{seconds:7.2f} s"
-            f"{'in the backward pass' if data_parallel else f'{reducing:.2f} s':>23s}"
+            f"{reducing:21.2f} s"
         )
         assert in_losses < 1e-9 and in_weights < 1e-9, f"{ranks} ranks learn something else than 1"
         assert its_right == right, f"{ranks} ranks: {its_right} right, 1 rank: {right}"
@@ -181,7 +173,6 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="how many ranks to start without a launcher")
     default = Path(tempfile.gettempdir()) / "train_digits.png"
     parser.add_argument("--picture", type=Path, default=default, metavar="FILE", help=f"the curve (default: {default})")
-    parser.add_argument("--data-parallel", action="store_true", help="let allfold.torch.DataParallel do it")
     options = parser.parse_args()
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if find_spec(module) is None:
@@ -190,4 +181,4 @@ if __name__ == "__main__":
         parser.error(f"--picture {options.picture}: expected a .png file in a folder that exists")
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: expected at least 1")
-    af.start(main, options.ranks, args=(options.picture, options.data_parallel))
+    af.start(main, options.ranks, args=(options.picture,))

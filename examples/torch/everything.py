@@ -10,6 +10,7 @@ NAMES = (
     "hierarchical",
     "bucketing",
     "data_parallel",
+    "gradient_buckets",
     "async_and_operations",
     "zoo",
     "statistics_of_all",

@@ -290,8 +290,7 @@ def test_an_example_that_goes_on_without_a_rank() -> None:
 
 
 @pytest.mark.exhaustive  # it imports scikit-learn in every process
-@pytest.mark.parametrize("way", [[], ["--data-parallel"]], ids=str)
-def test_the_training_with_its_options(way: list[str], tmp_path: Path) -> None:
+def test_the_training_with_its_options(tmp_path: Path) -> None:
     run = (
         "-m",
         "allfold",
@@ -302,7 +301,7 @@ def test_the_training_with_its_options(way: list[str], tmp_path: Path) -> None:
         "--picture",
         str(tmp_path / "curve.png"),
     )
-    CHECKS["train_digits"](printed(start(*run, *way)), 2)
+    CHECKS["train_digits"](printed(start(*run)), 2)
 
 
 def test_with_torchrun() -> None:
@@ -316,7 +315,7 @@ def test_with_torchrun() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_have_the_same_ending(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-    more = {"train_digits": ", args=(options.picture, options.data_parallel)", "train_on": ", survive=True"}
+    more = {"train_digits": ", args=(options.picture,)", "train_on": ", survive=True"}
     assert text.endswith(
         "    if options.ranks < 1:\n"
         '        parser.error(f"--ranks {options.ranks}: expected at least 1")\n'

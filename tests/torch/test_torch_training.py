@@ -83,6 +83,20 @@ def ddp_with_a_hook(rank: int) -> list[list[float]]:
     return weights(model.module)
 
 
+def deprecated_data_parallel(rank: int) -> list[list[float]]:
+    """It takes a group of torch or a communicator of allfold, and compresses if it is asked to."""
+    from allfold.torch import DataParallel
+
+    model = make_model()
+    with pytest.warns(DeprecationWarning, match="use torch.nn.parallel.DistributedDataParallel"):
+        train(DataParallel(make_model(), compress="bfloat16"), rank)
+    for given in (None, dist.group.WORLD.communicator):  # type: ignore[union-attr]
+        with pytest.warns(DeprecationWarning, match="allfold.torch.DataParallel"):
+            wrapped = DataParallel(model := make_model(), given, bucket_bytes=1000)
+        train(wrapped, rank)
+    return weights(model)
+
+
 def ddp_in_detail(rank: int) -> list[list[float]]:
     dist.set_debug_level(dist.DebugLevel.DETAIL)  # what TORCH_DISTRIBUTED_DEBUG=DETAIL sets
     return ddp(rank, process_group=dist.new_group())
@@ -122,6 +136,7 @@ AS_ALONE = (
     ddp_in_small_buckets,
     ddp_with_unused_parameters,
     ddp_with_a_hook,
+    deprecated_data_parallel,
     ddp_in_detail,
     fsdp,
     tensor_parallel,
@@ -174,6 +189,36 @@ def ddp_with_halved_gradients(rank: int) -> list[list[float]]:
     model.register_comm_hook(None, fp16_compress_hook)
     train(model, rank)
     return weights(model.module)
+
+
+class Branches(nn.Module):
+    """Which layers are used depends on the step and on the rank; one is never used, and one has another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.BatchNorm1d(6)
+        self.layers = nn.ModuleList(nn.Linear(6, 4) for _ in range(4))
+        self.wide = nn.Linear(6, 4, dtype=torch.float64)
+
+    def forward(self, inputs: torch.Tensor, rank: int, step: int) -> torch.Tensor:
+        flat = self.norm(inputs)
+        output: torch.Tensor = self.layers[(rank + step) % 3](flat) + self.layers[0](flat)
+        return output + self.wide(flat.double()).float()
+
+
+def ddp_that_accumulates_and_clips(rank: int) -> list[list[float]]:
+    module = Branches()
+    model = nn.parallel.DistributedDataParallel(module, find_unused_parameters=True, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step, (inputs, targets) in enumerate(batches()):
+        optimizer.zero_grad()
+        with model.no_sync():
+            F.mse_loss(model(inputs[rank::RANKS] * 0.5, rank, step + 1), targets[rank::RANKS]).backward()
+        F.mse_loss(model(inputs[rank::RANKS], rank, step), targets[rank::RANKS]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+    return weights(module)
 
 
 def join_with_uneven_inputs(rank: int) -> list[list[float]]:
@@ -283,6 +328,7 @@ LIKE_GLOO = (
     ddp,
     ddp_with_power_sgd,
     ddp_with_halved_gradients,
+    ddp_that_accumulates_and_clips,
     join_with_uneven_inputs,
     sparse_gradients,
     functional_collectives,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from allfold_autoload import register
 
 if TYPE_CHECKING:
+    from .deprecated import DataParallel as DataParallel
     from .shared import empty as empty
-    from .training.data_parallel import DataParallel as DataParallel
 
 __all__ = ["DataParallel", "empty", "register"]
 
@@ -21,7 +21,7 @@ register()
 def __getattr__(name: str) -> Any:
     # Only for those who use it: it imports torch's autograd and modules.
     if name == "DataParallel":
-        from .training.data_parallel import DataParallel
+        from .deprecated import DataParallel
 
         return DataParallel
     if name == "empty":
