@@ -361,21 +361,20 @@ class NotOver:
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce", "broadcast"])
 def test_all_tensors_of_an_asynchronous_call_are_kept(collective: str) -> None:
     torch = pytest.importorskip("torch")
-    from allfold.torch.cuda import OnGpu
+    from allfold.torch.cuda import Gpu
 
     mark = NotOver()
-    group = types.SimpleNamespace(_gpu=types.SimpleNamespace(error=lambda: None), _kept=deque(), _seconds=None)
-    group._at_once, group._remember = lambda *_: mark, lambda work: work
-    group._keep = lambda work: OnGpu._keep(group, work)  # type: ignore[arg-type]
+    gpu = types.SimpleNamespace(error=lambda: None, _kept=deque(), seconds=None, _launched=lambda *_: mark)
+    gpu._keep = lambda work: Gpu._keep(gpu, work)  # type: ignore[arg-type]
     opts = types.SimpleNamespace(timeout=datetime.timedelta(0), asyncOp=True)
-    tensors = [torch.ones(4) for _ in range(1 + (collective in ("all_gather", "reduce_scatter")))]
-    alive = [weakref.ref(tensor) for tensor in tensors]
-    work = OnGpu._short(group, opts, tensors[-1:], collective, *tensors)  # type: ignore[arg-type]
-    del tensors, work
+    source, target = torch.ones(4) if collective in ("all_gather", "reduce_scatter") else None, torch.ones(4)
+    alive = [weakref.ref(tensor) for tensor in (source, target) if tensor is not None]
+    work = Gpu.at_once(gpu, collective, source, target, None, 0, opts, [target])  # type: ignore[arg-type]
+    del source, target, work
     gc.collect()
     assert all(one() is not None for one in alive)
     mark.over = True
-    OnGpu._short(group, opts, [], collective, torch.ones(1))  # type: ignore[arg-type]
+    Gpu.at_once(gpu, collective, None, torch.ones(1), None, 0, opts, [])  # type: ignore[arg-type]
     gc.collect()
     assert all(one() is None for one in alive)
 

@@ -419,11 +419,22 @@ class Communicator(PointToPoint, Objects):
 
     # ---
 
-    def summing(self) -> Callable[[Array, float | None], None]:
-        """`all_reduce(array, timeout=…)` by the fastest path, for backends that make one such call after the other.
+    def entry(self) -> Callable[..., Handle | None]:
+        """The shortest way to make calls, for backends; `engines.engine.Entry` says what it takes.
 
         A tensor that supports DLPack's fast exchange is taken as it lies in memory. That exchange does not say whether
-        the tensor is to be conjugated or negated first: the caller must have checked it.
+        the tensor is to be conjugated or negated first: the caller must have checked it. The caller keeps the
+        communicator, because the entry alone cannot make every call.
+
+        >>> call, x = comm.entry(), np.ones(3)
+        >>> call(0, None, x, "sum", 0, None, False, 10.0, None)  # collective 0: all_reduce
+        >>> x
+        array([2., 2., 2.])
+        """
+        return self._engine.entry(self._run, vouched=True)
+
+    def summing(self) -> Callable[[Array, float | None], None]:
+        """`all_reduce(array, timeout=…)` by the fastest path: `entry`, for this one call.
 
         >>> add = comm.summing()
         >>> x = np.ones(3, np.float32)
@@ -431,7 +442,7 @@ class Communicator(PointToPoint, Objects):
         >>> x
         array([2., 2., 2.], dtype=float32)
         """
-        call = self._engine.entry(self._run, vouched=True)
+        call = self.entry()
 
         # It keeps the communicator: the entry alone cannot make every call.
         def sums(array: Array, timeout: float | None, _keeps: Communicator = self) -> None:

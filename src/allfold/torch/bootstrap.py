@@ -19,7 +19,7 @@ from ..errors import CollectiveTimeout, UsageError
 from ..fabrics.gloo import StoreBoard, board_in
 from ..fabrics.secret import Secret
 from ..wording import name_ranks
-from .backend import Group
+from .group import Group
 from .work import GroupTimeout
 
 _PLACE, _VERDICT = "place", "verdict"

@@ -17,10 +17,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from .. import _native
@@ -33,69 +32,50 @@ from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.engine import Call
-from ..errors import CollectiveTimeout, DeviceError, UsageError
+from ..errors import CollectiveTimeout, DeviceError
 from ..ops import OPS
-from .backend import Group
-from .collectives import Engine, bring_home
-from .process_group import DONE
-from .tensors import ENGINE_DTYPES, as_moved, check, is_plain, plain, to_dlpack
-from .work import Awaited, GroupTimeout
-
-if TYPE_CHECKING:
-    from .process_group import Member
+from .device import Device, bring_home
+from .host import Host
+from .tensors import ENGINE_DTYPES, as_moved, is_plain, plain, to_dlpack
+from .work import DONE, Awaited, GroupTimeout
 
 _FOR_EVER = timedelta(0)
 _SOON_SECONDS = 50e-6
-_AT_ONCE = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
-class OnGpu(Group):
-    """The part of a group that serves CUDA tensors."""
+class Gpu(Device):
+    """CUDA tensors. Nothing here blocks: calls go into the current stream."""
 
-    serves = "cuda"
-
-    def __init__(
-        self, group: Member, communicator: Communicator, store: dist.Store, timeout: timedelta, ranks: list[int]
-    ) -> None:
-        super().__init__(communicator, store, timeout, ranks)
-        self._engine = self._gpu = _GpuEngine(communicator, group)
+    def __init__(self, communicator: Communicator, host: Host) -> None:
+        super().__init__(communicator, host.seconds)
+        self.ways: dict[int, Ways] = {}  # by the number of the GPU
+        self._host = host
         self._kept: deque[InStream] = deque()
         weakref.finalize(self, retire, Kept(self._kept)).atexit = False
-        self._name = group._name
 
-    def _is_elsewhere(self, tensor: Tensor) -> bool:
-        return False  # `_check` says that tensors of one call must be on one device
-
-    def _short_ways(self, communicator: Any, seconds: float | None = None) -> None:
-        for name in _AT_ONCE:
-            setattr(self, f"_{name}", name)
-
-    def sums_at_once(self, tensor: Tensor) -> bool:
-        return self._at_once("all_reduce", (tensor,), "sum", 0, self._seconds, True) is not None
-
-    def _short(self, opts: Any, results: Any, collective: Any, *tensors: Tensor, **how: Any) -> Any:
+    def at_once(
+        self, name: str, source: Tensor | None, target: Tensor, op: str | None, root: int, opts: Any, results: Any
+    ) -> Any:
+        tensors = (target,) if source is None else (source, target)
         asked, is_async = opts.timeout, opts.asyncOp
-        seconds = asked.total_seconds() if asked > _FOR_EVER else self._seconds
-        over = self._at_once(collective, tensors, how.get("op"), how.get("root", 0), seconds, not is_async)
-        if over is None or not is_async:
-            return DONE if over is not None else None
-        return self._keep(Enqueued(self._gpu, tensors[0].device, over, results, tensors))
+        seconds = asked.total_seconds() if asked > _FOR_EVER else self.seconds
+        over = self._launched(name, tensors, op, root, seconds, not is_async)
+        if over is None:
+            return None
+        return self._keep(Enqueued(self, target.device, over, results, tensors)) if is_async else DONE
 
-    def _at_once(
-        self, name: str, tensors: Sequence[Tensor], op: str | None, root: int, seconds: float | None, holds: bool
+    def _launched(
+        self, name: str, tensors: tuple[Tensor, ...], op: str | None, root: int, seconds: float | None, holds: bool
     ) -> _native.Mark | None:
-        """Make a call that needs nothing but the engine, in few steps; None if it is not such a call.
-
-        With `holds`, the current stream waits for it.
-        """
-        if tensors[-1].requires_grad:  # the long way marks it as changed
+        """Put a call into the current stream, which waits for it with `holds`; None if it needs more than the engine."""
+        if tensors[-1].requires_grad:  # `submit` marks it as changed
             return None
         index, where = tensors[0].get_device(), []
         for tensor in tensors:
             if not (tensor.is_cuda and is_plain(tensor)) or tensor.get_device() != index:
                 return None
             where += [tensor.data_ptr(), tensor.numel(), tensor.dtype]
-        ways = self._gpu.ways.get(index)
+        ways = self.ways.get(index)
         if ways is None:
             return None
         key = (name, op, root, seconds, *where)
@@ -103,109 +83,54 @@ class OnGpu(Group):
         if again is None:
             if any(tensor.dtype not in ENGINE_DTYPES for tensor in tensors):
                 return None
-            try:
-                again = ways.remember(key, self._gpu.prepared(ways, name, tensors, op, root, seconds))
-            except UsageError:  # the long way says what is wrong
-                return None
+            source = tensors[0] if len(tensors) == 2 else None
+            again = ways.remember(key, _prepared(ways, name, source, tensors[-1], op, root, seconds))
         try:
             return ways.launch(again, torch._C._cuda_getCurrentRawStream(index), holds)
         except CollectiveTimeout as error:
             raise GroupTimeout.of(error) from None
 
-    def _check(self, call: str, *tensors: Any) -> None:
-        check(call, *tensors, device="cuda")
-        for tensor in tensors:
-            if tensor.device != tensors[0].device:
-                raise UsageError(
-                    f"{call}: tensors are on {tensors[0].device} and on {tensor.device}; all of a call must be on one GPU"
-                )
-        if tensors:
-            self._gpu.device = tensors[0].device
-
-    def _perform(self, opts: Any, results: Any, action: Callable[[float | None], None]) -> Any:
-        asked, device = opts.timeout.total_seconds(), self._gpu.device
+    def submit(
+        self, run: Callable[[Any, float | None], None], opts: Any, results: Any, tensors: Sequence[Tensor]
+    ) -> Any:
+        asked, device = opts.timeout.total_seconds(), tensors[0].device
         with torch.cuda.device(device):
-            ways, stream = self._gpu.ways_on(device), torch.cuda.current_stream(device).cuda_stream
+            ways, stream = self.ways_on(device), torch.cuda.current_stream(device).cuda_stream
             try:
                 ways.lane.follow(stream)
-                with self._gpu.on_stream(device), torch.inference_mode():
-                    action(asked if asked > 0 else self._seconds)
+                with self.on_stream(device), torch.inference_mode():
+                    run(self, asked if asked > 0 else self.seconds)
                 mark = ways.lane.mark()
             except CollectiveTimeout as error:
                 raise GroupTimeout.of(error) from None
             except DeviceError as error:
                 raise ways.lost(error) from error
-            return self._keep(Enqueued(self._gpu, device, mark, results, [action], stream))
+            return self._keep(Enqueued(self, device, mark, results, [run], stream))
 
-    def _keep(self, work: Enqueued) -> Any:
-        """Its tensors are kept until it is over, or until the current stream waits for it."""
+    def _keep(self, work: Enqueued) -> Enqueued:
+        """Keep its tensors until the call has ended, or until the current stream waits for it."""
         with contextlib.suppress(DeviceError):  # the GPU is lost, and `wait` says why
             forget_past(self._kept)
         self._kept.append(work)
-        return self._remember(work)
+        return work
 
-    def empty(self, bytes: int, device: torch.device) -> Tensor:
-        """Bytes on the GPU that all ranks reach, where there is such memory; made by all ranks together."""
-        with torch.cuda.device(device):
-            found = self._gpu.ways_on(device).empty(bytes)
-            return torch.empty(bytes, dtype=torch.uint8, device=device) if found is None else _tensor_at(*found, bytes)
-
-    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
-        return self._gpu.group.barrier(opts, timeout)
-
-    def finish(self) -> None:
-        """Return when the GPU has done all calls, and raise what went wrong in them."""
-        for ways in self._gpu.ways.values():
-            ways.finish()
-        with contextlib.suppress(DeviceError):  # the GPU is lost, which is raised below
-            forget_past(self._kept)
-        error = self._gpu.error()
-        if error is not None:
-            raise error
-
-    def abort(self) -> None:
-        self._gpu.abort()
-        super().abort()
-
-    def _leave(self, patience: float) -> None:
-        if self._communicator is not None:
-            self._gpu.close(patience)
-        super()._leave(patience)
-
-
-class _GpuEngine(Engine):
-    """The engine's collectives on CUDA tensors, one call each. Nothing here blocks: calls go into the current stream."""
-
-    def __init__(self, communicator: Communicator, group: Member) -> None:
-        super().__init__(communicator)
-        self.group = group
-        self.ways: dict[int, Ways] = {}  # by the number of the GPU
-        self.device = torch.device("cuda")
-
-    def _call(self, name: str, tensors: tuple[Tensor | None, ...], **how: Any) -> None:
-        given = [tensor for tensor in tensors if tensor is not None]
-        if given and all(tensor.is_cpu for tensor in given):
-            # What the ranks tell each other before the call, on the host.
-            self.group._in_turn(lambda: self.group._engine._call(name, tensors, **how))
-            return
-        ways = self.ways_on(self.device)
-        again = self.prepared(ways, name, tensors, how.get("op"), how.get("root", 0), how["timeout"])
-        ways.launch(again, None, False)
-
-    def prepared(
+    def call(
         self,
-        ways: Ways,
         name: str,
-        tensors: Sequence[Tensor | None],
-        op: str | None,
-        root: int,
-        seconds: float | None,
-    ) -> Again:
-        source, target = (*tensors, None)[:2]
-        if name in ("all_reduce", "reduce", "broadcast", "scatter"):
-            source, target = target, source
-        call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds)
-        return ways.prepare(call, _on_device(source), _on_device(target))
+        source: Tensor | None,
+        target: Tensor | None,
+        op: str | None = None,
+        root: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        given = source if target is None else target
+        assert given is not None  # barriers are made by the host
+        if given.is_cpu:
+            # What the ranks tell each other before the call, on the host.
+            self._host.in_turn(lambda: self._host.call(name, source, target, op, root, timeout))
+            return
+        ways = self.ways_on(given.device)
+        ways.launch(_prepared(ways, name, source, target, op, root, timeout), None, False)
 
     def ways_on(self, device: torch.device) -> Ways:
         """Made by all ranks together, in the first call on a GPU."""
@@ -219,6 +144,12 @@ class _GpuEngine(Engine):
         """Let torch put its own work into the stream for calls."""
         stream = self.ways[device.index].lane.stream
         return torch.cuda.stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
+
+    def empty(self, bytes: int, device: torch.device) -> Tensor:
+        """Bytes on the GPU that all ranks reach, where there is such memory; made by all ranks together."""
+        with torch.cuda.device(device):
+            found = self.ways_on(device).empty(bytes)
+            return torch.empty(bytes, dtype=torch.uint8, device=device) if found is None else _tensor_at(*found, bytes)
 
     def send(self, tensor: Tensor, destination: int, tag: int) -> Pending:
         """The message is on its way when the GPU has copied it out, which the host waits for."""
@@ -234,13 +165,37 @@ class _GpuEngine(Engine):
         """What is known to have gone wrong in the streams."""
         return next((error for ways in self.ways.values() if (error := ways.error()) is not None), None)
 
+    def finish(self) -> None:
+        for ways in self.ways.values():
+            ways.finish()
+        with contextlib.suppress(DeviceError):  # the GPU is lost, which is raised below
+            forget_past(self._kept)
+        error = self.error()
+        if error is not None:
+            raise error
+
     def abort(self) -> None:
         for ways in self.ways.values():
             ways.abort()
+        self.communicator.abort()
 
-    def close(self, seconds: float) -> None:
+    def close(self, patience: float) -> None:
         for ways in self.ways.values():
-            ways.close(seconds)
+            ways.close(patience)
+        self.communicator.close()
+
+
+def _prepared(
+    ways: Ways,
+    name: str,
+    source: Tensor | None,
+    target: Tensor | None,
+    op: str | None,
+    root: int,
+    seconds: float | None,
+) -> Again:
+    call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds)
+    return ways.prepare(call, _on_device(source), _on_device(target))
 
 
 def _on_device(tensor: Tensor | None) -> OnDevice | None:
@@ -267,7 +222,7 @@ class Enqueued(Awaited):
 
     def __init__(
         self,
-        gpu: _GpuEngine,
+        gpu: Gpu,
         device: torch.device,
         over: _native.Mark,
         results: Any,
@@ -360,5 +315,3 @@ class _WhenOver:
 
 
 _when_over = _WhenOver()
-
-WORKS = (Enqueued,)

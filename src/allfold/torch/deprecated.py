@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..communicator.communicator import Communicator
 from ..errors import UsageError
-from .backend import Group
+from .group import Group
 from .shared import communicator_of
 
 

@@ -55,8 +55,3 @@ def make_backend(
     asked.store, asked.group_rank, asked.group_size = store, rank, size
     asked.timeout, asked.group_id, asked.global_ranks_in_group = timeout, group.group_name, ranks
     return plugin.creator_fn(asked, None)
-
-
-def first_of(other: Any, *names: str) -> Any:
-    """The method of a backend that has had several names."""
-    return next(getattr(other, name) for name in names if hasattr(other, name))

@@ -11,100 +11,102 @@ import torch
 from torch import Tensor
 
 from ..errors import MismatchError, UsageError
-from .collectives import Engine, Reduction, ints
+from .device import Device, Reduction, ints
 from .tensors import as_moved, check_alike, check_length, describe, in_a_row, joined, plain
 
 _SMALL_BYTES = 256 * 1024  # of one tensor: up to here a copy costs less than another call
 _PARTS_TAG = 2**31 - 2  # of messages that belong to a collective; torch's own tags are small
 
 
-def all_gather(engine: Engine, tensor: Tensor, outputs: list[Tensor], timeout: float | None) -> None:
+def all_gather(device: Device, tensor: Tensor, outputs: list[Tensor], timeout: float | None) -> None:
     """Place r of every rank's list becomes rank r's tensor. The tensors may differ in length from rank to rank."""
-    check_length("all_gather", "output list", outputs, engine.size)
+    check_length("all_gather", "output list", outputs, device.size)
     check_alike("all_gather", "output list", outputs, tensor)
-    own = outputs[engine.rank]
+    own = outputs[device.rank]
     if own.numel() != tensor.numel():
         raise UsageError(
-            f"all_gather: rank {engine.rank}'s input is {describe(tensor)}, and its place in the output list is {describe(own)}"
+            f"all_gather: rank {device.rank}'s input is {describe(tensor)}, and its place in the output list is {describe(own)}"
         )
     if _is_even(outputs):
         table = _table_of(outputs)
         if table is not None:
-            return engine.all_gather(tensor, table, timeout)
+            return device.all_gather(tensor, table, timeout)
         if _bytes(tensor) <= _SMALL_BYTES:
-            table = tensor.new_empty(engine.size * tensor.numel())
-            engine.all_gather(tensor, table, timeout)
+            table = tensor.new_empty(device.size * tensor.numel())
+            device.all_gather(tensor, table, timeout)
             return _hand_out(table, outputs)
     own.detach().copy_(tensor.detach().view_as(own) if tensor.shape != own.shape else tensor.detach())
     for root, output in enumerate(outputs):
-        engine.broadcast(output, root, timeout)
+        device.broadcast(output, root, timeout)
     return None
 
 
 def reduce_scatter(
-    engine: Engine, inputs: list[Tensor], output: Tensor, reduction: Reduction, timeout: float | None
+    device: Device, inputs: list[Tensor], output: Tensor, reduction: Reduction, timeout: float | None
 ) -> None:
     """Rank r's output becomes the combination of all ranks' places r. The places may differ in length."""
-    check_length("reduce_scatter", "input list", inputs, engine.size)
+    check_length("reduce_scatter", "input list", inputs, device.size)
     check_alike("reduce_scatter", "input list", inputs, output)
-    own = inputs[engine.rank]
+    own = inputs[device.rank]
     if own.numel() != output.numel():
         raise UsageError(
-            f"reduce_scatter: the output of rank {engine.rank} is {describe(output)}, and its place in the input list is "
+            f"reduce_scatter: the output of rank {device.rank} is {describe(output)}, and its place in the input list is "
             f"{describe(own)}"
         )
     if _is_even(inputs):
-        engine.reduce_scatter(_one_piece(inputs), output, reduction, timeout)
+        device.reduce_scatter(_one_piece(inputs), output, reduction, timeout)
         return
     for root, tensor in enumerate(inputs):
         work = plain(tensor).clone()
-        engine.reduce(work, root, reduction, timeout)
-        if root == engine.rank:
+        device.reduce(work, root, reduction, timeout)
+        if root == device.rank:
             output.detach().copy_(work.view_as(output))
 
 
-def gather(engine: Engine, tensor: Tensor, outputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
+def gather(device: Device, tensor: Tensor, outputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
     """Place r of the root's list becomes rank r's tensor."""
+    _check_root("gather", "output list", outputs, device, root)
     if outputs is None:
-        engine.gather(tensor, None, root, timeout)
+        device.gather(tensor, None, root, timeout)
         return
-    check_length("gather", "output list", outputs, engine.size)
+    check_length("gather", "output list", outputs, device.size)
     check_alike("gather", "output list", outputs, tensor)
     _check_even("gather", "output list", outputs, tensor)
     table = _table_of(outputs)
     if table is not None:
-        engine.gather(tensor, table, root, timeout)
+        device.gather(tensor, table, root, timeout)
     else:
-        table = tensor.new_empty(engine.size * tensor.numel())
-        engine.gather(tensor, table, root, timeout)
+        table = tensor.new_empty(device.size * tensor.numel())
+        device.gather(tensor, table, root, timeout)
         _hand_out(table, outputs)
 
 
-def scatter(engine: Engine, output: Tensor, inputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
+def scatter(device: Device, output: Tensor, inputs: list[Tensor] | None, root: int, timeout: float | None) -> None:
     """Every rank's output becomes its place in the root's list."""
+    _check_root("scatter", "input list", inputs, device, root)
     if inputs is not None:
-        check_length("scatter", "input list", inputs, engine.size)
+        check_length("scatter", "input list", inputs, device.size)
         check_alike("scatter", "input list", inputs, output)
         _check_even("scatter", "input list", inputs, output)
-    engine.scatter(output, None if inputs is None else _one_piece(inputs), root, timeout)
+    device.scatter(output, None if inputs is None else _one_piece(inputs), root, timeout)
 
 
-def all_to_all(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
+def all_to_all(device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
     """Place s of rank r's outputs becomes place r of rank s's inputs. All may differ in length."""
-    check_length("all_to_all", "input list", inputs, engine.size)
-    check_length("all_to_all", "output list", outputs, engine.size)
+    check_length("all_to_all", "input list", inputs, device.size)
+    check_length("all_to_all", "output list", outputs, device.size)
     check_alike("all_to_all", "input list", inputs, outputs[0])
     check_alike("all_to_all", "output list", outputs, outputs[0])
-    if _agree_on_lengths(engine, inputs, outputs, timeout) and _bytes(inputs[0]) <= _SMALL_BYTES:
-        table = inputs[0].new_empty(engine.size * inputs[0].numel())
-        engine.all_to_all(_one_piece(inputs), table, timeout)
+    if _agree_on_lengths(device, inputs, outputs, timeout) and _bytes(inputs[0]) <= _SMALL_BYTES:
+        table = inputs[0].new_empty(device.size * inputs[0].numel())
+        device.all_to_all(_one_piece(inputs), table, timeout)
         _hand_out(table, outputs)
     else:
-        _send_parts(engine, inputs, outputs, timeout)
+        _send_parts(device, inputs, outputs, timeout)
 
 
 def all_to_all_split(
-    engine: Engine, tensor: Tensor, output: Tensor, splits: list[int], output_splits: list[int], timeout: float | None
+    device: Device, tensor: Tensor, output: Tensor, splits: list[int], output_splits: list[int], timeout: float | None
 ) -> None:
     """The same with the parts of two tensors, divided along their first dimension. No splits at all: equal parts."""
     if tensor.dtype != output.dtype:
@@ -113,20 +115,20 @@ def all_to_all_split(
         )
     if not splits and not output_splits:
         for what, one in (("input", tensor), ("output", output)):
-            if one.dim() and one.size(0) % engine.size:
+            if one.dim() and one.size(0) % device.size:
                 raise UsageError(
                     f"all_to_all: the {what} is {describe(one)}, and its first dimension does not divide equally by "
-                    f"{engine.size} ranks; give input_split_sizes and output_split_sizes on all ranks"
+                    f"{device.size} ranks; give input_split_sizes and output_split_sizes on all ranks"
                 )
-        engine.all_to_all(tensor, output, timeout)
+        device.all_to_all(tensor, output, timeout)
         return
-    inputs = _parts("input", tensor, splits, engine.size)
+    inputs = _parts("input", tensor, splits, device.size)
     work = plain(output)
-    outputs = _parts("output", work, output_splits, engine.size)
-    if _agree_on_lengths(engine, inputs, outputs, timeout):
-        engine.all_to_all(tensor, work, timeout)
+    outputs = _parts("output", work, output_splits, device.size)
+    if _agree_on_lengths(device, inputs, outputs, timeout):
+        device.all_to_all(tensor, work, timeout)
     else:
-        _send_parts(engine, inputs, outputs, timeout)
+        _send_parts(device, inputs, outputs, timeout)
     if work is not output:
         output.detach().copy_(work)
 
@@ -151,10 +153,10 @@ def _parts(what: str, tensor: Tensor, splits: list[int], size: int) -> list[Tens
     return list(plain(tensor).split(splits))  # type: ignore[no-untyped-call]
 
 
-def _agree_on_lengths(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> bool:
+def _agree_on_lengths(device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> bool:
     """Raise on all ranks unless everybody expects what is sent to it. Returns whether all parts are equally long."""
-    table = torch.empty((engine.size, 2, engine.size), dtype=torch.int64)
-    engine.all_gather(ints([part.numel() for part in (*inputs, *outputs)]), table, timeout)
+    table = torch.empty((device.size, 2, device.size), dtype=torch.int64)
+    device.all_gather(ints([part.numel() for part in (*inputs, *outputs)]), table, timeout)
     sends, expects = table[:, 0], table[:, 1].t()
     if not torch.equal(sends, expects):
         source, destination = (int(rank) for rank in (sends != expects).nonzero()[0])
@@ -165,12 +167,12 @@ def _agree_on_lengths(engine: Engine, inputs: list[Tensor], outputs: list[Tensor
     return bool((sends == sends[0, 0]).all())
 
 
-def _send_parts(engine: Engine, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
+def _send_parts(device: Device, inputs: list[Tensor], outputs: list[Tensor], timeout: float | None) -> None:
     """Every part as a message. The ranks have agreed before this, and know that what they wait for will arrive."""
-    me = engine.rank
-    others = [(me + step) % engine.size for step in range(1, engine.size)]
-    arriving = [engine.receive(outputs[peer], peer, _PARTS_TAG) for peer in others if outputs[peer].numel()]
-    leaving = [engine.send(inputs[peer], peer, _PARTS_TAG) for peer in others if inputs[peer].numel()]
+    me = device.rank
+    others = [(me + step) % device.size for step in range(1, device.size)]
+    arriving = [device.receive(outputs[peer], peer, _PARTS_TAG) for peer in others if outputs[peer].numel()]
+    leaving = [device.send(inputs[peer], peer, _PARTS_TAG) for peer in others if inputs[peer].numel()]
     outputs[me].detach().copy_(inputs[me].detach().view_as(outputs[me]))
     for pending, bring_home in arriving:
         pending.wait(timeout)
@@ -197,6 +199,11 @@ def _hand_out(table: Tensor, outputs: list[Tensor]) -> None:
 
 def _is_even(tensors: list[Tensor]) -> bool:
     return all(tensor.numel() == tensors[0].numel() for tensor in tensors)
+
+
+def _check_root(call: str, what: str, tensors: list[Tensor] | None, device: Device, root: int) -> None:
+    if (tensors is not None) != (device.rank == root):
+        raise UsageError(f"{call}: only the root gives the {what}; this is rank {device.rank}, the root is {root}")
 
 
 def _check_even(call: str, what: str, tensors: list[Tensor], like: Tensor) -> None:

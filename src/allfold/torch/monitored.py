@@ -15,7 +15,7 @@ import torch
 
 from ..communicator.messages import Pending
 from ..errors import AllfoldError
-from .collectives import Engine
+from .device import Device
 from .work import GroupTimeout
 
 _TAGS = 2**20  # how many barriers until a tag is used again
@@ -30,18 +30,18 @@ class Monitor:
         self._attempt = 0
         self._awaited: dict[int, tuple[Pending, torch.Tensor]] = {}  # by rank, what has not arrived yet
 
-    def barrier(self, engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+    def barrier(self, device: Device, seconds: float, wait_all_ranks: bool) -> None:
         self._attempt += 1
-        if engine.rank == 0:
-            self._collect(engine, seconds, wait_all_ranks)
+        if device.rank == 0:
+            self._collect(device, seconds, wait_all_ranks)
         else:
-            self._report(engine, seconds)
+            self._report(device, seconds)
         self._number = (self._number + 1) % _TAGS
 
-    def _collect(self, engine: Engine, seconds: float, wait_all_ranks: bool) -> None:
+    def _collect(self, device: Device, seconds: float, wait_all_ranks: bool) -> None:
         deadline = time.monotonic() + seconds
         milliseconds = round(seconds * 1000)
-        reports = {rank: self._expect(engine, rank, _REPORT) for rank in range(1, engine.size)}
+        reports = {rank: self._expect(device, rank, _REPORT) for rank in range(1, device.size)}
         missing: list[int] = []
         for rank, (report, _) in reports.items():
             if not _came(report, deadline):
@@ -51,7 +51,7 @@ class Monitor:
         for rank, (report, attempt) in reports.items():
             if not missing or report.done():
                 del self._awaited[rank]
-                engine.send(_numbers(not missing, int(attempt[0])), rank, _VERDICT - self._number)
+                device.send(_numbers(not missing, int(attempt[0])), rank, _VERDICT - self._number)
         if missing and seconds <= 0:
             raise GroupTimeout(
                 f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms: rank {missing[0]} had not come"
@@ -60,11 +60,11 @@ class Monitor:
             names = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
             raise GroupTimeout(f"{names} failed to pass monitoredBarrier in {milliseconds} ms")
 
-    def _report(self, engine: Engine, seconds: float) -> None:
+    def _report(self, device: Device, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        engine.send(_numbers(self._attempt, 0), 0, _REPORT - self._number)
+        device.send(_numbers(self._attempt, 0), 0, _REPORT - self._number)
         reason = f"it did not answer within {seconds:g} s"
-        pending, verdict = self._expect(engine, 0, _VERDICT)
+        pending, verdict = self._expect(device, 0, _VERDICT)
         while _came(pending, deadline):
             del self._awaited[0]
             good, attempt = verdict.tolist()
@@ -73,16 +73,16 @@ class Monitor:
             if attempt == self._attempt:
                 reason = "it said that somebody did not come"
                 break
-            pending, verdict = self._expect(engine, 0, _VERDICT)
+            pending, verdict = self._expect(device, 0, _VERDICT)
         raise GroupTimeout(
-            f"Rank {engine.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            f"Rank {device.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
             f"rank 0: {reason}. Please check rank 0 logs for faulty rank"
         )
 
-    def _expect(self, engine: Engine, rank: int, kind: int) -> tuple[Pending, torch.Tensor]:
+    def _expect(self, device: Device, rank: int, kind: int) -> tuple[Pending, torch.Tensor]:
         if rank not in self._awaited:
             tensor = _numbers(0, 0)
-            self._awaited[rank] = engine.receive(tensor, rank, kind - self._number)[0], tensor
+            self._awaited[rank] = device.receive(tensor, rank, kind - self._number)[0], tensor
         return self._awaited[rank]
 
 

@@ -46,20 +46,20 @@ def empty(
 
 
 def _on_gpu(group: Any, bytes: int, device: torch.device) -> torch.Tensor:
-    from .process_group import Member
+    from .cuda import Gpu
+    from .group import Group
 
     if isinstance(group, Communicator):
         raise UsageError("empty: on a GPU it takes a process group of torch, not a communicator")
     communicator_of("empty", group)
     found = torch.distributed.group.WORLD if group is None else group
-    assert isinstance(found, Member)
+    assert isinstance(found, Group)
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
-    other = found._elsewhere(device)
-    if not isinstance(other, Member):
-        raise UsageError(f"empty: CUDA tensors of this group are served by {type(other).__name__}, not by allfold")
-    made: torch.Tensor = other.empty(bytes, device)
-    return made
+    served = found.serving(device)
+    if not isinstance(served, Gpu):
+        raise UsageError(f"empty: CUDA tensors of this group are served by {type(served).__name__}, not by allfold")
+    return served.empty(bytes, device)
 
 
 def communicator_of(caller: str, given: Any) -> Communicator:

@@ -6,40 +6,40 @@ import torch
 from torch import Tensor
 
 from ..errors import MismatchError, UsageError
-from .collectives import Engine, Reduction, ints
+from .device import Device, Reduction, ints
 from .tensors import in_a_row
 
 
-def all_reduce(engine: Engine, tensor: Tensor, reduction: Reduction, timeout: float | None) -> None:
+def all_reduce(device: Device, tensor: Tensor, reduction: Reduction, timeout: float | None) -> None:
     if reduction.name not in ("sum", "avg") or reduction.factor is not None:
         raise UsageError(f"all_reduce: sparse tensors can be reduced with sum and avg, not with {reduction.name}")
     local = tensor.detach().coalesce()
     shape = [local.sparse_dim(), local.dense_dim(), *local.shape]
-    facts = torch.empty((engine.size, 1 + len(shape)), dtype=torch.int64)
-    engine.all_gather(ints([local._nnz(), *shape]), facts, timeout)
-    for rank in range(engine.size):
+    facts = torch.empty((device.size, 1 + len(shape)), dtype=torch.int64)
+    device.all_gather(ints([local._nnz(), *shape]), facts, timeout)
+    for rank in range(device.size):
         if facts[rank, 1:].tolist() != shape:
             sparse, dense, *lengths = (int(value) for value in facts[rank, 1:])
             raise MismatchError(
-                f"all_reduce: rank {engine.rank} called it with a sparse tensor of shape {list(local.shape)} "
+                f"all_reduce: rank {device.rank} called it with a sparse tensor of shape {list(local.shape)} "
                 f"({shape[0]} sparse and {shape[1]} dense dimensions), rank {rank} with {lengths} ({sparse} and {dense})"
             )
     counts = [int(count) for count in facts[:, 0]]
-    indices = _gather_columns(engine, local.indices(), counts, timeout)
-    values = _gather_columns(engine, local.values().movedim(0, -1), counts, timeout).movedim(-1, 0)
+    indices = _gather_columns(device, local.indices(), counts, timeout)
+    values = _gather_columns(device, local.values().movedim(0, -1), counts, timeout).movedim(-1, 0)
     total = torch.sparse_coo_tensor(indices, values, local.shape).coalesce()
     if reduction.name == "avg":
-        total = total / engine.size
+        total = total / device.size
     with torch.no_grad():  # not on a detached tensor: that would keep its old number of entries
         tensor.copy_(total)
 
 
-def _gather_columns(engine: Engine, columns: Tensor, counts: list[int], timeout: float | None) -> Tensor:
+def _gather_columns(device: Device, columns: Tensor, counts: list[int], timeout: float | None) -> Tensor:
     """All ranks' columns, one after the other. They are sent as rows, padded to the number of the longest."""
     longest = max(counts)
     rows = columns.movedim(-1, 0).contiguous()
     padded = rows.new_zeros((longest, *rows.shape[1:]))
     padded[: len(rows)] = rows
-    table = padded.new_empty((engine.size, *padded.shape))
-    engine.all_gather(padded, table, timeout)
+    table = padded.new_empty((device.size, *padded.shape))
+    device.all_gather(padded, table, timeout)
     return in_a_row([table[rank, :count] for rank, count in enumerate(counts)]).movedim(0, -1)

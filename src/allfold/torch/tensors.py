@@ -14,22 +14,17 @@ from ..errors import UsageError
 # The types that the engine can reduce. All others can still be moved, as bytes.
 ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _STRIDED = torch.strided
-_ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
+ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the tensor's memory can be taken as it is."""
     return (
-        tensor.__class__ in _ORDINARY
+        tensor.__class__ in ORDINARY
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()
         and not (tensor.is_neg() or tensor.is_conj())
     )
-
-
-def is_in_memory(tensor: Tensor) -> bool:
-    """Whether the engine can take the tensor's memory as it is: it is plain, and not on another device."""
-    return is_plain(tensor) and tensor.is_cpu
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -45,21 +40,30 @@ def as_moved(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in ENGINE_DTYPES else tensor.reshape(-1).view(torch.uint8)
 
 
-def check(call: str, *tensors: Any, device: str = "cpu") -> None:
-    """Raise unless all of these are tensors that this backend supports, and on a device of this type."""
+def check(call: str, *tensors: Any, allows_sparse: bool = False) -> None:
+    """Raise unless all of these are tensors that this backend supports, on one device."""
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise UsageError(f"{call}: expected a tensor, got a {type(tensor).__name__}")
-        if tensor.device.type != device:
+        if tensor.device != tensors[0].device:
             raise UsageError(
-                f"{call}: a tensor is on {tensor.device}, another one of the same call on {device}; all must be on the same "
-                "device"
+                f"{call}: a tensor is on {tensor.device}, another one of the same call on {tensors[0].device}; all must be "
+                "on the same device"
             )
-        if tensor.layout is not _STRIDED:
+        if tensor.layout is not _STRIDED and not allows_sparse:
             raise UsageError(
                 f"{call}: the tensor is sparse ({tensor.layout}); only all_reduce on the CPU takes sparse tensors "
                 "(torch.sparse_coo). Make it dense with .to_dense()"
             )
+
+
+def check_times(call: str, what: str, whole: Tensor, size: int, part_name: str, part: Tensor) -> None:
+    """Raise unless one tensor is as long as the other, one for each rank, and of its type."""
+    if whole.numel() != size * part.numel() or whole.dtype != part.dtype:
+        raise UsageError(
+            f"{call}: the {what} is {describe(whole)} and the {part_name} {describe(part)}; expected the same type, and "
+            f"{size} × {part.numel()} = {size * part.numel()} elements in the {what}"
+        )
 
 
 def check_reducible(call: str, tensor: Tensor) -> None:
@@ -117,7 +121,7 @@ def in_a_row(tensors: list[Tensor]) -> Tensor:
 
 def _unwrapped(tensor: Tensor) -> Tensor:
     """A tensor with memory. The result of a functional collective has one inside; other wrappers are refused."""
-    if tensor.__class__ in _ORDINARY:
+    if tensor.__class__ in ORDINARY:
         return tensor
     if hasattr(tensor, "trigger_wait"):  # torch's AsyncCollectiveTensor
         inside: Tensor = tensor.trigger_wait()

@@ -57,6 +57,9 @@ class Done(dist._Work):
         return future
 
 
+DONE = Done()
+
+
 class Awaited(dist._Work):
     """What follows from `wait`, `is_completed` and `exception`, which each subclass below implements."""
 
