@@ -364,7 +364,8 @@ def test_all_tensors_of_an_asynchronous_call_are_kept(collective: str) -> None:
     from allfold.torch.cuda import Gpu
 
     mark = NotOver()
-    gpu = types.SimpleNamespace(error=lambda: None, _kept=deque(), seconds=None, _launched=lambda *_: mark)
+    gpu = types.SimpleNamespace(_kept=deque(), seconds=None, _launched=lambda *_: mark)
+    gpu.ways = {-1: types.SimpleNamespace(error=lambda: None)}
     gpu._keep = lambda work: Gpu._keep(gpu, work)  # type: ignore[arg-type]
     opts = types.SimpleNamespace(timeout=datetime.timedelta(0), asyncOp=True)
     source, target = torch.ones(4) if collective in ("all_gather", "reduce_scatter") else None, torch.ones(4)

@@ -62,7 +62,9 @@ class Gpu(Device):
         over = self._launched(name, tensors, op, root, seconds, not is_async)
         if over is None:
             return None
-        return self._keep(Enqueued(self, target.device, over, results, tensors)) if is_async else DONE
+        if not is_async:
+            return DONE
+        return self._keep(Enqueued(self.ways[target.get_device()], target.device, over, results, tensors))
 
     def _launched(
         self, name: str, tensors: tuple[Tensor, ...], op: str | None, root: int, seconds: float | None, holds: bool
@@ -98,14 +100,14 @@ class Gpu(Device):
             ways, stream = self.ways_on(device), torch.cuda.current_stream(device).cuda_stream
             try:
                 ways.lane.follow(stream)
-                with self.on_stream(device), torch.inference_mode():
+                with _on_stream(ways, device), torch.inference_mode():
                     run(self, asked if asked > 0 else self.seconds)
                 mark = ways.lane.mark()
             except CollectiveTimeout as error:
                 raise GroupTimeout.of(error) from None
             except DeviceError as error:
                 raise ways.lost(error) from error
-            return self._keep(Enqueued(self, device, mark, results, [run], stream))
+            return self._keep(Enqueued(ways, device, mark, results, [run], stream))
 
     def _keep(self, work: Enqueued) -> Enqueued:
         """Keep its tensors until the call has ended, or until the current stream waits for it."""
@@ -140,11 +142,6 @@ class Gpu(Device):
             self.ways[device.index] = Ways(self.communicator._engine, driver(), driver().context_of(0))
         return self.ways[device.index]
 
-    def on_stream(self, device: torch.device) -> AbstractContextManager[None]:
-        """Let torch put its own work into the stream for calls."""
-        stream = self.ways[device.index].lane.stream
-        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device))  # type: ignore[no-untyped-call]
-
     def empty(self, bytes: int, device: torch.device) -> Tensor:
         """Bytes on the GPU that all ranks reach, where there is such memory; made by all ranks together."""
         with torch.cuda.device(device):
@@ -161,18 +158,14 @@ class Gpu(Device):
         pending = self.communicator.irecv(to_dlpack(here), source, tag)
         return pending, lambda: bring_home(here.view(tensor.dtype).view(tensor.shape), tensor)
 
-    def error(self) -> BaseException | None:
-        """What is known to have gone wrong in the streams."""
-        return next((error for ways in self.ways.values() if (error := ways.error()) is not None), None)
-
     def finish(self) -> None:
         for ways in self.ways.values():
             ways.finish()
         with contextlib.suppress(DeviceError):  # the GPU is lost, which is raised below
             forget_past(self._kept)
-        error = self.error()
-        if error is not None:
-            raise error
+        for ways in self.ways.values():
+            if (error := ways.error()) is not None:
+                raise error
 
     def abort(self) -> None:
         for ways in self.ways.values():
@@ -183,6 +176,11 @@ class Gpu(Device):
         for ways in self.ways.values():
             ways.close(patience)
         self.communicator.close()
+
+
+def _on_stream(ways: Ways, device: torch.device) -> AbstractContextManager[None]:
+    """Let torch put its own work into the stream for calls."""
+    return torch.cuda.stream(torch.cuda.ExternalStream(ways.lane.stream, device))  # type: ignore[no-untyped-call]
 
 
 def _prepared(
@@ -222,7 +220,7 @@ class Enqueued(Awaited):
 
     def __init__(
         self,
-        gpu: Gpu,
+        ways: Ways,
         device: torch.device,
         over: _native.Mark,
         results: Any,
@@ -230,7 +228,7 @@ class Enqueued(Awaited):
         behind: int | None = None,
     ) -> None:
         super().__init__()
-        self._gpu, self._device, self._over, self._results, self._behind = gpu, device, over, results, behind
+        self._ways, self._device, self._over, self._results, self._behind = ways, device, over, results, behind
         self._needed: Sequence[Any] | None = needed  # the tensors, or a function that holds them
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
@@ -241,7 +239,7 @@ class Enqueued(Awaited):
         try:
             self._over.hold(stream)
         except DeviceError as lost:
-            raise self._gpu.ways_on(self._device).lost(lost) from lost
+            raise self._ways.lost(lost) from lost
         # Memory that is freed now is used again by later work of this stream, which comes after the call. With tensors
         # of other streams the caller must say so (`Tensor.record_stream`), as for any use of them on this one.
         if stream == (self._over.behind if self._behind is None else self._behind):
@@ -252,12 +250,12 @@ class Enqueued(Awaited):
         return self._over.is_over()
 
     def is_completed(self) -> bool:
-        return self.is_over() and self._gpu.ways_on(self._device).is_compared()
+        return self.is_over() and self._ways.is_compared()
 
     def exception(self) -> BaseException | None:
         if self._over.is_right:
             return None
-        error = self._gpu.error()
+        error = self._ways.error()
         return GroupTimeout.of(error) if isinstance(error, CollectiveTimeout) else error
 
     def result(self) -> Any:
@@ -266,10 +264,10 @@ class Enqueued(Awaited):
 
     def get_future(self) -> torch.futures.Future[Any]:
         future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._device])
-        if self._gpu.ways_on(self._device).takes_turns:
+        if self._ways.takes_turns:
             _when_over.put((self, future))
         else:
-            with self._gpu.on_stream(self._device):
+            with _on_stream(self._ways, self._device):
                 future.set_result(self._results)
         return future
 

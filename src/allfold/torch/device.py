@@ -37,6 +37,7 @@ class Reduction(NamedTuple):
 
 
 _REDUCTIONS = [Reduction(name) for name in _NAMES]
+SUM = _REDUCTIONS[0]
 
 
 class Device(ABC):

@@ -22,15 +22,15 @@ from ..communicator.communicator import Communicator
 from ..engines.last_words import note_ending
 from ..errors import UsageError
 from . import coalesce, lists, sparse
-from .device import Device, Reduction
+from .device import SUM, Device, Reduction
 from .devices import backends_of, make_backend
 from .host import LAST_CALLS_SECONDS, Host
 from .monitored import Monitor
 from .options import listed, plain_options, reduced, rooted
-from .tensors import ORDINARY, check, check_times
+from .tensors import check, check_times
 from .work import DONE, GroupDestroyed, Message
 
-_CPU = torch.device("cpu")
+_CPU, _SUM, _ALL_REDUCE = torch.device("cpu"), dist.ReduceOp.SUM, c10d.AllreduceOptions
 
 _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
@@ -42,6 +42,7 @@ class Group(dist.ProcessGroup):
         super().__init__(communicator.rank, communicator.size)
         self._devices: dict[str, Device] = {"cpu": Host(communicator)}  # by type of device; none: it was destroyed
         self._others: dict[str, Any] = {}  # the same: backends that are not ours
+        self._size = communicator.size  # `size()` takes a microsecond
         self._store = store
         self._timeout = timeout
         self._ranks = ranks
@@ -66,8 +67,6 @@ class Group(dist.ProcessGroup):
         self, name: str, source: Tensor | None, target: Tensor, op: str | None, root: int, opts: Any, results: Any
     ) -> Any:
         """The fast path: make a call that needs nothing but the engine. None if it is not such a call."""
-        if target.__class__ not in ORDINARY:
-            return None
         device = self._devices.get("cpu" if target.is_cpu else target.device.type)
         work = None if device is None else device.at_once(name, source, target, op, root, opts, results)
         return work if self._coalesced is None or work is None else self._remember(work)
@@ -134,13 +133,21 @@ class Group(dist.ProcessGroup):
     # Reductions ------------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Any:
-        if opts.__class__ is not c10d.AllreduceOptions:
-            tensors, opts = listed(tensors), reduced(c10d.AllreduceOptions, opts, op, timeout)
-        tensor, reduction = _only("all_reduce", tensors), Reduction.of(opts.reduceOp)
+        if opts.__class__ is not _ALL_REDUCE or len(tensors) != 1:
+            tensors, opts = listed(tensors), reduced(_ALL_REDUCE, opts, op, timeout)
+            _only("all_reduce", tensors)
+        tensor, wanted = tensors[0], opts.reduceOp
+        # The usual one by itself: small calls notice what finding the others costs.
+        reduction = SUM if wanted == _SUM else Reduction.of(wanted)
         if reduction.factor is None:
             work = self._at_once("all_reduce", None, tensor, reduction.name, 0, opts, tensors)
             if work is not None:
                 return work
+        return self._allreduce(tensors, opts, reduction)
+
+    def _allreduce(self, tensors: list[Tensor], opts: Any, reduction: Reduction) -> Any:
+        """The slow path. Apart, because functions inside a function make its variables slower."""
+        (tensor,) = tensors
         is_sparse = tensor.layout is torch.sparse_coo and tensor.is_cpu
 
         def run(device: Device, time: float | None) -> None:
@@ -196,7 +203,7 @@ class Group(dist.ProcessGroup):
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         opts = reduced(c10d.ReduceScatterOptions, opts)
         reduction = Reduction.of(opts.reduceOp)
-        if reduction.factor is None and _is_multiple(tensor, output, self.size()):
+        if reduction.factor is None and tensor.numel() == self._size * output.numel():
             work = self._at_once("reduce_scatter", tensor, output, reduction.name, 0, opts, [output])
             if work is not None:
                 return work
@@ -217,7 +224,7 @@ class Group(dist.ProcessGroup):
             return other.reduce_scatter_tensor_coalesced(outputs, tensors, opts)
 
         for output, tensor in pairs:
-            check_times("reduce_scatter", "input", tensor, self.size(), "output", output)
+            check_times("reduce_scatter", "input", tensor, self._size, "output", output)
         return self._submit("reduce_scatter", [*outputs, *tensors], opts, outputs, run, elsewhere)
 
     # Moving data -----------------------------------------------------------------------------------------------------
@@ -272,7 +279,7 @@ class Group(dist.ProcessGroup):
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         opts = plain_options(c10d.AllgatherOptions, opts)
-        if _is_multiple(output, tensor, self.size()):
+        if output.numel() == self._size * tensor.numel():
             work = self._at_once("all_gather", tensor, output, None, 0, opts, [output])
             if work is not None:
                 return work
@@ -292,7 +299,7 @@ class Group(dist.ProcessGroup):
             return other.allgather_into_tensor_coalesced(outputs, tensors, opts)
 
         for output, tensor in pairs:
-            check_times("all_gather", "output", output, self.size(), "input", tensor)
+            check_times("all_gather", "output", output, self._size, "input", tensor)
         return self._submit("all_gather", [*outputs, *tensors], opts, outputs, run, elsewhere)
 
     def gather(self, outputs: Any, tensors: Any, opts: Any = None, timeout: Any = None, root: int | None = None) -> Any:
@@ -518,11 +525,6 @@ def _only(call: str, tensors: Any) -> Tensor:
         raise UsageError(f"{call}: expected a list of one tensor, got {len(tensors)}")
     tensor: Tensor = tensors[0]
     return tensor
-
-
-def _is_multiple(whole: Tensor, part: Tensor, times: int) -> bool:
-    """Whether the engine can take these two; if not, a check says what is wrong with them."""
-    return whole.dtype == part.dtype and whole.numel() == times * part.numel()
 
 
 @atexit.register

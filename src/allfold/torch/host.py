@@ -22,7 +22,7 @@ from ..communicator.communicator import Communicator
 from ..communicator.handle import Handle
 from ..errors import AllfoldError, CollectiveTimeout
 from .device import Device
-from .tensors import ENGINE_DTYPES, is_plain
+from .tensors import is_ready
 from .work import DONE, GroupTimeout, Line, Posted, Task
 
 _CODES = {name: code for code, name in enumerate(COLLECTIVES)}
@@ -44,9 +44,9 @@ class Host(Device):
     ) -> Any:
         if (
             self.line.open  # it must not overtake
-            or not _is_ready(target)
             or target.requires_grad  # `submit` marks it as changed
-            or (source is not None and not _is_ready(source))
+            or not is_ready(target)
+            or (source is not None and not is_ready(source))
         ):
             return None
         try:
@@ -123,8 +123,3 @@ class Host(Device):
             if not handle.done():
                 return False
         return True
-
-
-def _is_ready(tensor: Tensor) -> bool:
-    """Whether the engine can take the tensor as it is."""
-    return is_plain(tensor) and tensor.is_cpu and tensor.dtype in ENGINE_DTYPES

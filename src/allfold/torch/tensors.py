@@ -14,13 +14,25 @@ from ..errors import UsageError
 # The types that the engine can reduce. All others can still be moved, as bytes.
 ENGINE_DTYPES = frozenset(getattr(torch, name) for name in DTYPES)
 _STRIDED = torch.strided
-ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
+_ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of their own
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether the tensor's memory can be taken as it is."""
     return (
-        tensor.__class__ in ORDINARY
+        tensor.__class__ in _ORDINARY
+        and tensor.layout is _STRIDED
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_conj())
+    )
+
+
+def is_ready(tensor: Tensor) -> bool:
+    """Whether the engine can take the tensor as it is: plain, in main memory, of a type that it knows."""
+    return (  # not by `is_plain`: small calls notice another function
+        tensor.is_cpu
+        and tensor.__class__ in _ORDINARY
+        and tensor.dtype in ENGINE_DTYPES
         and tensor.layout is _STRIDED
         and tensor.is_contiguous()
         and not (tensor.is_neg() or tensor.is_conj())
@@ -121,7 +133,7 @@ def in_a_row(tensors: list[Tensor]) -> Tensor:
 
 def _unwrapped(tensor: Tensor) -> Tensor:
     """A tensor with memory. The result of a functional collective has one inside; other wrappers are refused."""
-    if tensor.__class__ in ORDINARY:
+    if tensor.__class__ in _ORDINARY:
         return tensor
     if hasattr(tensor, "trigger_wait"):  # torch's AsyncCollectiveTensor
         inside: Tensor = tensor.trigger_wait()
