@@ -96,8 +96,9 @@ def all_reduce_every_shape(rank: int, size: int) -> None:
 
 
 def all_reduce_seen_by_a_mode(rank: int, size: int) -> None:
-    """Our patch leaves calls to torch's own function if a mode watches them."""
+    """The function is torch's own, so modes see it called."""
     seen = []
+    assert "allfold" not in dist.all_reduce.__code__.co_filename
 
     class Watching(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,6 +188,17 @@ def all_gather_tensors(rank: int, size: int) -> None:
             dist.all_gather_into_tensor(output, torch.full((2, 3), float(rank)).to(dtype))
             wanted = torch.arange(size).repeat_interleave(6).view(shape).to(torch.float32).to(dtype)
             assert torch.equal(output.to(torch.complex64), wanted.to(torch.complex64)), dtype
+
+
+def all_gather_in_place(rank: int, size: int) -> None:
+    """The input is a part of the output, as with FSDP."""
+    for asynchronous in (False, True):
+        whole = full(-1, size, 3)
+        whole[rank] = rank
+        work = dist.all_gather_into_tensor(whole, whole[rank], async_op=asynchronous)
+        if asynchronous:
+            work.wait()
+        assert torch.equal(whole, torch.arange(float(size)).view(size, 1).expand(size, 3))
 
 
 def reduce_scatter_lists_and_tensors(rank: int, size: int) -> None:
@@ -387,6 +399,7 @@ CASES: tuple[Callable[[int, int], None], ...] = (
     broadcast_of_everything,
     all_gather_lists,
     all_gather_tensors,
+    all_gather_in_place,
     reduce_scatter_lists_and_tensors,
     all_to_all_every_way,
     gather_and_scatter,

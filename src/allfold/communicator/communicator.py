@@ -419,7 +419,7 @@ class Communicator(PointToPoint, Objects):
 
     # ---
 
-    def entry(self) -> Callable[..., Handle | None]:
+    def entry(self) -> Entry:
         """The shortest way to make calls, for backends; `engines.engine.Entry` says what it takes.
 
         A tensor that supports DLPack's fast exchange is taken as it lies in memory. That exchange does not say whether
