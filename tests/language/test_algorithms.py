@@ -128,11 +128,74 @@ def test_the_mission_s_table_of_messages() -> None:
         assert af.schedule("all_reduce", "driver", ranks).counts.messages == 2 * (ranks - 1)
 
 
+def base_minus_two(number: int, digits: int) -> int:
+    """The digits in base −2 of a number modulo 2^digits, as bits."""
+    values = {sum((-2) ** place for place in range(digits) if bits >> place & 1): bits for bits in range(1 << digits)}
+    return next(bits for value, bits in values.items() if (value - number) % (1 << digits) == 0)
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3, 4, 5])
+def test_bine_trees_are_those_of_the_paper(digits: int) -> None:
+    """A rank's parent has the opposite of its lowest digits in base −2: of all of them that are equal."""
+    ranks = 1 << digits
+    for root in {0, 3 % ranks, ranks - 1}:
+        place = [base_minus_two((rank - root) % ranks, digits) for rank in range(ranks)]
+        expected = []
+        for length in range(digits, 0, -1):
+            ones = (1 << length) - 1
+            for rank, bits in enumerate(place):
+                above = bits & (2 * ones + 1) if length < digits else -1
+                if rank != root and bits & ones in (0, ones) and above not in (0, 2 * ones + 1):
+                    expected.append((digits - length, place.index(bits ^ ones), rank))
+        moves = af.schedule("broadcast", "bine", ranks, root)
+        assert sorted(
+            (number, one.source, one.destination) for number, step in enumerate(moves) for one in step
+        ) == sorted(expected)
+
+
+def test_bine_trees_of_any_size_reach_a_third_of_the_ranks_away() -> None:
+    for ranks in (2, 3, 7, 12, 33, 100, 1000):
+        for step, moves in enumerate(af.schedule("broadcast", "bine", ranks, root=ranks // 2)):
+            apart = [abs(one.source - one.destination) for one in moves]
+            below = -(-ranks // 2**step)  # the most ranks of a subtree
+            assert max(min(far, ranks - far) for far in apart) <= below / 3 + 1, f"{ranks} ranks, step {step + 1}"
+
+
+def test_swing_is_the_two_halves_of_bine() -> None:
+    for ranks in (5, 8, 12):
+        halves = [*af.schedule("reduce_scatter", "bine", ranks), *af.schedule("all_gather", "bine", ranks)]
+        assert list(af.schedule("all_reduce", "swing", ranks)) == halves
+
+
+def test_pat_with_limited_messages() -> None:
+    """A message has no more chunks than it may, and chunks that wait to be passed on fill a logarithmic number of them."""
+    for ranks in (2, 3, 8, 13, 32, 50):
+        for aggregation in (1, 2, 3, 4, 8, 100):
+            made = af.schedule("all_gather", "pat", ranks, aggregation=aggregation)
+            af.verify(made, programs=False)
+            whole = 1 << (ranks - 1).bit_length()
+            together = min(whole, 1 << aggregation.bit_length() - 1)
+            assert made.steps <= together.bit_length() - 1 + whole // together - 1
+            sent = {one.chunk: number for number, step in enumerate(made) for one in step if one.source == 0}
+            came = {one.chunk: number for number, step in enumerate(made) for one in step if one.destination == 0}
+            waiting = [sum(came[c] < number <= sent.get(c, 0) for c in came) for number in range(made.steps)]
+            assert max(waiting) <= together * (whole // together).bit_length()
+            assert max(sum(one.source == 0 for one in step) for step in made) <= aggregation
+            backwards = af.schedule("reduce_scatter", "pat", ranks, aggregation=aggregation)
+            af.verify(backwards, programs=False)
+            edges = [sorted((one.chunk, one.source, one.destination) for one in step) for step in made]
+            assert edges == [
+                sorted((one.chunk, one.destination, one.source) for one in step) for step in reversed([*backwards])
+            ]
+    with pytest.raises(af.UsageError, match="aggregation must be a positive whole number of chunks, not 0"):
+        af.schedule("all_gather", "pat", 8, aggregation=0)
+
+
 KEEP_RANK_ORDER = ("naive", "driver", "tree", "recursive_doubling", "halving_doubling", "direct")
 
 
 @pytest.mark.parametrize(
-    "name", [*KEEP_RANK_ORDER, "double_tree", "rotate", "ring", "swing", "hierarchical", "two_level"]
+    "name", [*KEEP_RANK_ORDER, "double_tree", "rotate", "ring", "swing", "bine", "hierarchical", "two_level"]
 )
 def test_what_keeps_rank_order_and_gives_the_same_bits(name: str) -> None:
     for ranks in (7, 8, 11, 12):

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from ...collectives import find_collective
 from ...errors import UsageError
 from ...files import write_whole
+from ...price.cost.cost import Cost
 from ...price.cost.plan import Plan, Planner, duration
 from ...price.cost.sweep import sweep
 from ...price.topology.parse import this_machine_unless
@@ -79,23 +80,33 @@ def _plan(arguments: argparse.Namespace, collective: str, names: list[str] | Non
 
 
 def _write_table(found: Plan, color: bool | None) -> None:
-    rows = [
-        [
-            cost.algorithm,
-            str(cost.limit),
-            duration(cost.time),
-            "–" if cost.ratio is None else _short(cost.ratio),
-            _short(cost.bus_bandwidth / 1e9),
-            f"{cost.steps:,}",
-            f"{cost.segments:,}",
-            cost.source,
-        ]
-        for cost in found.costs
-    ]
-    head = ("algorithm", "limited by", "time", "× least", "bus GB/s", "steps", "segments", "from")
-    write_table(
-        head, rows, color, left=2, narrow={"from": None, "segments": None, "bus GB/s": None, "limited by": None}
-    )
+    columns: dict[str, Callable[[Cost], str]] = {
+        "algorithm": lambda cost: cost.algorithm,
+        "limited by": lambda cost: str(cost.limit),
+        "time": lambda cost: duration(cost.time),
+        "× least": lambda cost: "–" if cost.ratio is None else _short(cost.ratio),
+        "bus GB/s": lambda cost: _short(cost.bus_bandwidth / 1e9),
+        "uplinks": _uplinks,
+        "steps": lambda cost: f"{cost.steps:,}",
+        "segments": lambda cost: f"{cost.segments:,}",
+        "from": lambda cost: cost.source,
+    }
+    if not _has_uplinks(found):
+        del columns["uplinks"]
+    rows = [[cell(cost) for cell in columns.values()] for cost in found.costs]
+    narrow = ("from", "segments", "bus GB/s", "uplinks", "limited by")
+    write_table(list(columns), rows, color, left=2, narrow={name: None for name in narrow if name in columns})
+
+
+def _uplinks(cost: Cost) -> str:
+    """Bytes through all uplinks, as a multiple of the buffer."""
+    if cost.bytes_by_kind is None or not cost.size:
+        return "–"
+    return f"{_short(cost.bytes_by_kind['uplink'] / cost.size)} S"
+
+
+def _has_uplinks(found: Plan) -> bool:
+    return any(cost.bytes_by_kind and cost.bytes_by_kind.get("uplink") for cost in found.costs)
 
 
 def _notes(found: Plan) -> Iterator[str]:
@@ -104,6 +115,10 @@ def _notes(found: Plan) -> Iterator[str]:
         f"“× least” is the time over what no algorithm can beat here: {duration(least.latency)} for word to reach all ranks, "
         f"{duration(least.bandwidth)} for the bytes that must cross {least.cut}, {duration(least.reduction)} to combine them."
     )
+    if _has_uplinks(found):
+        yield (
+            "“Uplinks” is what all links between leaves (up and down) or between groups carry together, in buffers of S bytes."
+        )
     two_levels = [
         cost.algorithm
         for cost in found.costs

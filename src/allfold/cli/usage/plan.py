@@ -18,11 +18,11 @@ _EPILOG = """\
 example:
   $ allfold plan --ranks 64 --size 64MiB --topology dgx_h100 --algorithms ring,tree,halving_doubling,two_level
   all_reduce of 64M between 64 ranks on dgx_h100, 8 hosts
-  algorithm         limited by                           time  × least  bus GB/s  steps  segments         from
-  halving_doubling  rank 0 out and 255 like it         638 µs     2.17       207     12         2  closed form
-  two_level         rank 0 out and 255 like it         697 µs     2.37       189     28         1  closed form
-  ring              host 0 card 7 out and 31 like it  2.99 ms     10.2      44.2    126         1  closed form
-  tree              host 0 card 0 out and 3 like it   4.96 ms     16.9      26.6     12        15  closed form
+  algorithm         limited by                           time  × least  bus GB/s  uplinks  steps  segments         from
+  halving_doubling  rank 0 out and 255 like it         638 µs     2.17       207      0 S     12         2  closed form
+  two_level         rank 0 out and 255 like it         697 µs     2.37       189      0 S     28         1  closed form
+  ring              host 0 card 7 out and 31 like it  2.99 ms     10.2      44.2   31.5 S    126         1  closed form
+  tree              host 0 card 0 out and 3 like it   4.96 ms     16.9      26.6      0 S     12        15  closed form
   …
 
   $ allfold plan --sweep --ranks 8,64,512 --size 16K,256K,4M --topology dgx_h100

@@ -81,6 +81,8 @@ class Cost:
     counts: Counts | None = None
     link_bytes: NDArray[np.float64] | None = field(default=None, repr=False)
     """Bytes through every link of the topology."""
+    bytes_by_kind: dict[str, float] | None = field(default=None, repr=False)
+    """Bytes through all links of each kind together: `uplink` is what goes between leaves, or groups of a dragonfly."""
 
     @cached_property
     def ratio(self) -> float | None:
@@ -116,6 +118,7 @@ class Cost:
             "counts": None if self.counts is None else self.counts.to_json(),
             "busiest": {"link": self.busiest, "time": self.busiest_time},
             "busiest_port_bytes": self.busiest_port_bytes,
+            "bytes_by_kind": self.bytes_by_kind,
             "bounds": self.bounds.to_json(),
             "ratio": self.ratio,
             "source": self.source,
@@ -161,6 +164,7 @@ def price(
     )
     limit = max(limits, key=lambda one: one.part)
     ports = np.concatenate([load.link_share[: load.ranks], load.link_share[topology.ranks :][: load.ranks]])
+    link_bytes = load.link_share * size if load.cut is None else None
     return Cost(
         collective=collective,
         algorithm=algorithm,
@@ -178,5 +182,6 @@ def price(
         bounds=lower_bounds(collective, topology, load.ranks, size, root),
         source="at least" if load.cut is not None else source,
         counts=counts,
-        link_bytes=load.link_share * size if load.cut is None else None,
+        link_bytes=link_bytes,
+        bytes_by_kind=None if link_bytes is None else topology.links.by_kind(link_bytes),
     )

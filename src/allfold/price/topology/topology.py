@@ -133,6 +133,13 @@ class Links(Sequence[Link]):
     def __iter__(self) -> Iterator[Link]:
         return (block.link(index) for block in self.blocks for index in range(block.count))
 
+    def by_kind(self, figures: NDArray[np.float64]) -> dict[str, float]:
+        """A figure per link, added up for each kind of link."""
+        found: dict[str, float] = {}
+        for block, end in zip(self.blocks, self._ends.tolist(), strict=True):
+            found[block.kind] = found.get(block.kind, 0.0) + float(figures[end - block.count : end].sum())
+        return found
+
     @cached_property
     def tables(self) -> list[tuple[int, int, NDArray[np.float64]]]:
         """Of links whose figures depend on the size of a message: the first, the end, and their rows."""
