@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from allfold.fabrics.fabric import MOST_TAG, Board, Bytes, Disconnected, Fabric
+from allfold.fabrics.fabric import Board, Bytes, Disconnected, Fabric
+from allfold.fabrics.tags import MOST_TAG
 
 RANKS = 3
 PATIENCE = 60.0

@@ -13,7 +13,8 @@ from fabric_checks import Check, empty, main, meet, others, pattern
 
 from allfold.errors import UsageError
 from allfold.fabrics import mpi
-from allfold.fabrics.fabric import MOST_TAG, Board, Disconnected, Fabric, Transfer
+from allfold.fabrics.fabric import Board, Disconnected, Fabric, Transfer
+from allfold.fabrics.tags import MOST_TAG
 
 
 def fails(function: Callable[..., Any], *arguments: Any) -> str:

@@ -15,8 +15,9 @@ from warm_templates import launched
 import allfold as af
 from allfold.communicator.communicator import Communicator
 from allfold.errors import AllfoldError, UsageError
+from allfold.fabrics import tags
 from allfold.fabrics.fabric import Fabric
-from allfold.fabrics.secret import _TAG, Secret, check_unsealed
+from allfold.fabrics.secret import Secret, check_unsealed
 from allfold.launch.environment import Place
 
 RIGHT, WRONG = "the right secret of this run", "the secret of another run"
@@ -138,8 +139,8 @@ def test_nobody_gets_in_by_repeating_what_he_was_told() -> None:
     def parrot(fabric: Fabric) -> None:
         heard = np.zeros(32, np.uint8)
         for _ in range(2):
-            fabric.receive(0, heard, _TAG).wait(10.0)
-            fabric.send(0, heard, _TAG).wait(10.0)
+            fabric.receive(0, heard, tags.SECRET).wait(10.0)
+            fabric.send(0, heard, tags.SECRET).wait(10.0)
 
     first, _ = together(with_secret(RIGHT), parrot)
     assert "rank 0 refuses rank 1" in str(first)
@@ -174,9 +175,9 @@ def test_nobody_gets_in_between_by_repeating_what_an_earlier_run_has_put_up() ->
             heard = [np.zeros(32, np.uint8) for _ in range(2)]
             for _ in range(2):
                 for end, peer, room in zip(ends[1:3], (0, 1), heard, strict=True):
-                    end.receive(peer, room, _TAG).wait(10.0)
+                    end.receive(peer, room, tags.SECRET).wait(10.0)
                 for end, peer, room in zip(ends[1:3], (0, 1), reversed(heard), strict=True):
-                    end.send(peer, room, _TAG).wait(10.0)
+                    end.send(peer, room, tags.SECRET).wait(10.0)
 
         def challenge(board: StoreBoard, fabric: Fabric) -> str:
             assert board.secret is not None

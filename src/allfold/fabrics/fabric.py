@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-MOST_TAG = 2**31 - 1
 FOREVER = 1e7  # seconds
 
 

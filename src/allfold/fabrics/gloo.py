@@ -20,8 +20,9 @@ from torch._C._autograd import _enable_record_function as let_profilers_see
 from torch._C._autograd import _profiler_enabled as profiler_is_on
 
 from ..errors import AllfoldError, UsageError
+from . import tags
 from .addresses import choose_address
-from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric
+from .fabric import FOREVER, Board, Bytes, Disconnected, Fabric
 from .secret import Secret, check_unsealed
 
 # A wait that times out closes every connection of its group, on live peers too. So none does: allfold's own waits end
@@ -241,7 +242,7 @@ class Gloo(Fabric):
         for peer in range(self.size):
             if peer != self.rank:
                 with contextlib.suppress(RuntimeError, Disconnected):
-                    work = self._begin(self._group.recv, np.empty(1, np.uint8), MOST_TAG - 1, peer)
+                    work = self._begin(self._group.recv, np.empty(1, np.uint8), tags.CUT, peer)
                     work.wait(timedelta(milliseconds=1))
         for waiting in list(self.waiting):
             waiting.set()

@@ -13,10 +13,11 @@ from zlib import crc32
 import numpy as np
 
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
-from .fabric import FOREVER, MOST_TAG, Board, Bytes, Disconnected, Fabric, Transfer
+from .fabric import FOREVER, Board, Bytes, Disconnected, Fabric, Transfer
 from .mpi_progress import Moving
 from .mpi_store import Store
 from .secret import Secret
+from .tags import MOST_TAG
 
 # MPI counts with 31 bits. Longer messages travel in pieces, in order.
 SEGMENT = 1 << 30

@@ -19,10 +19,10 @@ import numpy as np
 
 from ..documents import DocumentError, read_plain
 from ..errors import AllfoldError, UsageError
-from .fabric import MOST_TAG, Disconnected, Fabric, Transfer
+from . import tags
+from .fabric import Disconnected, Fabric, Transfer
 
 _SEALED = b"allfold sealed\n"
-_TAG = MOST_TAG - 2
 _BYTES = 32  # of a hash, and of a question
 _LEAST_SECRET = 16
 _MOST_SECRET = 4096
@@ -77,15 +77,15 @@ class Secret:
         questions = {peer: _room(secrets.token_bytes(_BYTES)) for peer in peers}
         asked, answers = ({peer: _room() for peer in peers} for _ in range(2))
         replies = dict(asked)
-        coming = {peer: fabric.receive(peer, asked[peer], _TAG) for peer in peers}
-        going: list[Transfer] = [fabric.send(peer, questions[peer], _TAG) for peer in peers]
+        coming = {peer: fabric.receive(peer, asked[peer], tags.SECRET) for peer in peers}
+        going: list[Transfer] = [fabric.send(peer, questions[peer], tags.SECRET) for peer in peers]
         try:
             for peer in peers:
                 coming[peer].wait(within)
-                coming[peer] = fabric.receive(peer, answers[peer], _TAG)
+                coming[peer] = fabric.receive(peer, answers[peer], tags.SECRET)
                 answer = self._answer(fabric.rank, peer, asked[peer].tobytes())
                 replies[peer] = _room(answer)
-                going.append(fabric.send(peer, replies[peer], _TAG))
+                going.append(fabric.send(peer, replies[peer], tags.SECRET))
             for peer in peers:
                 coming[peer].wait(within)
                 if not hmac.compare_digest(

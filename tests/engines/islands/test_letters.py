@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from allfold.dtypes import DTYPES
-from allfold.engines.islands.job import FREE_TAGS, Job
 from allfold.engines.islands.letters import Letters
 from allfold.engines.islands.post import Frame, News
 from allfold.errors import AllfoldError, RankLost
+from allfold.fabrics import tags
 
 UINT8, LONG = list(DTYPES).index("uint8"), 128
 
@@ -110,16 +110,24 @@ def test_a_receive_ends_when_the_last_message_of_a_rank_that_has_left_is_another
 
 
 def tags_of(kind: int, number: int, many: int = 1) -> list[int]:
-    job = Job.__new__(Job)
-    job.number, job.digest = number, blake2b(kind.to_bytes(8, "little"), digest_size=8).digest() + bytes(8)
-    return [job.tag() for _ in range(many)]
+    hash = int.from_bytes(blake2b(kind.to_bytes(8, "little"), digest_size=8).digest(), "little")
+    return [tags.of_call(hash, number, index) for index in range(many)]
 
 
 def test_tags_tell_calls_apart() -> None:
     every = [tags_of(kind, 1)[0] for kind in range(5000)]
-    assert len(set(every)) > 4950 and all(0 <= tag < FREE_TAGS for tag in every)
+    assert len(set(every)) > 4950 and all(0 <= tag < tags.FIRST_FREE for tag in every)
     # Calls of the same kind always differ, for as many calls as can be under way, and far beyond.
     for kind in range(20):
         assert len({tags_of(kind, number)[0] for number in range(5000)}) == 5000
     assert len(set(tags_of(3, 7, 2048))) == 2048
     assert not {tag >> 11 for tag in tags_of(3, 7, 2048)} & {tag >> 11 for tag in tags_of(3, 8, 2048)}
+
+
+def test_no_tag_has_two_uses() -> None:
+    fixed = [
+        tag for name, tag in vars(tags).items() if name.isupper() and name not in ("MOST_TAG", "FIRST_FREE", "FRAME")
+    ]
+    beside = [tag for tag in fixed if tag >= tags.FIRST_FREE]
+    assert len(set(beside)) == len(beside) == 7 and max(beside) <= tags.MOST_TAG
+    assert tags.of_letter(0) != tags.FRAME and tags.of_letter(2**30 - 1) <= tags.MOST_TAG

@@ -26,6 +26,7 @@ import numpy as np
 from ... import _native
 from ...collectives import COLLECTIVES
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...fabrics import tags
 from ...fabrics.fabric import FOREVER, Disconnected, Fabric
 from ...ops import OPS, Op
 from ...wording import name_ranks
@@ -40,7 +41,7 @@ from . import ways
 from .crossing import BUILT_IN, Crossing
 from .flight import Flight
 from .fronts import DIGEST_BYTES, Front, Fronts
-from .job import FREE_TAGS, NUMBER_BYTES, Job
+from .job import NUMBER_BYTES, Job
 from .letters import Letters
 from .post import Frame, News, Progress
 from .probe import probe
@@ -51,8 +52,6 @@ from .world import GRACE_SECONDS, World
 _ANSWER_SECONDS = 0.5  # how long to ask the others how far they are
 _CUTTING_SECONDS = 5.0  # how long an error waits until all connections are cut; a moment, unless the machine is busy
 _EXPLAINING_SECONDS = 5.0  # how long ranks that differ wait for each other, to say in what
-
-_HERE_TAG = FREE_TAGS + 4  # of the barrier in which the ranks of a new group wait for each other
 
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
@@ -144,7 +143,7 @@ class Islands(Engine):
         world.patience = timeout
         # Nobody makes calls, or leaves, while another rank still connects: it would find the connection closed.
         try:
-            fabric.barrier(_HERE_TAG, timeout)
+            fabric.barrier(tags.JOIN, timeout)
         except Disconnected as error:
             raise self._explained(error) from None
 

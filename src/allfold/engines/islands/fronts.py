@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...fabrics.fabric import MOST_TAG, Bytes, Transfer
+from ...fabrics import tags
+from ...fabrics.fabric import Bytes, Transfer
 from ..signature import PACKED_BYTES, Signature
-from .job import FREE_TAGS
 from .wire import Links
 
 DIGEST_BYTES = 16
 _HEAD_BYTES = DIGEST_BYTES + PACKED_BYTES
-_TAG, _LONG_TAG = MOST_TAG, FREE_TAGS + 3
 # gloo sends when it knows that the receive is posted. So the receives of the next calls are posted well before them.
 _AHEAD = 2
 ALONG_BYTES = 1 << 16  # the most data that travel with a front
@@ -59,10 +58,10 @@ class Fronts:
         return np.zeros(_HEAD_BYTES + self._along, np.uint8)
 
     def _post(self, peer: int, room: Bytes) -> None:
-        self._posted[peer].append((self._links.fabric.receive(peer, room, _TAG), room))
+        self._posted[peer].append((self._links.fabric.receive(peer, room, tags.FRONT), room))
 
     def _post_long(self, peer: int, room: Bytes) -> None:
-        self._long[peer] = self._links.fabric.receive(peer, room, _LONG_TAG), room
+        self._long[peer] = self._links.fabric.receive(peer, room, tags.LONG), room
 
     def send(self, digest: bytes, signature: bytes, within: float, data: Bytes | None = None) -> None:
         for transfer in self._sent:  # of the last call: nobody had to wait for them until now
@@ -73,12 +72,12 @@ class Fronts:
         if data is not None and not follows:
             size += data.size
             self._front[_HEAD_BYTES:size] = data
-        self._sent = [self._links.send(peer, self._front[:size], _TAG) for peer in self.peers]
+        self._sent = [self._links.send(peer, self._front[:size], tags.FRONT) for peer in self.peers]
         if data is not None and follows:
             for peer in self.peers:
                 if peer not in self._long:
                     self._post_long(peer, np.zeros(LONG_BYTES, np.uint8))
-                self._long_sent.append(self._links.send(peer, data, _LONG_TAG))
+                self._long_sent.append(self._links.send(peer, data, tags.LONG))
 
     def receive(self, peer: int, bytes: int, within: float) -> Front:
         """What a peer says of this call, with so many bytes of data perhaps; valid until `refill`."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ...dtypes import Dtype
-from ...fabrics.fabric import FOREVER, MOST_TAG
+from ...fabrics import tags
+from ...fabrics.fabric import FOREVER
 from ...schedule import Schedule
 from ..arrays import Flat, Taken, take
 from ..engine import Call
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 NUMBER_BYTES = 8
 _SPARE_SECONDS = 2.0
-_INDEX_BITS = 11  # of a tag: which message of a call it is; the other 20 say which call
-FREE_TAGS = MOST_TAG + 1 - (1 << _INDEX_BITS)
-"""From here on, tags that no call has."""
 
 
 class Job:
@@ -96,12 +94,6 @@ class Job:
         return min(FOREVER, max(0.0, self.deadline - time.monotonic()) + _SPARE_SECONDS)
 
     def tag(self) -> int:
-        """A new tag, the same one on every rank that has asked as often.
-
-        Calls of the same kind with different numbers have different tags, and hardly ever do calls of different kinds
-        have the same: the number is added to a hash. Messages of calls that follow each other in the same order on
-        both ranks do not mind equal tags, as those with the same tag arrive in order.
-        """
+        """A new tag, the same one on every rank that has asked as often."""
         index, self._tags = self._tags, self._tags + 1
-        call = (int.from_bytes(self.digest[:8], "little") + self.number) % (FREE_TAGS >> _INDEX_BITS)
-        return call << _INDEX_BITS | index & (1 << _INDEX_BITS) - 1
+        return tags.of_call(int.from_bytes(self.digest[:8], "little"), self.number, index)

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...fabrics import tags
 from ...fabrics.fabric import Bytes, Disconnected, Fabric, Transfer
 
 FRAME_BYTES = 1024
 _HEAD = struct.Struct("!BBHQqqq")  # kind, detail, bytes of text, group, three numbers
 MOST_TEXT = FRAME_BYTES - _HEAD.size
-_FRAMES, _DATA = 1, 2**30  # tags: of frames, and of the first long letter
 
 
 class News(IntEnum):
@@ -128,7 +128,7 @@ class Post:
         self._reader.start()
 
     def send(self, peer: int, frame: Frame) -> None:
-        self._begin(self.fabric, peer, frame.pack(), _FRAMES)
+        self._begin(self.fabric, peer, frame.pack(), tags.FRAME)
 
     def send_all(self, peers: Iterable[int], frame: Frame) -> None:
         for peer in peers:
@@ -143,12 +143,12 @@ class Post:
             number, self._letters[peer] = self._letters[peer], self._letters[peer] + 1
             tag, elements, _ = frame.numbers
             self.send(peer, frame._replace(detail=frame.detail | 128, numbers=(tag, elements, number)))
-        self._begin(self._data, peer, data, _DATA + number % _DATA)
+        self._begin(self._data, peer, data, tags.of_letter(number))
 
     def data_of(self, source: int, number: int, bytes: int) -> tuple[Transfer, Bytes]:
         """The data of a rank's long letter of that number, on their way."""
         data = np.empty(bytes, np.uint8)
-        return self._data.receive(source, data, _DATA + number % _DATA), data
+        return self._data.receive(source, data, tags.of_letter(number)), data
 
     def pending(self, peer: int | None = None) -> int:
         """The number of frames that a rank, or all of them, have not taken in yet; and for all of them, of long letters."""
@@ -213,7 +213,7 @@ class Post:
         while True:
             data = np.empty(FRAME_BYTES, np.uint8)
             try:
-                source = self.fabric.receive_any(data, _FRAMES).wait()
+                source = self.fabric.receive_any(data, tags.FRAME).wait()
             except Disconnected:
                 if self.closed:
                     return

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...fabrics import tags
 from ...fabrics.fabric import FOREVER, Bytes
 from ...ops import OPS
 from ..engine import Call, Network, Wire
-from .job import FREE_TAGS
 
 if TYPE_CHECKING:
     from .engine import Islands
 
-_TAG = FREE_TAGS + 1
 _SMALL, _LARGE, _INSIDE = 8, 8 << 20, 16 << 20
 _SIZES = (_SMALL, *(1 << power for power in range(10, 23)))  # and between them
 _TRIES, _LARGE_TRIES = 30, 5
@@ -107,12 +106,12 @@ def _echo(engine: Islands, pair: tuple[int, int], bytes: int, tries: int) -> tup
     data, room = (np.full(bytes, 1, np.uint8) for _ in range(2))
     ways, posting = np.zeros(tries), np.zeros(tries)
     for number in range(tries):
-        receive = engine.links.receive(peer, room, _TAG)
+        receive = engine.links.receive(peer, room, tags.PROBE)
         begun = time.perf_counter()
         if engine.rank == pair[1]:
             receive.wait()
         sending = time.perf_counter()
-        send = engine.links.send(peer, data, _TAG)
+        send = engine.links.send(peer, data, tags.PROBE)
         posting[number] = time.perf_counter() - sending
         if engine.rank == pair[0]:
             receive.wait()
@@ -125,7 +124,7 @@ def _exchange(engine: Islands, pair: tuple[int, int], data: Bytes, room: Bytes) 
     """The seconds in which two ranks send each other a large message."""
     peer = pair[1] if engine.rank == pair[0] else pair[0]
     begun = time.perf_counter()
-    transfers = [engine.links.receive(peer, room, _TAG), engine.links.send(peer, data, _TAG)]
+    transfers = [engine.links.receive(peer, room, tags.PROBE), engine.links.send(peer, data, tags.PROBE)]
     for transfer in transfers:
         transfer.wait()
     return time.perf_counter() - begun

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ...fabrics import tags
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ..engine import Call, Event
-from .job import FREE_TAGS, Job
+from .job import Job
 
 if TYPE_CHECKING:
     from .engine import Islands
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 WIRE = "wire"
 _QUESTIONS = 10
 _SHORT = 1 << 16  # bytes that are gone when a send has begun
-_TAG = FREE_TAGS
 
 
 class Recorder:
@@ -128,16 +128,16 @@ def clock_shift(engine: Islands) -> int:
         for leader in leaders:
             for _ in range(_QUESTIONS):
                 asked = np.zeros(1, np.uint8)
-                links.receive(leader, asked, _TAG).wait()
+                links.receive(leader, asked, tags.CLOCK).wait()
                 now = np.array([time.monotonic_ns()], np.int64)
-                links.send(leader, now.view(np.uint8), _TAG).wait()
+                links.send(leader, now.view(np.uint8), tags.CLOCK).wait()
     elif engine.rank in leaders:
         best = None
         for _ in range(_QUESTIONS):
             there = np.zeros(1, np.int64)
-            answer = links.receive(0, there.view(np.uint8), _TAG)
+            answer = links.receive(0, there.view(np.uint8), tags.CLOCK)
             begun = time.monotonic_ns()
-            links.send(0, np.zeros(1, np.uint8), _TAG).wait()
+            links.send(0, np.zeros(1, np.uint8), tags.CLOCK).wait()
             answer.wait()
             took = time.monotonic_ns() - begun
             if best is None or took < best:
