@@ -164,16 +164,16 @@ test-site: site chromium web/node_modules/.installed ## the links of the site, a
 	    mkdocs-material
 	@touch $@
 
-# The page is two files in src/allfold/view/static. They are committed: only building them needs Node, not installing.
+# The page is three files in src/allfold/view/static. They are committed: only building them needs Node, not installing.
 web: web/node_modules/.installed ## build the page with Node; a minute
 	$(announce)
 	cd web && npm run build
 
-test-web: web/node_modules/.installed ## the page's unit tests, and that the committed build is up to date; a minute
+test-web: $(INSTALLED) web/node_modules/.installed ## the page's linter and unit tests, and that the committed build is up to date; two minutes
 	$(announce)
 	cd web && npm test
 	cd web && ALLFOLD_PAGE_OUT=../build/page npm run build
-	@for file in page.js page.css; do cmp build/page/$$file src/allfold/view/static/$$file || { \
+	@for file in page.js page.css views.json; do cmp build/page/$$file src/allfold/view/static/$$file || { \
 	    echo "src/allfold/view/static/$$file is not what web/ builds: run make web and commit it" >&2; exit 1; }; done
 
 test-browser: setup web/node_modules/.installed .venv-notebook/.installed chromium ## the page in Chromium; minutes
@@ -199,7 +199,7 @@ chromium:
 	@touch $@
 
 web/node_modules/.installed: web/package.json web/package-lock.json web/.npmrc
-	@command -v npm >/dev/null || { echo "the page is built with Node 20 or later, and npm was not found" >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "the page is built with Node 20.19 or later, and npm was not found" >&2; exit 1; }
 	$(call stage,Installing what the page is built with,a minute,npm could not install something: is there a network?) npm --prefix web ci
 	@touch $@
 

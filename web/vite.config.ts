@@ -1,7 +1,19 @@
+import { runnerImport, type Plugin } from "vite";
 import { defineConfig } from "vitest/config";
+
+/** What Python has to know about the views, beside the page: it checks their names, and that it writes what they need. */
+const viewsForPython: Plugin = {
+  name: "views-for-python",
+  async generateBundle() {
+    const { module } = await runnerImport<typeof import("./src/views/table")>("./src/views/table.ts");
+    const views = module.VIEWS.map(({ name, title, needs }) => ({ name, title, needs }));
+    this.emitFile({ type: "asset", fileName: "views.json", source: `${JSON.stringify(views, null, 2)}\n` });
+  },
+};
 
 // One plain script and one stylesheet, which Python puts into the HTML as they are: nothing is loaded at run time.
 export default defineConfig({
+  plugins: [viewsForPython],
   // The automatic JSX of esbuild is all that Preact needs; a plugin would only add fast refresh.
   esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
   build: {

@@ -49,7 +49,8 @@ const digestOf = (given: string[]): string => createHash("sha1").update(given.jo
 
 /** What `allfold plan ARGUMENTS --size 1M` says. */
 export function planned(...given: string[]): { winner: string } {
-  return JSON.parse(execFileSync(PROGRAM, ["plan", ...given, "--size", "1M", "--json"], { encoding: "utf8" }));
+  const said = execFileSync(PROGRAM, ["plan", ...given, "--size", "1M", "--json"], { encoding: "utf8" });
+  return JSON.parse(said) as { winner: string };
 }
 
 export function written(name: string, text: string): string {
@@ -101,9 +102,9 @@ export { expect };
 export const emptyFolder = (): string => mkdtempSync(join(folder, "folder-"));
 
 /** What `allfold learn ARGUMENTS --json` says in a folder, whatever its exit status. */
-export function learn(place: string, ...given: string[]): any {
+export function learn<T>(place: string, ...given: string[]): T {
   const { stdout } = spawnSync(PROGRAM, ["learn", ...given, "--json"], { cwd: place, encoding: "utf8" });
-  return JSON.parse(stdout);
+  return JSON.parse(stdout) as T;
 }
 
 /** Where a file of the repository is, and its text. */

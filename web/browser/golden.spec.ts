@@ -1,7 +1,7 @@
 /**
  * Every view of four schedules by day and by night, as it was when somebody last looked at it.
  *
- * What is kept is small: a picture of 1440 × 900 pixels as 48 × 30 averages, twelve in one file for each schedule. So
+ * What is kept is small: a picture of 1440 × 900 pixels as 48 × 30 averages, eight in one file for each view. So
  * fonts and the smoothing of edges make no difference, and neither does the pixel ratio of the screen; a canvas that is
  * cropped, a grid that grew or a colour that changed does. `npx playwright test golden --project page -u` takes new
  * ones: look at them before you commit them, and at the page.
@@ -72,25 +72,25 @@ async function sheetOf(page: Page, rows: Averages[][]): Promise<Buffer> {
   return Buffer.from(data, "base64");
 }
 
-for (const [algorithm, ranks, step] of SCHEDULES) {
-  test(`${algorithm} with ${ranks} ranks looks as it did`, async ({ page, context, viewport }, info) => {
+for (const { name } of table.VIEWS) {
+  test(`${name} looks as it did`, async ({ page, context, viewport }, info) => {
     test.skip(viewport!.width < 1000, "the golden pictures are those of a wide screen");
-    const address = exported(algorithm, "--ranks", ranks);
+    const addresses = SCHEDULES.map(([algorithm, ranks]) => exported(algorithm, "--ranks", ranks));
     const seen: Averages[][] = [];
     const desk = await context.newPage(); // where pictures are averaged: the page's own policy forbids to fetch
     for (const colorScheme of THEMES) {
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
       const row: Averages[] = [];
-      for (const view of table.VIEWS) {
+      for (const [i, [, , step]] of SCHEDULES.entries()) {
         await page.goto("about:blank");
-        await page.goto(`${address}#view=${view.name}&step=${step}&clock=modelled`);
-        await expect(page.locator(`#view-${view.name} svg.picture`).first()).toBeVisible();
+        await page.goto(`${addresses[i]}#view=${name}&step=${step}&clock=modelled`);
+        await expect(page.locator(`#view-${name} svg.picture`).first()).toBeVisible();
         await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
         row.push(await averagesOf(desk, await page.screenshot({ animations: "disabled" })));
       }
       seen.push(row);
     }
-    const file = path(`web/browser/golden/${algorithm}-${ranks}.png`);
+    const file = path(`web/browser/golden/${name}.png`);
     const now = await sheetOf(desk, seen);
     if (info.config.updateSnapshots === "all" || !existsSync(file)) {
       mkdirSync(dirname(file), { recursive: true });
@@ -100,11 +100,11 @@ for (const [algorithm, ranks, step] of SCHEDULES) {
     writeFileSync(info.outputPath("now.png"), now);
     const kept = readFileSync(file);
     for (const [y, theme] of THEMES.entries()) {
-      for (const [x, view] of table.VIEWS.entries()) {
+      for (const [x, [algorithm, ranks]] of SCHEDULES.entries()) {
         const before = await averagesOf(desk, kept, { column: x, row: y });
         const off = seen[y][x].map((one, i) => Math.abs(one - before[i]));
         const mean = off.reduce((sum, one) => sum + one, 0) / off.length;
-        const says = `${view.name}, ${theme}: off by ${mean.toFixed(2)}, at most ${Math.max(...off)}; see ${info.outputPath("now.png")}`;
+        const says = `${algorithm} with ${ranks} ranks, ${theme}: off by ${mean.toFixed(2)}, at most ${Math.max(...off)}; see ${info.outputPath("now.png")}`;
         expect.soft(mean, says).toBeLessThanOrEqual(MEAN);
         expect.soft(Math.max(...off), says).toBeLessThanOrEqual(WORST);
       }

@@ -22,11 +22,16 @@ const label = (lesson: { number: number; name: string }): string =>
 /** The right numbers, as the terminal tells somebody who has predicted wrong ones. */
 function answersOf(number: number): Record<string, string> {
   const place = emptyFolder();
-  const { file } = learn(place, "start", String(number));
+  const { file } = learn<{ file: string }>(place, "start", String(number));
   const path = join(place, "allfold-learn", file.split("allfold-learn/")[1]);
   writeFileSync(path, readFileSync(path, "utf8").replace(/: None,/g, ": -1,"));
-  const { predictions } = learn(place, "check", String(number), "--no-run");
-  return Object.fromEntries(predictions.map((one: { name: string; answer: string }) => [one.name, one.answer]));
+  const { predictions } = learn<{ predictions: { name: string; answer: string }[] }>(
+    place,
+    "check",
+    String(number),
+    "--no-run",
+  );
+  return Object.fromEntries(predictions.map((one) => [one.name, one.answer]));
 }
 
 /** Nothing sticks out to the side. */
@@ -109,8 +114,11 @@ test("three lessons", async ({ page }) => {
     await expect(page.locator(".lessons .passed")).toHaveCount(3);
     await expect(page.locator(".lessons .passed").first()).toContainText("passed, 2 of 3 predicted");
     // The terminal knows the same.
-    const known = learn(place).lessons.slice(0, 4);
-    expect(known.map((one: { passed: boolean }) => one.passed)).toEqual([true, true, true, false]);
+    const known = learn<{ lessons: { passed: boolean; predicted: Record<string, boolean> }[] }>(place).lessons.slice(
+      0,
+      4,
+    );
+    expect(known.map((one) => one.passed)).toEqual([true, true, true, false]);
     expect(Object.values(known[0].predicted).sort()).toEqual([false, true, true]);
   } finally {
     studio.stop();

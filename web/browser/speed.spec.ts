@@ -6,13 +6,16 @@
  */
 
 import type { CDPSession, Page } from "@playwright/test";
+import * as table from "../src/views/table";
 import { expect, exported, test } from "./allfold";
 
 const FRAMES = 90;
 const PER_FRAME = 1000 / 30; // milliseconds
+const named = (...plays: string[]): string[] =>
+  table.VIEWS.filter((view) => plays.includes(view.plays)).map((view) => view.name);
 const MANY: [ranks: number, views: string[]][] = [
-  [64, ["holds", "time", "bytes", "race", "code"]],
-  [256, ["holds", "time", "bytes", "code"]], // the dense forms; a file of 256 ranks has no rivals to race
+  [64, named("steps", "race")],
+  [256, named("steps")], // the dense forms; a file of 256 ranks has no rivals to race
 ];
 
 async function spent(session: CDPSession): Promise<number> {

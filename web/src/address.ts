@@ -6,9 +6,9 @@ import { learning, lessonFromHash, lessonHash } from "./learn/place";
 import { MOST_RIVALS } from "./rivals";
 import { beside, CLOCKS, notice, state } from "./state";
 import { inStudio, settle } from "./source";
-import { viewNamed, type ViewName } from "./views/table";
+import { viewNamed } from "./views/table";
 
-export function toHash(one: PageState, second: ViewName | null = null): string {
+export function toHash(one: PageState, second: string | null = null): string {
   const words = new URLSearchParams({ view: one.view, collective: one.collective, algorithm: one.algorithm });
   words.set("ranks", String(one.ranks));
   if (one.root !== null) words.set("root", String(one.root));
@@ -37,8 +37,8 @@ function whole(words: URLSearchParams, name: string): number | null {
 export function nonsense(hash: string): string[] {
   const words = new URLSearchParams(hash.replace(/^#/, ""));
   const means: Record<string, (word: string) => boolean> = {
-    view: (word) => viewNamed(word) !== null,
-    beside: (word) => viewNamed(word) !== null,
+    view: (word) => viewNamed(word) !== undefined,
+    beside: (word) => viewNamed(word) !== undefined,
     clock: (word) => CLOCKS.includes(word as Clock),
     follow: (word) => followFrom(word) !== null,
   };
@@ -59,7 +59,7 @@ export function fromHash(hash: string, before: PageState): PageState {
     topology: words.get("topology") ?? before.topology,
     size: whole(words, "size") ?? before.size,
     step: whole(words, "step") ?? before.step,
-    view: viewNamed(words.get("view")) ?? before.view,
+    view: viewNamed(words.get("view"))?.name ?? before.view,
     clock: CLOCKS.includes(clock) ? clock : before.clock,
     values: words.get("values") ?? (words.has("collective") ? null : before.values),
     op: words.get("op") ?? (words.has("collective") ? "sum" : before.op),
@@ -72,8 +72,8 @@ function followFrom(word: string): PageState["follow"] {
   return word === "cut" ? "cut" : /^[1-9]\d{0,6}$/.test(word) ? Number(word) : null;
 }
 
-export function besideFromHash(hash: string): ViewName | null {
-  return viewNamed(new URLSearchParams(hash.replace(/^#/, "")).get("beside"));
+export function besideFromHash(hash: string): string | null {
+  return viewNamed(new URLSearchParams(hash.replace(/^#/, "")).get("beside"))?.name ?? null;
 }
 
 /** Show what the address says, now and whenever it changes, and keep the address up to date with what is shown. */

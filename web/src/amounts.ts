@@ -7,7 +7,7 @@ import { NOTHING, type Move, type Replay, type State } from "./replay";
 export const MOST_RANKS = 16;
 
 export const OPS = ["sum", "max", "min", "avg", "product", "band", "bor", "bxor"] as const;
-export type OpName = (typeof OPS)[number];
+type OpName = (typeof OPS)[number];
 
 /** Whole numbers are added up as such, in 64 bits, as Python's int64; others as floating ones. */
 type Amount = number | bigint;
@@ -165,7 +165,7 @@ export function resultOf(numbers: Numbers, replay: Replay, datum: number): strin
 }
 
 /** One cell that a step changes, and how: `6 + 3 from rank 0 = 9`. */
-export interface Change {
+interface Change {
   rank: number;
   chunk: number;
   says: string;

@@ -15,7 +15,7 @@ import { asked, beside, focus, go, hovered, notice, pinned, state } from "./stat
 import { ThemeButton, useTheme } from "./theme";
 import { moment, plural } from "./words";
 import { followedTree, followNext } from "./views/follow";
-import { VIEWS, viewOf, type ViewName } from "./views/table";
+import { VIEWS, viewOf } from "./views/table";
 
 export function App(): JSX.Element {
   const [help, setHelp] = useState(false);
@@ -109,7 +109,7 @@ function Stage(props: { entry: Entry }): JSX.Element {
   );
 }
 
-function View(props: { name: ViewName; entry: Entry; step: number; moving: boolean }): JSX.Element {
+function View(props: { name: string; entry: Entry; step: number; moving: boolean }): JSX.Element {
   const { title, plays, draw: Draw } = viewOf(props.name);
   const id = `view-${props.name}`;
   const { collective, algorithm, ranks } = props.entry.schedule;
@@ -148,10 +148,7 @@ function Top(props: { onHelp: () => void; entry: Entry | null }): JSX.Element {
         {inStudio() && <a href="#lessons">lessons</a>}
         <label class="besides">
           beside
-          <select
-            value={beside.value ?? ""}
-            onChange={(event) => (beside.value = (event.currentTarget.value || null) as ViewName | null)}
-          >
+          <select value={beside.value ?? ""} onChange={(event) => (beside.value = event.currentTarget.value || null)}>
             <option value="">nothing</option>
             {VIEWS.map((one) => (
               <option key={one.name} value={one.name} disabled={one.name === state.value.view}>
@@ -201,7 +198,7 @@ function Tabs(): JSX.Element {
   );
 }
 
-function openView(name: ViewName): void {
+function openView(name: string): void {
   if (name === state.value.view) return;
   pause();
   go({ view: name });
@@ -209,15 +206,16 @@ function openView(name: ViewName): void {
 
 function onKeyOfPlayer(event: KeyboardEvent): boolean {
   const many = event.shiftKey ? 5 : 1;
+  const { entry } = current.value;
   const view = VIEWS.find((one) => one.key === event.key);
+  const press = VIEWS.flatMap((one) => one.keys ?? []).find((one) => one.key === event.key)?.press;
   if (event.key === " ") toggle();
   else if (event.key === "ArrowRight") stepBy(many);
   else if (event.key === "ArrowLeft") stepBy(-many);
   else if (event.key === "Home") jumpToEdge(false);
   else if (event.key === "End") jumpToEdge(true);
-  else if ((event.key === "[" || event.key === "]") && current.value.entry)
-    followNext(current.value.entry, event.key === "]" ? 1 : -1);
-  else if (event.key === "c" && current.value.entry?.cut) go({ view: "bytes", follow: "cut" });
+  else if ((event.key === "[" || event.key === "]") && entry) followNext(entry, event.key === "]" ? 1 : -1);
+  else if (press && entry) press(entry);
   else if (view) openView(view.name);
   else return false;
   return true;

@@ -1,7 +1,5 @@
 /** What Python puts into the page: one JSON document. `src/allfold/view/page.py` writes it. */
 
-import type { ViewName } from "./views/table";
-
 export type Clock = "steps" | "modelled" | "measured";
 
 export interface PageState {
@@ -13,7 +11,8 @@ export interface PageState {
   size: number;
   /** Steps that are done: 0 is before the first one. */
   step: number;
-  view: ViewName;
+  /** The name of a view: see `views/table.ts`. */
+  view: string;
   clock: Clock;
   /** Who races against the algorithm; null if the page chooses, by what they take. */
   rivals: string[] | null;
@@ -48,20 +47,20 @@ export interface Proof {
   facts: string[];
 }
 
-export interface Bounds {
+interface Bounds {
   rounds: number;
   messages: number;
   bytes: number;
   busiest_port_bytes: number;
 }
 
-export interface Counts extends Bounds {
+interface Counts extends Bounds {
   steps: number;
   busiest_port_messages: number;
 }
 
 /** Columns with one entry per message; seconds since the beginning. */
-export interface TimelineJson {
+interface TimelineJson {
   duration: number;
   /** The first move that a message carries, and how many. */
   move: number[];
@@ -128,7 +127,7 @@ export interface Cut {
 }
 
 /** Bytes between pairs of ranks, and the links that they take, as indices into `links`. */
-export interface PairsJson {
+interface PairsJson {
   source: number[];
   destination: number[];
   bytes: number[];
@@ -217,7 +216,7 @@ export interface MeasuredPoint {
   memory: string;
 }
 
-export interface TopologyChoice {
+interface TopologyChoice {
   name: string;
   summary: string;
   topology: TopologyJson;

@@ -10,12 +10,22 @@ const KEYS: [string, string][] = [
   ["home end", "to the start, to the end"],
   ...VIEWS.map(({ key, title, summary }): [string, string] => [key, `${title}: ${summary}`]),
   ["[ ]", "follow the tree before, the next tree"],
-  ["c", "the limiting cut in the network"],
+  ...keysOfViews(true).map(({ key, says }): [string, string] => [key, says]),
   ["tab", "to the next picture or control; arrows then go from cell to cell, enter presses"],
-  ["+ − 0", "space and time, when it has the focus: nearer, farther, all of it; up and down choose a message"],
+  ...keysOfViews(false).map(({ key, says, title }): [string, string] => [
+    key,
+    `${title.toLowerCase()}, when it has the focus: ${says}`,
+  ]),
   ["esc", "let go of what is held"],
   ["?", "this"],
 ];
+
+/** The further keys of the views: those that work everywhere, or those of their pictures. */
+function keysOfViews(everywhere: boolean): { key: string; says: string; title: string }[] {
+  return VIEWS.flatMap(({ title, keys = [] }) =>
+    keys.filter((one) => (one.press !== undefined) === everywhere).map(({ key, says }) => ({ key, says, title })),
+  );
+}
 
 export function Help(props: { onClose: () => void }): JSX.Element {
   const dialog = useRef<HTMLDialogElement>(null);

@@ -19,7 +19,7 @@ export interface Layer {
 const drawn = new WeakMap<Element, Layer[]>();
 
 /** The layers below an SVG. */
-export const layersBelow = (svg: Element): Layer[] => drawn.get(svg) ?? [];
+const layersBelow = (svg: Element): Layer[] => drawn.get(svg) ?? [];
 
 export function paint(canvas: HTMLCanvasElement, svg: Element, layers: Layer[], width: number, height: number): void {
   drawn.set(svg, layers);

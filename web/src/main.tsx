@@ -12,7 +12,7 @@ import "./page.css";
 const place = document.getElementById("allfold")!;
 
 function start(): void {
-  const page = JSON.parse(document.getElementById("allfold-data")!.textContent!) as PageData;
+  const page = JSON.parse(document.getElementById("allfold-data")!.textContent) as PageData;
   if (page.format !== "allfold-page" || page.version !== 1) {
     place.textContent = `This page draws documents of the format allfold-page 1, not ${page.format} ${page.version}.`;
     return;

@@ -15,7 +15,7 @@ export interface Figures {
   reduction: number;
 }
 
-export interface Price {
+interface Price {
   seconds: number;
   segments: number;
 }
@@ -59,7 +59,7 @@ function inSegments(flat: Flat, size: number, segments: number, { latency, bandw
   return seconds + (segments - 1) * interval;
 }
 
-export interface Contender {
+interface Contender {
   name: string;
   seconds: number;
   /** Steps times segments: of algorithms that are as good as each other, the one with the fewest starts wins. */
@@ -81,7 +81,7 @@ export function contendersOf(algorithms: { name: string; flat: Flat }[], size: n
   });
 }
 
-export interface Reign {
+interface Reign {
   algorithm: string;
   from: number;
   to: number;

@@ -3,7 +3,7 @@
 import { computed, signal } from "@preact/signals";
 import { clamp } from "./numbers";
 import { go, state } from "./state";
-import type { View } from "./views/table";
+import type { View } from "./views/view";
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 16];
 

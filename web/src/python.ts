@@ -1,6 +1,6 @@
 /** Syntax highlighting for Python; just enough of the language for algorithms. */
 
-export interface Word {
+interface Word {
   kind: "plain" | "keyword" | "string" | "comment" | "number" | "name";
   text: string;
 }

@@ -5,7 +5,7 @@ export function remembered<Of extends object, Made, Kind = void>(
   const all = new WeakMap<Of, Map<Kind, Made>>();
   return (of, kind) => {
     let known = all.get(of);
-    if (!known) all.set(of, (known = new Map()));
+    if (!known) all.set(of, (known = new Map<Kind, Made>()));
     let made = known.get(kind);
     if (made === undefined) known.set(kind, (made = make(of, kind)));
     return made;

@@ -33,7 +33,7 @@ export interface State {
   held: Int32Array;
 }
 
-export type FaultKind = "twice" | "nothing" | "mixture" | "unordered" | "missing" | "other";
+type FaultKind = "twice" | "nothing" | "mixture" | "unordered" | "missing" | "other";
 
 export interface Fault {
   kind: FaultKind;

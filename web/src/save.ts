@@ -48,7 +48,7 @@ export async function savePng(section: string, name: string, title: string): Pro
  *
  * Styles are written into the elements: other programs do not have the page's style sheet.
  */
-export function compose(section: string, title: string): Piece | null {
+function compose(section: string, title: string): Piece | null {
   const root = document.getElementById(section);
   const parts = [...(root?.querySelectorAll<SVGSVGElement | HTMLElement>("svg.picture, [data-lines]") ?? [])];
   if (!root || !parts.length) return null;
@@ -63,7 +63,7 @@ export function compose(section: string, title: string): Piece | null {
     if (place.top >= lowest - 4) [top, tallest, x] = [top + tallest + (tallest ? EDGE : 0), 0, EDGE];
     lowest = Math.max(place.top >= lowest - 4 ? -Infinity : lowest, place.bottom);
     const piece = part instanceof SVGSVGElement ? copyOf(part) : linesOf(part);
-    const caption = (part as HTMLElement | SVGSVGElement).dataset.caption;
+    const caption = part.dataset.caption;
     if (caption) pieces.push(write(x, top + 12, caption, 600));
     pieces.push(`<g transform="translate(${x} ${top + (caption ? 22 : 0)})">${piece.text}</g>`);
     tallest = Math.max(tallest, piece.height + (caption ? 22 : 0));

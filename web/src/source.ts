@@ -37,7 +37,7 @@ export function open(document: PageData): void {
   state.value = { ...state.value, ...document.state };
 }
 
-export function keyOf(one: PageState, algorithm = one.algorithm): string {
+function keyOf(one: PageState, algorithm = one.algorithm): string {
   return [one.collective, algorithm, one.ranks, String(one.root), one.topology, one.size].join("/"); // as Python's `key_of`
 }
 
@@ -70,7 +70,7 @@ export const routesOf = remembered((entry: Entry) => {
   return (from: number, to: number): number[] => routes.get(`${from} ${to}`) ?? [];
 });
 
-export interface Found {
+interface Found {
   entry: Entry | null;
   waiting: boolean;
   error: string | null;
@@ -78,7 +78,7 @@ export interface Found {
 
 /** The entry of the state, or of a rival in it. Reading it inside a component subscribes to its arrival. */
 export function find(one: PageState, algorithm = one.algorithm): Found {
-  arrivals.value;
+  void arrivals.value;
   const key = keyOf(one, algorithm);
   const entry = entries.get(key) ?? (page.mode === "file" ? nearest(one, algorithm) : null);
   if (!entry && page.mode === "studio" && !failures.has(key)) void ask(key, one, algorithm);
@@ -273,6 +273,11 @@ export class Refusal extends Error {
   }
 }
 
+/** What the studio sends: what was asked for, or the error. */
+interface Answer {
+  error?: { message: string; line?: number | null };
+}
+
 export async function request<T>(path: string, body?: unknown): Promise<T> {
   const headers: Record<string, string> = { "X-Allfold-Token": page.studio?.token ?? "" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -286,7 +291,7 @@ export async function request<T>(path: string, body?: unknown): Promise<T> {
   } catch {
     throw new Refusal("the studio does not answer; is `allfold studio` still running?", null);
   }
-  const content = await answer.json().catch(() => null);
+  const content = (await answer.json().catch(() => null)) as Answer | null;
   if (content?.error) throw new Refusal(content.error.message, content.error.line ?? null);
   if (!answer.ok || content === null) throw new Refusal(`the studio answered with status ${answer.status}`, null);
   return content as T;

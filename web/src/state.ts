@@ -2,7 +2,6 @@
 
 import { computed, signal } from "@preact/signals";
 import type { Clock, PageState } from "./document";
-import type { ViewName } from "./views/table";
 
 export const CLOCKS: Clock[] = ["steps", "modelled", "measured"];
 
@@ -22,8 +21,8 @@ export const state = signal<PageState>({
   follow: null,
 });
 
-/** A second view next to the chosen one, on wide windows. */
-export const beside = signal<ViewName | null>(null);
+/** The name of a second view next to the chosen one, on wide windows. */
+export const beside = signal<string | null>(null);
 
 export function go(change: Partial<PageState>): void {
   state.value = { ...state.value, ...change };

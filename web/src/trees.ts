@@ -4,7 +4,7 @@ import type { Entry, MoveRow } from "./document";
 import { unique } from "./numbers";
 import { NOTHING, type Replay } from "./replay";
 
-export interface Branch {
+interface Branch {
   source: number;
   destination: number;
   reduces: boolean;

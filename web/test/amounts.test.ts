@@ -1,9 +1,9 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { amountIn, changeInWords, changesOf, EXAMPLE, readNumbers, sumIn } from "../src/amounts";
 import { NOTHING, Replay, type Replayable } from "../src/replay";
+import { fixture } from "./fixture";
 
-const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const golden = fixture<Replayable>("golden.json");
 const adding = golden.filter(({ schedule }) =>
   ["all_reduce", "reduce", "reduce_scatter"].includes(schedule.collective),
 );
@@ -64,7 +64,7 @@ interface Typed extends Replayable {
   cells: string[][];
 }
 
-const typed: Typed[] = JSON.parse(readFileSync(new URL("../fixtures/numbers.json", import.meta.url), "utf8"));
+const typed = fixture<Typed>("numbers.json");
 const nameOf = ({ schedule, values, op }: Typed): string =>
   `${schedule.collective} ${schedule.algorithm} ${schedule.ranks} ${op} ${values}`;
 

@@ -1,10 +1,10 @@
-import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { amountIn, EXAMPLE } from "../src/amounts";
 import { Replay, type Replayable } from "../src/replay";
 import { cellToExplain, explained, wrapped } from "../src/views/callout";
+import { fixture } from "./fixture";
 
-const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const golden = fixture<Replayable>("golden.json");
 
 test("the callout says what the cell really holds in the end", () => {
   for (const one of golden) {

@@ -1,8 +1,8 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import type { Case } from "../src/document";
 import { contendersOf, priceOf, reigns, winnerOf, type Figures } from "../src/model";
 import { ratiosOf, standingsOf } from "../src/views/standings";
+import { fixture } from "./fixture";
 
 interface Priced {
   case: Case;
@@ -14,7 +14,7 @@ interface Priced {
   }[];
 }
 
-const all: Priced[] = JSON.parse(readFileSync(new URL("../fixtures/flat.json", import.meta.url), "utf8"));
+const all = fixture<Priced>("flat.json");
 
 describe("what if is what allfold plan says of that network", () => {
   test.each(all.map((one) => [`${one.case.collective} ${one.case.ranks}`, one] as const))("%s", (_, one) => {

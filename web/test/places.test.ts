@@ -115,7 +115,7 @@ test("what a file says of a place that does not exist is left out", () => {
 test("in a hypercube of 16 no link lies behind a third rank", () => {
   const ranks = 16;
   const links = Array.from({ length: ranks * 4 }, (_, i) => link({ node: i >> 2, dimension: i % 4, down: 0 }));
-  const { ranks: circles } = placesOf(topology(Array(ranks).fill(0)), links, ranks, 960)!;
+  const { ranks: circles } = placesOf(topology(Array<number>(ranks).fill(0)), links, ranks, 960)!;
   for (let node = 0; node < ranks; node++) {
     for (const other of [1, 2, 4, 8].map((bit) => node ^ bit)) {
       const [from, to] = [circles[node], circles[other]];

@@ -1,7 +1,7 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import type { ScheduleJson } from "../src/document";
 import { Replay, word } from "../src/replay";
+import { fixture } from "./fixture";
 
 interface Golden {
   schedule: ScheduleJson;
@@ -17,13 +17,11 @@ interface Wrong {
   blamed: { message: string; rank: number; chunk: number; step: number };
 }
 
-const read = <T>(name: string): T[] =>
-  JSON.parse(readFileSync(new URL(`../fixtures/${name}`, import.meta.url), "utf8"));
 const title = ({ collective, algorithm, ranks }: ScheduleJson): string => `${collective} ${algorithm} ${ranks}`;
 const mask = (ranks: number[]): number => ranks.reduce((sum, rank) => sum + 2 ** rank, 0);
 
 describe("after every step, every cell holds what Python says", () => {
-  test.each(read<Golden>("golden.json").map((one) => [title(one.schedule), one] as const))("%s", (_, golden) => {
+  test.each(fixture<Golden>("golden.json").map((one) => [title(one.schedule), one] as const))("%s", (_, golden) => {
     const replay = new Replay(golden);
     expect(replay.steps).toBe(golden.states.length - 1);
     golden.states.forEach((state, done) => {
@@ -38,14 +36,14 @@ describe("after every step, every cell holds what Python says", () => {
   });
 
   test("in any order of asking", () => {
-    const golden = read<Golden>("golden.json").find((one) => title(one.schedule) === "all_reduce ring 8")!;
+    const golden = fixture<Golden>("golden.json").find((one) => title(one.schedule) === "all_reduce ring 8")!;
     const replay = new Replay(golden);
     for (const done of [14, 3, 9, 0, 13]) expect([...replay.at(done).datum]).toEqual(golden.states[done].datum);
   });
 });
 
 describe("a wrong schedule is blamed where Python blames it", () => {
-  test.each(read<Wrong>("wrong.json").map((one) => [one.schedule.algorithm, one] as const))("%s", (_, wrong) => {
+  test.each(fixture<Wrong>("wrong.json").map((one) => [one.schedule.algorithm, one] as const))("%s", (_, wrong) => {
     const replay = new Replay(wrong);
     const { message, rank, chunk, step } = wrong.blamed;
     const first = replay.faults().filter((fault) => fault.step === step);
@@ -57,7 +55,7 @@ describe("a wrong schedule is blamed where Python blames it", () => {
 });
 
 test("provenance follows every contribution back to where it began", () => {
-  const golden = read<Golden>("golden.json").find((one) => title(one.schedule) === "all_reduce ring 6")!;
+  const golden = fixture<Golden>("golden.json").find((one) => title(one.schedule) === "all_reduce ring 6")!;
   const replay = new Replay(golden);
   const paths = replay.provenance(replay.steps, 2, 4);
   expect(paths.map((one) => one.rank)).toEqual([0, 1, 2, 3, 4, 5]);

@@ -1,9 +1,9 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import { Replay, type Replayable } from "../src/replay";
 import { bowOf, nameAt, neighboursOf, pairsOf, shapeOf } from "../src/views/shape";
+import { fixture } from "./fixture";
 
-const golden: Replayable[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const golden = fixture<Replayable>("golden.json");
 const title = ({ schedule }: Replayable): string => `${schedule.collective} ${schedule.algorithm} ${schedule.ranks}`;
 const named = (name: string): Replay => new Replay(golden.find((one) => title(one) === name)!);
 

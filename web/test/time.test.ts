@@ -1,9 +1,9 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import type { Entry, ScheduleJson, TraceEvent } from "../src/document";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone } from "../src/racing";
 import { Replay } from "../src/replay";
 import { clocksOf, gaps, happening } from "../src/views/transfers";
+import { fixture } from "./fixture";
 
 interface Golden {
   schedule: ScheduleJson;
@@ -11,7 +11,7 @@ interface Golden {
   ends: number[][];
 }
 
-const all: Golden[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const all = fixture<Golden>("golden.json");
 const golden = all.find(
   ({ schedule }) => schedule.collective === "all_reduce" && schedule.algorithm === "ring" && schedule.ranks === 6,
 )!;

@@ -1,8 +1,8 @@
-import { readFileSync } from "node:fs";
 import { describe, expect, test } from "vitest";
 import type { Entry, ScheduleJson } from "../src/document";
 import { Replay } from "../src/replay";
 import { layOutTree, onlyChunks, ridesOf, treesOf } from "../src/trees";
+import { fixture } from "./fixture";
 
 interface Golden {
   schedule: ScheduleJson;
@@ -10,7 +10,7 @@ interface Golden {
   ends: number[][];
 }
 
-const golden: Golden[] = JSON.parse(readFileSync(new URL("../fixtures/golden.json", import.meta.url), "utf8"));
+const golden = fixture<Golden>("golden.json");
 const title = ({ collective, algorithm, ranks }: ScheduleJson): string => `${collective} ${algorithm} ${ranks}`;
 const named = (name: string): Golden => golden.find((one) => title(one.schedule) === name)!;
 

@@ -74,15 +74,17 @@ def policy(script: str, connect: str = "'none'") -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def bundle() -> tuple[str, str]:
-    """The script and the style sheet of the page, as `web/` builds them."""
-    static = files("allfold.view") / "static"
+def built(name: str) -> str:
+    """The text of a file that `web/` builds."""
     try:
-        script, style = ((static / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+        return (files("allfold.view") / "static" / name).read_text(encoding="utf-8")
     except OSError:
-        raise AllfoldError(
-            "the page is not built: view/static has no page.js and page.css; make web builds them"
-        ) from None
+        raise AllfoldError(f"the page is not built: view/static has no {name}; make web builds it") from None
+
+
+def bundle() -> tuple[str, str]:
+    """The script and the style sheet of the page."""
+    script, style = built("page.js"), built("page.css")
     # In JavaScript strings these escapes mean the same, and none of them ends the element.
     script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
     return script.strip(), style.replace("</style", "<\\/style").strip()

@@ -6,7 +6,9 @@ it was made on: source files go by their names without folders, and measurements
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from os.path import basename
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["document", "entry", "key_of", "page_of", "schedule_up_to_error", "topologies"]
 
-VIEWS = {
-    "holds": "Who holds what",
-    "time": "Space and time",
-    "bytes": "Where the bytes go",
-    "race": "Race",
-    "wins": "Who wins where",
-    "code": "Code and picture",
-}
-"""Names and titles of the views, in the order of their tabs; `web/src/views/table.ts` has the rest."""
 TABLE_RANKS = (2, 4, 8, 16, 32, 64)
 SIZE = 2**20
 _OFFERED = (
@@ -82,8 +75,9 @@ def document(
     """
     if not entries:
         raise UsageError("a page needs at least one entry")
-    if view not in VIEWS:
-        raise UsageError(f"the page has no view {view!r}; known: {', '.join(VIEWS)}")
+    known = [one["name"] for one in views()]
+    if view not in known:
+        raise UsageError(f"the page has no view {view!r}; known: {', '.join(known)}")
     first = entries[0]
     schedule = first["schedule"]
     if step is not None and not 0 <= step <= len(schedule["steps"]):
@@ -117,6 +111,15 @@ def document(
         "measured": [point for one in entries if "recording" in one for point in _measured(one)],
     }
     return page
+
+
+@cache
+def views() -> list[dict[str, Any]]:
+    """The page's views in the order of their tabs: name, title, and the parts of the document that each needs."""
+    from .html import built
+
+    found: list[dict[str, Any]] = json.loads(built("views.json"))
+    return found
 
 
 def page_of(

@@ -2,7 +2,7 @@
 
 import type { Entry } from "../document";
 
-export interface Head {
+interface Head {
   number: number;
   name: string;
   title: string;

@@ -249,7 +249,7 @@ function Live(props: {
   const of = JSON.stringify([text, ranks, root]);
   useEffect(() => {
     let wanted = true;
-    const timer = setTimeout(async () => {
+    const draw = async (): Promise<void> => {
       const question = { collective, algorithm: exercise.function, ranks, root, code: text, file };
       try {
         const entry = await request<Entry>("/api/edit", { ...question, topology: "none", size: 1 << 20 });
@@ -258,7 +258,8 @@ function Live(props: {
         const line = error instanceof Refusal && error.line !== null ? `line ${error.line}: ` : "";
         if (wanted) setMade((old) => ({ refusal: line + messageOf(error), entry: old?.entry, of }));
       }
-    }, PAUSE);
+    };
+    const timer = setTimeout(() => void draw(), PAUSE);
     return () => {
       wanted = false;
       clearTimeout(timer);

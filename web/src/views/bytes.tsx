@@ -1,4 +1,4 @@
-/** View 3, where the bytes go: the topology with links as wide as their traffic; a matrix of ranks if it is large. */
+/** Where the bytes go: the topology with links as wide as their traffic; a matrix of ranks if it is large. */
 
 import type { JSX } from "preact";
 import type { Entry, LinkJson } from "../document";
@@ -7,18 +7,37 @@ import { colourOf, fullness, heat, inkOn } from "../palette";
 import { remembered } from "../remembered";
 import type { Replay } from "../replay";
 import { replayOf, routesOf } from "../source";
-import { state } from "../state";
+import { go, state } from "../state";
 import { bytes, percent, seconds } from "../words";
 import { alikeOf, Busiest, carriedSoFar, inUse, LISTED, namesOf, use } from "./busiest";
+import { placed } from "./drawing";
 import { cutSentence, Follow, followedChunks, followedCut, followedTree, TreePicture } from "./follow";
 import { drawMatrix, hostsOf } from "./matrix";
-import { placed, placesOf } from "./places";
+import { placesOf } from "./places";
+import type { View } from "./view";
+
+export const view: View = {
+  name: "bytes",
+  title: "Where the bytes go",
+  summary: "the topology, and what crosses each of its links",
+  key: "3",
+  draw: Bytes,
+  needs: ["schedule", "topology", "links", "pairs", "bottleneck", "cut"],
+  plays: "steps",
+  keys: [
+    {
+      key: "c",
+      says: "the limiting cut in the network",
+      press: (entry) => entry.cut && go({ view: "bytes", follow: "cut" }),
+    },
+  ],
+};
 
 const DRAWN = 16; // with more ranks than this, a matrix says more than a drawing,
 const DRAWN_WIRED = 64; // unless they are wired to each other, which a matrix does not show
 const UNUSED = 40; // more links than this that carry nothing would only be in the way
 
-export function Bytes(props: { entry: Entry; step: number }): JSX.Element {
+function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const links = entry.links ?? [];

@@ -2,7 +2,8 @@
 
 import type { LinkJson, TopologyJson } from "../document";
 import { every, tenth } from "../numbers";
-import { placed, type Box, type Drawing, type Shape } from "./places";
+import { point, type Point } from "../svg";
+import { placed, type Box, type Drawing, type Shape } from "./drawing";
 
 /** A torus, mesh or hypercube: one dimension is a circle, two are a grid, three a cube, four a row of cubes. */
 export function cabled(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
@@ -46,13 +47,6 @@ function shapeOf(topology: TopologyJson, links: LinkJson[]): number[] {
   const dimensions = Math.max(...placed(links, "dimension").map(({ place }) => place.dimension)) + 1;
   return topology.ranks === 2 ** dimensions ? every(dimensions).map(() => 2) : [topology.ranks];
 }
-
-interface Point {
-  x: number;
-  y: number;
-}
-
-const point = ({ x, y }: Point): string => `${tenth(x)} ${tenth(y)}`;
 
 function onCircle(many: number, width: number, high: number): (node: number) => Point {
   const radius = Math.min(width / 2 - 30, high / 2 - 28);

@@ -197,7 +197,7 @@ function piece(
   );
 }
 
-export function shortName(replay: Replay, datum: number): string {
+function shortName(replay: Replay, datum: number): string {
   const { chunks, collective } = replay.schedule;
   if (collective !== "all_to_all") return String(datum);
   const part = Math.max(1, Math.floor(chunks / replay.ranks));

@@ -1,4 +1,4 @@
-/** View 6, code and picture: the source beside the grid, with the current lines highlighted; editable in the studio. */
+/** Code and picture: the source beside the grid, with the current lines highlighted; editable in the studio. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -14,13 +14,25 @@ import { state } from "../state";
 import { verdictOf } from "../story";
 import { messageOf } from "../words";
 import { Holds } from "./holds";
+import type { View } from "./view";
+
+export const view: View = {
+  name: "code",
+  title: "Code and picture",
+  summary: "the lines that made the moves of a step",
+  key: "6",
+  draw: Code,
+  needs: ["schedule", "code", "sources", "lines"],
+  plays: "steps",
+  broad: true,
+};
 
 /** The code being edited: it stays while other views are open, until another algorithm is chosen. */
 const draft = signal<{ key: string; original: CodeFile; text: string } | null>(null);
 
 const PAUSE = 150; // milliseconds without a key press before the text is proved
 
-export function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
+function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const replay = replayOf(entry);
   const old = outdated.value !== null;

@@ -11,7 +11,7 @@ import { rate, seconds } from "../words";
 export const figures = signal<Figures | null>(null);
 export const ranksShown = signal<number | null>(null);
 
-export function figuresOf(entry: Entry): Figures {
+function figuresOf(entry: Entry): Figures {
   const topology = entry.topology;
   const finite = (value: number | "inf" | undefined, otherwise: number): number =>
     typeof value === "number" && isFinite(value) && value > 0 ? value : otherwise;

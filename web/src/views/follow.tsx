@@ -91,7 +91,7 @@ export function Follow(props: { entry: Entry; cut?: boolean }): JSX.Element | nu
 }
 
 /** `Tree 3 of 48 spreads chunk 2 from rank 0: 1/48 of the buffer, 21.3 MiB, at 3.4 GB/s; 7 moves in steps 1 to 4.` */
-export function treeSentence(entry: Entry, tree: Tree, name: string): string {
+function treeSentence(entry: Entry, tree: Tree, name: string): string {
   const { chunks } = entry.schedule;
   const took = entry.modelled?.seconds;
   const size = (tree.carries * state.value.size) / chunks;
@@ -143,7 +143,7 @@ export function TreePicture(props: { entry: Entry; step: number }): JSX.Element 
   );
 }
 
-export function drawTree(tree: Tree, reduces: boolean, ranks: number, step: number, width: number): Drawn {
+function drawTree(tree: Tree, reduces: boolean, ranks: number, step: number, width: number): Drawn {
   const { ranks: placed, leaves, depth } = layOutTree(tree, reduces);
   const lies = depth > 2 * leaves; // a long path is drawn from left to right
   const along = lies ? Math.min(64, (width - 40) / Math.max(1, depth)) : Math.min(54, (width - 40) / leaves);

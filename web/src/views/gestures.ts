@@ -2,13 +2,14 @@
 
 import type { HTMLAttributes } from "preact";
 import { useRef } from "preact/hooks";
+import type { Point } from "../svg";
 import type { Frame } from "./lanes";
 import { spanOf, whole, type Limits, type Window } from "./window";
 
 const NEAR = 10; // pixels within which a line is pointed at; a finger is broader than a pointer
 const NEAR_FINGER = 26;
 
-export interface Gestures {
+interface Gestures {
   frame: { current: Frame | null };
   limits: Limits;
   show: (shown: Window) => void;
@@ -20,26 +21,24 @@ export interface Gestures {
   next: (by: number) => void;
 }
 
-type Spot = { x: number; y: number };
-
 /** One pointer drags, two pinch; the wheel zooms with Ctrl, or when the picture has the focus. */
 export function useGestures(act: Gestures): HTMLAttributes<HTMLDivElement> {
-  const held = useRef(new Map<number, Spot>()).current;
+  const held = useRef(new Map<number, Point>()).current;
   const dragged = useRef(false);
-  const placeOf = (event: { clientX: number; clientY: number; currentTarget: EventTarget | null }): Spot => {
+  const placeOf = (event: { clientX: number; clientY: number; currentTarget: EventTarget | null }): Point => {
     const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
-  const momentAt = ({ x, y }: Spot): { time: number; rank: number } => {
+  const momentAt = ({ x, y }: Point): { time: number; rank: number } => {
     const frame = act.frame.current!;
     return { time: frame.timeAt(x), rank: frame.rankAt(y) };
   };
   const isOverview = (event: Event): boolean => (event.target as Element).closest(".overview") !== null;
-  const move = (event: PointerEvent, before: Spot, here: Spot): void => {
+  const move = (event: PointerEvent, before: Point, here: Point): void => {
     const frame = act.frame.current!;
     if (held.size === 2) {
       const [other] = [...held].filter(([id]) => id !== event.pointerId).map(([, spot]) => spot);
-      const far = (spot: Spot): number => Math.hypot(spot.x - other.x, spot.y - other.y) || 1;
+      const far = (spot: Point): number => Math.hypot(spot.x - other.x, spot.y - other.y) || 1;
       act.zoom(far(here) / far(before), momentAt({ x: (here.x + other.x) / 2, y: (here.y + other.y) / 2 }));
     } else {
       act.pan(frame.timeAt(before.x) - frame.timeAt(here.x), frame.rankAt(before.y) - frame.rankAt(here.y));

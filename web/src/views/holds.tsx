@@ -1,4 +1,4 @@
-/** View 1, who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
+/** Who holds what: one row per rank, one column per chunk, one mark per contribution, one arc per move. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -24,6 +24,17 @@ import { isNarrow, layOut, layOutShaded, NARROWEST, spaceIn, type Grid } from ".
 import { OwnNumbers } from "./own_numbers";
 import { Provenance } from "./provenance";
 import { Wrong, wrongLines } from "./wrong";
+import type { View } from "./view";
+
+export const view: View = {
+  name: "holds",
+  title: "Who holds what",
+  summary: "every chunk on every rank, and the moves that change it",
+  key: "1",
+  draw: Holds,
+  needs: ["schedule", "starts", "ends", "proof"],
+  plays: "steps",
+};
 
 /** Up to this many ranks, cells show numbers or marks in the ranks' colours; beyond, and on a phone sooner, they are shaded. */
 const COLOURED = 16;

@@ -22,7 +22,7 @@ export interface Frame {
   rankAt: (y: number) => number;
 }
 
-export const TOP = 18;
+const TOP = 18;
 
 /** As high as the window leaves room for, but not higher than the lanes need. */
 export function heightFor(ranks: number, room: number): number {
@@ -60,7 +60,7 @@ export function inWindow(transfers: Transfer[], shown: Window): Transfer[] {
 const LANES = 9; // pixels per rank from which lanes, idle times and combining have room
 const DASHED = 600; // up to this many lines dashes can be told apart
 
-export interface Told {
+interface Told {
   /** Steps that are done; the messages of the last one stand out, later ones are faint. */
   done: number;
   /** Whether a message carries what is followed or pointed at; all do if nothing is. */

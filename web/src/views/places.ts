@@ -1,42 +1,10 @@
 /** Where ranks, hosts, switches and links of a topology are drawn. Pure: places of links and hosts in, shapes out. */
 
-import type { LinkJson, Place, TopologyJson } from "../document";
+import type { LinkJson, TopologyJson } from "../document";
 import { clamp, every, sum, unique } from "../numbers";
 import { cabled, dragonfly } from "./cables";
+import { placed, type Box, type Drawing, type Shape } from "./drawing";
 import { wired } from "./wired";
-
-export interface Shape {
-  link: number;
-  /** An SVG path; the link's width and colour come from its bytes. */
-  path: string;
-  ranks: number[];
-}
-
-export interface Box {
-  kind: "host" | "switch" | "group";
-  x: number;
-  y: number;
-  width: number;
-  height: number;
-  label: string;
-}
-
-export interface Drawing {
-  height: number;
-  /** How wide the busiest link may be, so that neighbours do not touch. */
-  widest: number;
-  boxes: Box[];
-  ranks: { rank: number; x: number; y: number; r: number }[];
-  shapes: Shape[];
-}
-
-/** Places with these keys. */
-type With<Key extends string> = Extract<Place, Record<Key, number>>;
-
-/** The links whose place has such a key, by their index in the list. */
-export function placed<Key extends string>(links: LinkJson[], key: Key): { link: number; place: With<Key> }[] {
-  return links.flatMap(({ place }, link) => (place && key in place ? [{ link, place: place as With<Key> }] : []));
-}
 
 /** A drawing with meaningful positions, or null if places of links are unknown: then only the list is shown. */
 export function placesOf(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing | null {

@@ -8,7 +8,7 @@ import { asked } from "../state";
 import { sentence } from "../words";
 
 /** `came via 4 → 5 → 6, in steps 1, 2`. */
-export function viaOf(path: Move[]): string {
+function viaOf(path: Move[]): string {
   const stops = [path[0].source, ...path.map((move) => move.destination)].filter((rank, i, all) => rank !== all[i - 1]);
   const steps = path.map((move) => move.step + 1).join(", ");
   const way = stops.length > 1 ? `came via ${stops.join(" → ")}` : "was moved within the rank";

@@ -1,4 +1,4 @@
-/** View 4, race: up to four algorithms on one clock, with counters, the lower bound as a line, and a podium at the end. */
+/** Race: up to four algorithms on one clock, with counters, the lower bound as a line, and a podium at the end. */
 
 import type { JSX } from "preact";
 import { useLayoutEffect } from "preact/hooks";
@@ -16,8 +16,20 @@ import { blocksOf } from "./crowd";
 import { drawCurves } from "./curves";
 import { drawPodium, resultOf } from "./podium";
 import { happeningOf } from "./time";
+import type { View } from "./view";
 
-export function Race(props: { entry: Entry; step: number }): JSX.Element {
+export const view: View = {
+  name: "race",
+  title: "Race",
+  summary: "algorithms against each other, and the lower bound",
+  key: "4",
+  draw: Race,
+  needs: ["schedule", "starts", "ends", "timeline", "modelled", "counts"],
+  plays: "race",
+  broad: true,
+};
+
+function Race(props: { entry: Entry; step: number }): JSX.Element {
   const rivals = rivalsHere();
   const found = rivals.map(({ name }) => find(state.value, name));
   const entries = [props.entry, ...found.flatMap((one) => (one.entry ? [one.entry] : []))];

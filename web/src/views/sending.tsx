@@ -9,9 +9,10 @@ import { fraction } from "../player";
 import { remembered } from "../remembered";
 import type { Move, Replay } from "../replay";
 import { replayOf } from "../source";
+import { point, type Point } from "../svg";
 import { plural, sentence } from "../words";
 import { followedChunks } from "./follow";
-import { bowOf, MOST_DRAWN, nameAt, neighboursOf, pairsOf, shapeOf, type Spot } from "./shape";
+import { bowOf, MOST_DRAWN, nameAt, neighboursOf, pairsOf, shapeOf } from "./shape";
 
 const MOST_PAIRS = 300; // more lines than this only blacken the picture
 const pairsOfReplay = remembered((replay: Replay) => pairsOf(neighboursOf(replay)));
@@ -92,7 +93,7 @@ interface Sent {
   replay: Replay;
   step: number;
   moving: boolean;
-  spots: Spot[];
+  spots: Point[];
   radius: number;
   followed: Set<number> | null;
 }
@@ -137,16 +138,14 @@ function trailOf(replay: Replay, chunks: Set<number>, step: number): [number, nu
   return [...ways.values()];
 }
 
-const point = ({ x, y }: Spot): string => `${tenth(x)} ${tenth(y)}`;
-
 /** From the edge of one rank to the edge of another, bent a little, so that both directions can be seen, and around others. */
 function arrow(
-  spots: Spot[],
+  spots: Point[],
   source: number,
   destination: number,
   radius: number,
   part: number,
-): { path: string; head: string; at: Spot } {
+): { path: string; head: string; at: Point } {
   const [from, to] = [spots[source], spots[destination]];
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const far = Math.hypot(dx, dy) || 1;

@@ -2,24 +2,20 @@
 
 import { every, unique } from "../numbers";
 import type { Replay } from "../replay";
+import type { Point } from "../svg";
 import { layOutTree, type Tree } from "../trees";
 
-export interface Spot {
-  x: number;
-  y: number;
-}
-
-export interface Box extends Spot {
+interface Box extends Point {
   width: number;
   height: number;
   host: number;
 }
 
-export interface Shape {
+interface Shape {
   kind: "ring" | "tree" | "circle" | "hosts";
   height: number;
   radius: number;
-  spots: Spot[];
+  spots: Point[];
   /** The hosts, where they can be drawn as boxes around their ranks. */
   boxes: Box[];
 }
@@ -91,7 +87,7 @@ function asHosts(host: number[], width: number): Shape | null {
   const radius = Math.min(12, Math.min(pitchX, pitchY) * 0.36);
   if (side < 44 || radius < 3.5) return null;
   const left = (width - across * side) / 2;
-  const spots: Spot[] = [];
+  const spots: Point[] = [];
   const boxes = hosts.map((one, i): Box => {
     const [x, y] = [left + (i % across) * side, 4 + Math.floor(i / across) * side];
     const ranks = every(host.length).filter((rank) => host[rank] === one);
@@ -149,7 +145,7 @@ function asTree(tree: Tree, ranks: number, width: number): Shape | null {
   const pitch = (width - 2 * edge) / Math.max(1, leaves - 1);
   if (placed.length !== ranks || (leaves > 1 && pitch < 9)) return null;
   const level = Math.min(56, 260 / Math.max(1, depth));
-  const spots: Spot[] = [];
+  const spots: Point[] = [];
   for (const one of placed) {
     spots[one.rank] = { x: leaves > 1 ? edge + one.across * pitch : width / 2, y: edge + one.depth * level };
   }
@@ -166,7 +162,7 @@ function asTree(tree: Tree, ranks: number, width: number): Shape | null {
 function onCircle(kind: "ring" | "circle", order: number[], width: number, between: boolean): Shape {
   const side = Math.min(width, 280);
   const far = side / 2 - 22;
-  const spots: Spot[] = [];
+  const spots: Point[] = [];
   order.forEach((rank, i) => {
     const angle = (2 * Math.PI * (i + (between ? 0.5 : 0))) / order.length - Math.PI / 2;
     spots[rank] = { x: width / 2 + far * Math.cos(angle), y: side / 2 + far * Math.sin(angle) };
@@ -175,19 +171,19 @@ function onCircle(kind: "ring" | "circle", order: number[], width: number, betwe
   return { kind, height: side, radius, spots, boxes: [] };
 }
 
-const bows = new WeakMap<Spot[], Map<string, number>>();
+const bows = new WeakMap<Point[], Map<string, number>>();
 
 /** How far an arrow is bent to the side: a little, or as far as it takes to pass by the ranks in its way. */
-export function bowOf(spots: Spot[], source: number, destination: number, radius: number): number {
+export function bowOf(spots: Point[], source: number, destination: number, radius: number): number {
   let known = bows.get(spots);
-  if (!known) bows.set(spots, (known = new Map()));
+  if (!known) bows.set(spots, (known = new Map<string, number>()));
   const key = `${source} ${destination}`;
   const found = known.get(key) ?? bend(spots, source, destination, radius);
   known.set(key, found);
   return found;
 }
 
-function bend(spots: Spot[], source: number, destination: number, radius: number): number {
+function bend(spots: Point[], source: number, destination: number, radius: number): number {
   const [from, to] = [spots[source], spots[destination]];
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const far = Math.hypot(dx, dy) || 1;
@@ -210,7 +206,7 @@ function bend(spots: Spot[], source: number, destination: number, radius: number
 }
 
 /** Where the name of a host has most room: in the middle of its box, or in a corner. */
-export function nameAt(box: Box, spots: Spot[]): Spot & { anchor: "start" | "middle" | "end" } {
+export function nameAt(box: Box, spots: Point[]): Point & { anchor: "start" | "middle" | "end" } {
   const [left, right] = [box.x + 6, box.x + box.width - 6];
   const [top, bottom] = [box.y + 14, box.y + box.height - 6];
   const free = [

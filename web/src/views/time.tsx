@@ -1,4 +1,4 @@
-/** View 2, space and time: one lifeline per rank, each message a line, on one of three clocks. */
+/** Space and time: one lifeline per rank, each message a line, on one of three clocks. */
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
@@ -12,11 +12,23 @@ import { Follow } from "./follow";
 import { idleShare } from "./lanes";
 import { SpaceTime } from "./spacetime";
 import { clocksOf, happening, type Transfer } from "./transfers";
+import type { View } from "./view";
+
+export const view: View = {
+  name: "time",
+  title: "Space and time",
+  summary: "every message between two ranks, on one of three clocks",
+  key: "2",
+  draw: Time,
+  needs: ["schedule", "timeline"],
+  plays: "steps",
+  keys: [{ key: "+ − 0", says: "nearer, farther, all of it; up and down choose a message" }],
+};
 
 /** Memoised, since it does not change from step to step. */
 export const happeningOf = remembered((entry: Entry, clock: Clock) => happening(entry, replayOf(entry), clock));
 
-export function Time(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
+function Time(props: { entry: Entry; step: number; moving?: boolean }): JSX.Element {
   const { entry, step } = props;
   const what = happeningOf(entry, state.value.clock);
   const replay = replayOf(entry);

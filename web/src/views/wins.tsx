@@ -1,4 +1,4 @@
-/** View 5, who wins where: how much slower than the best each algorithm is, and a map of the winners. */
+/** Who wins where: how much slower than the best each algorithm is, and a map of the winners. */
 
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
@@ -17,6 +17,18 @@ import { bytes, digits, plural, rate, seconds } from "../words";
 import { figures, ranksShown, Sliders } from "./figures";
 import { drawMap } from "./map";
 import { ratiosOf, standingsOf, type Standings } from "./standings";
+import type { View } from "./view";
+
+export const view: View = {
+  name: "wins",
+  title: "Who wins where",
+  summary: "the fastest algorithm for every size and number of ranks",
+  key: "5",
+  draw: Wins,
+  needs: ["table", "measured"],
+  plays: "nothing",
+  broad: true,
+};
 
 /** Numbers of ranks that the studio prices if a collective has no cases, and the largest that it prices at all. */
 const COUNTED = [2, 4, 8, 16, 32, 64];
@@ -31,7 +43,7 @@ const pointing = (name: string): Record<"onPointerEnter" | "onPointerLeave", () 
   onPointerLeave: () => void (pointed.value = null),
 });
 
-export function Wins(props: { entry: Entry; step: number }): JSX.Element {
+function Wins(props: { entry: Entry; step: number }): JSX.Element {
   const { collective, topology } = state.value;
   const cases = casesOf(collective, topology);
   const own = props.entry.schedule.ranks;

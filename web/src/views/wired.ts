@@ -2,12 +2,8 @@
 
 import type { LinkJson, TopologyJson } from "../document";
 import { every, sum, tenth, unique } from "../numbers";
-import { placed, type Box, type Drawing, type Shape } from "./places";
-
-interface Point {
-  x: number;
-  y: number;
-}
+import { point, type Point } from "../svg";
+import { placed, type Box, type Drawing, type Shape } from "./drawing";
 
 /** Hosts as boxes, up to four in a row; switches of a host among their ranks, those of the network on top. */
 export function wired(topology: TopologyJson, links: LinkJson[], ranks: number, width: number): Drawing {
@@ -100,5 +96,3 @@ export function wired(topology: TopologyJson, links: LinkJson[], ranks: number, 
   const rows = Math.ceil(hosts.length / columns);
   return { height: top + rows * (high + gap), widest: 8, boxes, ranks: circles, shapes };
 }
-
-const point = ({ x, y }: Point): string => `${tenth(x)} ${tenth(y)}`;
