@@ -62,7 +62,7 @@ async function predict(page: Page, answers: Record<string, string>): Promise<voi
     await form.getByRole("button").click();
     await expect(form).toHaveAttribute("data-right", "true");
     await expect(form.locator(".answer")).toContainText(`${answer}, as you said.`);
-    if (place === 0) await expect(form.locator(".answer")).toContainText("Your first number was another one");
+    if (place === 0) await expect(form.locator(".answer")).toContainText("Your first number was different");
   }
 }
 
@@ -145,7 +145,7 @@ test("code stands beside its picture, or above it on a phone; the picture follow
     await code.fill(source("src/allfold/learn/lessons/02_ring/solution.py"));
     await expect(page.locator(".watch .good")).toContainText("ring(ranks=4) is right");
     await expect(film).toHaveAttribute("data-step", "0");
-    await film.getByRole("button", { name: "One step on" }).click();
+    await film.getByRole("button", { name: "One step forward" }).click();
     await expect(film).toHaveAttribute("data-step", "1");
     await film.getByRole("button", { name: "Play" }).click();
     await expect(film).toHaveAttribute("data-step", "6", { timeout: 20_000 });
@@ -186,14 +186,14 @@ test("what a terminal does meanwhile is seen, and nothing is overwritten unasked
     const mine = (await code.inputValue()).replace("# from an editor", "# mine");
     writeFileSync(path, readFileSync(path, "utf8").replace("# from an editor", "# theirs"));
     await code.fill(mine);
-    await expect(page.locator(".listing .alarm")).toContainText("changed outside while you typed");
+    await expect(page.locator(".listing .alarm")).toContainText("changed elsewhere while you were typing");
     expect(readFileSync(path, "utf8")).toContain("# theirs");
     await page.getByRole("button", { name: "Keep mine" }).click();
     await expect(page.locator(".listing .save")).toHaveText("saved");
     expect(readFileSync(path, "utf8")).toContain("# mine");
     writeFileSync(path, readFileSync(path, "utf8").replace("# mine", "# theirs again"));
     await code.fill(mine + "# more\n");
-    await page.getByRole("button", { name: "Take the file’s text" }).click();
+    await page.getByRole("button", { name: "Use the file’s text" }).click();
     await expect(code).toHaveValue(/# theirs again\n$/);
   } finally {
     studio.stop();

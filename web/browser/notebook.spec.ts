@@ -21,7 +21,7 @@ base.beforeAll(() => {
 
 async function expectToPlay(frame: FrameLocator, name: string): Promise<void> {
   await expect(frame.locator("h1 b")).toHaveText(name);
-  await frame.getByRole("button", { name: "One step on" }).click();
+  await frame.getByRole("button", { name: "One step forward" }).click();
   await expect(frame.locator(".where")).toHaveText(/^step 1 of/);
 }
 

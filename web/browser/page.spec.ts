@@ -131,9 +131,9 @@ test("who wins where is what allfold plan says; what if is labelled, and moves t
 
 test("the race ends with everything arrived, the lower bound before everybody", async ({ page }) => {
   await page.goto(`${address}#view=race&rivals=naive,driver`);
-  await page.getByRole("slider", { name: "Time of the race" }).fill("100");
+  await page.getByRole("slider", { name: "Race time" }).fill("100");
   await expect(page.locator(".lane").nth(1)).not.toContainText("arrived100 %");
-  await page.getByRole("slider", { name: "Time of the race" }).fill("1000");
+  await page.getByRole("slider", { name: "Race time" }).fill("1000");
   for (const lane of await page.locator(".lane").all()) await expect(lane).toContainText("arrived100 %");
   await expect(page.locator(".least")).toContainText("lower bound");
 });

@@ -27,14 +27,14 @@ test("who is equally fast shares the place", async ({ page }) => {
   await expect(page.locator(".place-number")).toHaveText(["1 (tie)", "1 (tie)"]);
 });
 
-test("on the clock of steps nobody is faster than a bound that is none; who is wrong has no place", async ({
+test("on the clock of steps nobody is faster than a bound that is none; who is wrong is not ranked", async ({
   page,
 }) => {
   await page.goto(`${exported(...cutShort(4))}#view=race&rivals=naive`);
   await page.keyboard.press("End");
   await expect(page.locator(".lane", { hasText: "naive" }).locator("h3 small")).toContainText("1 step");
   await expect(page.locator(".lane").first().locator("h3 small")).toHaveText("wrong");
-  await expect(page.locator(".result")).toContainText("cut_short is wrong, so it has no place.");
+  await expect(page.locator(".result")).toContainText("cut_short is wrong, so it is not ranked.");
   await expect(page.locator(".least")).toHaveCount(0);
   await expect(page.locator("#view-race .twin")).not.toContainText("No algorithm takes less");
 });

@@ -87,10 +87,10 @@ test("at the first key nothing of the old code is left standing", async ({ page 
     await route.continue();
   });
   await source.fill(`${code}\n\nthis is no Python`);
-  await expect(page.locator(".beside [role=status]")).toHaveText("Being proved …");
+  await expect(page.locator(".beside [role=status]")).toHaveText("Proving …");
   await expect(page.locator(".beside .old svg.picture")).toBeVisible(); // dimmed, until there is another
   await expect(page.locator(".lines .lit")).toHaveCount(0);
-  await expect(page.locator(".verdict h3")).toHaveText("Being proved …");
+  await expect(page.locator(".verdict h3")).toHaveText("Proving …");
   answer();
   await expect(page.locator(".listing .alarm")).toContainText("this is not Python");
   await expect(page.locator(".beside [role=status]")).toContainText("The code does not run.");

@@ -55,7 +55,7 @@ test("on the modelled clock the sentence says when", async ({ page }) => {
   const picture = await open(page, "clock=modelled");
   await picture.focus();
   await page.keyboard.press("ArrowDown");
-  await expect(page.locator(".told")).toHaveText(/It starts at .*, is there at .* and added at/);
+  await expect(page.locator(".told")).toHaveText(/It starts at .*, arrives at .* and is added at/);
 });
 
 test("by keyboard messages are chosen, and the picture is zoomed and moved; the player stays", async ({ page }) => {
@@ -98,9 +98,9 @@ test("wheel, drag and buttons zoom and move", async ({ page, isMobile }) => {
   await expect(page.locator(".where")).toHaveText("step 3 of 14"); // a drag is no click
   await page.getByRole("button", { name: "all", exact: true }).click();
   await expect(page.locator(".overview")).toHaveCount(0);
-  await page.getByRole("button", { name: "Nearer" }).click();
+  await page.getByRole("button", { name: "Zoom in" }).click();
   await expect(page.locator(".overview")).toBeVisible();
-  await page.getByRole("button", { name: "Farther" }).click();
+  await page.getByRole("button", { name: "Zoom out" }).click();
   await expect(page.locator(".overview")).toHaveCount(0);
   // Without Ctrl the wheel scrolls the page.
   await page.mouse.move(x, y);

@@ -51,7 +51,7 @@ export function App(): JSX.Element {
           <Choose />
           {entry && waiting && (
             <p class="computing" role="status">
-              Being computed …
+              Computing …
             </p>
           )}
           {notice.value && (
@@ -70,7 +70,7 @@ export function App(): JSX.Element {
           {entry ? (
             <Stage entry={entry} />
           ) : (
-            !error && <p class="waiting">{waiting ? "Being computed …" : "Nothing to show for this choice."}</p>
+            !error && <p class="waiting">{waiting ? "Computing …" : "Nothing to show for this choice."}</p>
           )}
           {help && <Help onClose={() => setHelp(false)} />}
         </div>

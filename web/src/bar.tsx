@@ -35,14 +35,14 @@ export function Bar(props: { entry: Entry }): JSX.Element | null {
       ) : (
         <Round off={off} says="Play" d="M6 3.5 16 10 6 16.5z" kind="round play" onClick={toggle} />
       )}
-      <Round off={off} says="One step on" d="M7 4l7 6-7 6z" onClick={() => stepBy(1)} />
+      <Round off={off} says="One step forward" d="M7 4l7 6-7 6z" onClick={() => stepBy(1)} />
       {racing ? (
         <input
           type="range"
           min={0}
           max={1000}
           value={Math.round(raceAt.value * 1000)}
-          aria-label="Time of the race"
+          aria-label="Race time"
           onInput={(event) => {
             pause();
             raceAt.value = Number(event.currentTarget.value) / 1000;

@@ -39,7 +39,7 @@ export function Choose(): JSX.Element {
               const ranks = Math.round(Number(event.currentTarget.value));
               if (ranks >= 1 && ranks <= MOST_RANKS) choose({ ranks });
               else {
-                notice.value = `${event.currentTarget.value || "No"} ranks: the studio draws 1 to ${MOST_RANKS}. This is still ${one.ranks}.`;
+                notice.value = `The studio draws 1 to ${MOST_RANKS} ranks, not ${event.currentTarget.value || "none"}. This is still ${one.ranks}.`;
                 event.currentTarget.value = String(one.ranks);
               }
             }}

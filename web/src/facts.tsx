@@ -28,8 +28,8 @@ export function Facts(props: { entry: Entry; step: number; moving: boolean }): J
           {pinned.value.chunk !== undefined && `chunk ${pinned.value.chunk} `}
           {pinned.value.link !== undefined && `${pinned.value.link} `}
           {pinned.value.links && `${plural(pinned.value.links.length, "link")} `}
-          kept in sight
-          <Quiet onClick={() => (pinned.value = null)} aria-label="Let go">
+          selected
+          <Quiet onClick={() => (pinned.value = null)} aria-label="Clear the selection">
             ×
           </Quiet>
         </p>
@@ -85,11 +85,11 @@ function Verdict(props: { entry: Entry; step: number }): JSX.Element {
   if (outdated.value) {
     return (
       <section class="verdict">
-        <h3>{outdated.value === "being proved" ? "Being proved …" : "Not proved"}</h3>
+        <h3>{outdated.value === "being proved" ? "Proving …" : "Not proved"}</h3>
         <p>
           {outdated.value === "being proved"
             ? "The code has been edited."
-            : "The edited code does not run. What is drawn is the schedule before the edit."}
+            : "The edited code does not run. The picture shows the schedule before the edit."}
         </p>
       </section>
     );
@@ -123,7 +123,7 @@ function Counted(props: { entry: Entry }): JSX.Element {
     const cut = modelled.segments > 1 ? ` in ${modelled.segments} segments` : "";
     rows.push([`planned time${cut}`, seconds(modelled.seconds), seconds(modelled.least)]);
   }
-  if (timeline) rows.push(["simulated, not cut", seconds(timeline.duration), ""]);
+  if (timeline) rows.push(["simulated in one segment", seconds(timeline.duration), ""]);
   return (
     <section>
       <h3>What it takes</h3>

@@ -6,18 +6,18 @@ import { VIEWS } from "./views/table";
 
 const KEYS: [string, string][] = [
   ["space", "play and pause"],
-  ["← →", "one step back, one step on; with shift five"],
+  ["← →", "one step back, one step forward; five with shift"],
   ["home end", "to the start, to the end"],
   ...VIEWS.map(({ key, title, summary }): [string, string] => [key, `${title}: ${summary}`]),
-  ["[ ]", "follow the tree before, the next tree"],
+  ["[ ]", "follow the previous tree, the next tree"],
   ...keysOfViews(true).map(({ key, says }): [string, string] => [key, says]),
-  ["tab", "to the next picture or control; arrows then go from cell to cell, enter presses"],
+  ["tab", "to the next picture or control; arrows then move from cell to cell, enter selects"],
   ...keysOfViews(false).map(({ key, says, title }): [string, string] => [
     key,
     `${title.toLowerCase()}, when it has the focus: ${says}`,
   ]),
-  ["esc", "let go of what is held"],
-  ["?", "this"],
+  ["esc", "clear the selection"],
+  ["?", "this help"],
 ];
 
 /** The further keys of the views: those that work everywhere, or those of their pictures. */
@@ -52,9 +52,9 @@ export function Help(props: { onClose: () => void }): JSX.Element {
           ))}
         </dl>
         <p>
-          Point at a rank, a chunk or a link: it stays bright in every view while the rest fades. A click keeps it so. A
-          click on a cell of the grid shows how its content has come together. The address of the page holds what you
-          see: send it on.
+          Point at a rank, a chunk or a link: it stays bright in every view while the rest fades. Click to keep it
+          selected. Click a cell of the grid to see where its parts came from. The page’s address describes what you
+          see, so you can share it.
         </p>
         <form method="dialog">
           <button>Close</button>

@@ -88,7 +88,7 @@ export function Picture(props: {
           </svg>
         )}
       </div>
-      {goesOn && <p class="goes-on-hint">the picture goes on: scroll it sideways →</p>}
+      {goesOn && <p class="goes-on-hint">scroll sideways to see the rest →</p>}
     </>
   );
 }

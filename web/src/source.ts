@@ -179,7 +179,7 @@ export function settle(): string {
   else return "";
   const shown = state.value;
   if (page.mode === "studio") {
-    return `There is no algorithm ${one.algorithm} of ${one.collective}. This is ${shown.collective} by ${shown.algorithm}.`;
+    return `${one.collective} has no algorithm ${one.algorithm}. This is ${shown.collective} by ${shown.algorithm}.`;
   }
   if (keyOf(one) === keyOf(shown)) return "";
   return `This file does not hold ${inWords(one, shown)}. It shows ${inWords(shown, one)}. allfold studio has the rest.`;
@@ -234,7 +234,7 @@ export function openAt(algorithm: string, ranks: number, size: number): void {
   const { collective, topology } = state.value;
   if (!inStudio() && !holds(algorithm, ranks, size)) {
     const words = `--collective ${collective} --ranks ${ranks} --size ${bytes(size).replace(" ", "")} --topology ${topology}`;
-    notice.value = `This file does not hold ${algorithm} with ${plural(ranks, "rank")} and ${bytes(size)}. allfold studio shows it, or a file of its own: allfold show ${algorithm} ${words} --html ${algorithm}.html`;
+    notice.value = `This file does not hold ${algorithm} with ${plural(ranks, "rank")} and ${bytes(size)}. allfold studio shows it, or make a file of it: allfold show ${algorithm} ${words} --html ${algorithm}.html`;
     return;
   }
   choose({ algorithm, ranks, size });

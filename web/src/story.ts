@@ -26,7 +26,7 @@ export function storyOf(replay: Replay, proof: Proof): string {
     if (right === 0) return `It was right at the start, then ${how} in step ${done}.`;
     return `It was last ${how} in step ${done}.`;
   }
-  return right < 0 && !replay.writes(cell) ? "No move ever comes to it." : "";
+  return right < 0 && !replay.writes(cell) ? "No move ever writes to it." : "";
 }
 
 /** The phase of the step that was done last, and what it does. */

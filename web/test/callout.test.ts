@@ -20,7 +20,7 @@ test("who wants nothing is not explained as if it did", () => {
   const gather = new Replay(golden.find(({ schedule }) => schedule.collective === "gather" && schedule.ranks > 2)!);
   const rank = gather.schedule.root === 0 ? 1 : 0;
   const words = explained(gather, gather.at(0), { rank, chunk: 0 }, null);
-  expect(words).toContain("what is here in the end does not matter");
+  expect(words).toContain("what it holds in the end does not matter");
 });
 
 test("lines are as long as their place", () => {

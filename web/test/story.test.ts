@@ -34,7 +34,7 @@ test("what came twice says who added last", () => {
 
 test("what never came says so, and a right schedule has no such story", () => {
   const replay = replayOf([move(REDUCE, 1, 0)]);
-  expect(storyOf(replay, proof(1, 0))).toBe("No move ever comes to it.");
+  expect(storyOf(replay, proof(1, 0))).toBe("No move ever writes to it.");
   expect(storyOf(replay, { ok: true, message: "", facts: [] })).toBe("");
 });
 

@@ -47,7 +47,7 @@ export function Exercises(props: { lesson: Lesson; desk: Desk }): JSX.Element {
         <div class="watch">
           {exercise.collective === null ? (
             <p class="note">
-              {exercise.function} is a program and no schedule, so there is no picture of it. The check runs it.
+              {exercise.function} is a program, not a schedule, so there is no picture of it. The check runs it.
             </p>
           ) : (
             <Live
@@ -97,9 +97,9 @@ function Editor(props: { desk: Desk }): JSX.Element {
       />
       {desk.conflict.value && (
         <p class="alarm" role="alert">
-          The file was changed outside while you typed here.
+          The file was changed elsewhere while you were typing.
           <button type="button" onClick={() => desk.keep(false)}>
-            Take the file’s text
+            Use the file’s text
           </button>
           <button type="button" onClick={() => desk.keep(true)}>
             Keep mine
@@ -137,7 +137,7 @@ function Buttons(props: { desk: Desk; lesson: Lesson }): JSX.Element {
       )}
       {sure ? (
         <span class="sure">
-          The file as it began, and no progress in this lesson? Yours is kept under another name.
+          Go back to the original file and clear your progress in this lesson? Your file is kept under another name.
           <button type="button" disabled={busy} onClick={() => void reset()}>
             Yes, reset
           </button>
@@ -230,7 +230,7 @@ function Ticked(props: { text: string }): JSX.Element {
   return <>{props.text.split("`").map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
 }
 
-const PAUSE = 250; // milliseconds without a key press before the picture is made anew
+const PAUSE = 250; // milliseconds without a key press before the picture is drawn again
 const MOST = 17; // ranks: as many as the check tries
 
 /** What the code does with some ranks, as far as it is right. The same prover as for the check says so. */
@@ -289,7 +289,7 @@ function Live(props: {
           <Film key={of} entry={entry} begin={begin(entry)} />
         ))}
       {made?.of !== of ? (
-        <p class="note">Being drawn …</p>
+        <p class="note">Drawing …</p>
       ) : made.refusal !== undefined ? (
         <p class="alarm" role="alert">
           Nothing to draw: {made.refusal}

@@ -67,7 +67,12 @@ export function Film(props: {
         <button type="button" onClick={play} aria-label={playing ? "Pause" : "Play"}>
           {playing ? "❚❚" : "▶"}
         </button>
-        <button type="button" onClick={() => go(step + 1)} disabled={step >= replay.steps} aria-label="One step on">
+        <button
+          type="button"
+          onClick={() => go(step + 1)}
+          disabled={step >= replay.steps}
+          aria-label="One step forward"
+        >
           ›
         </button>
         <input

@@ -70,7 +70,7 @@ function List(): JSX.Element {
       <Top title="Lessons" />
       <p class="intro">
         A course on collective communication, for people who know Python and have never heard of MPI. A lesson is a
-        short text with pictures, predictions to commit to, and code that is proved, not tried.
+        short text with pictures, predictions to commit to, and code that is proved, not just tested.
       </p>
       {error && <Alarm text={error} />}
       {answer && (
@@ -173,7 +173,7 @@ function Start(props: { lesson: Lesson; desk: Desk }): JSX.Element {
         Start
       </button>
       <p class="soft">
-        This writes {file}, a plain Python file that you may also open in your own editor. A terminal shares it:{" "}
+        This writes {file}, a plain Python file that you can also open in your own editor. In a terminal:{" "}
         <code>allfold learn check {lesson.number}</code>
       </p>
       {desk.trouble.value && <Alarm text={desk.trouble.value} />}
@@ -225,7 +225,7 @@ function After(props: { lesson: Lesson; desk: Desk }): JSX.Element {
         </p>
       ) : (
         <p class="next">
-          This was the last lesson. <a href="#view=holds">All algorithms</a> are there to be looked at and changed.
+          That was the last lesson. <a href="#view=holds">All algorithms</a> are there for you to explore and change.
         </p>
       )}
     </section>

@@ -12,7 +12,7 @@ export function Predictions(props: { lesson: Lesson; desk: Desk }): JSX.Element 
   return (
     <section class="predictions" aria-label="Predictions">
       <h2>Predict first</h2>
-      <p class="soft">Think, commit to a number, and be wrong without harm. Then the answer is computed.</p>
+      <p class="soft">Think, then commit to a number; a wrong one costs nothing. Then the answer is computed.</p>
       <ol>
         {lesson.predictions.map(({ name, question }) => {
           const typed = found.find((one) => one.name === name);
@@ -80,7 +80,7 @@ function Prediction(props: {
         <p class={found.right ? "answer right" : "answer"} role="status">
           <b>{found.right ? `✓ ${found.answer}, as you said.` : `≠ You said ${found.given}; it is ${found.answer}.`}</b>{" "}
           {found.because}
-          {found.right && props.first === false && " Your first number was another one, and that one counts."}
+          {found.right && props.first === false && " Your first number was different, and that one counts."}
         </p>
       )}
     </form>

@@ -43,7 +43,7 @@ export function Busiest(props: { groups: LinkJson[][]; duration: number; sofar: 
   const most = Math.max(...shown.map(([link]) => link.seconds), 1e-30);
   return (
     <table class="busiest">
-      <caption>The links that are busy longest{left ? `; ${left} more are less busy` : ""}</caption>
+      <caption>The busiest links{left ? `; ${left} more are less busy` : ""}</caption>
       <tbody>
         {shown.map((alike) => {
           const [link] = alike;

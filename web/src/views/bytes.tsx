@@ -46,7 +46,7 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
   const groups = alikeOf(links);
   const sofar = sofarOf(entry, step);
   const [sent, inAll] = [sentOf(replay)[step], sentOf(replay)[replay.steps]];
-  const growing = `${step ? `After step ${step}: ` : "In all, "}${bytes((step ? sent : inAll) * part)}${step ? ` of ${bytes(inAll * part)} sent` : " are sent between ranks"}.`;
+  const growing = `${step ? `After step ${step}: ` : "In total, "}${bytes((step ? sent : inAll) * part)}${step ? ` of ${bytes(inAll * part)} sent` : " is sent between ranks"}.`;
   const lines = [
     ...(entry.proof.ok ? [] : ["This schedule is wrong."]),
     growing,
@@ -62,7 +62,9 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
     <>
       <Follow entry={entry} cut />
       {!entry.proof.ok && (
-        <p class="bottleneck">This schedule is wrong. What it sends is drawn; how long it would take is not.</p>
+        <p class="bottleneck">
+          This schedule is wrong. The picture shows what it sends, but not how long that would take.
+        </p>
       )}
       {cut ? (
         <p class="bottleneck cut">{cutSentence(entry, cut)}</p>
@@ -88,7 +90,7 @@ function Bytes(props: { entry: Entry; step: number }): JSX.Element {
               to="the most in the end"
               colours={[fullness(0.12), fullness(1)]}
             />
-            {hostsOf(entry, replay).length > 1 && <Key sign="swatch host">a host's own pairs</Key>}
+            {hostsOf(entry, replay).length > 1 && <Key sign="swatch host">pairs within a host</Key>}
             {step > 0 && <Key sign="swatch fresh">used in this step</Key>}
           </>
         ) : (
@@ -248,7 +250,7 @@ function litLinks(entry: Entry): Set<string> | null {
   return new Set([...pairs.values()].flatMap((pair) => routes?.(...pair) ?? []).map((link) => entry.links![link].name));
 }
 
-/** The bytes that every link has carried when so many steps are done. */
+/** The bytes that every link has carried after this many steps. */
 const carriedOf = remembered((entry: Entry, step: number): number[] => {
   const routes = routesOf(entry);
   const carried = entry.links!.map(() => 0);

@@ -37,7 +37,7 @@ export function explained(
         : `holds ${replay.nameOf(holds)}`;
   const then =
     wants === NOTHING
-      ? "what is here in the end does not matter"
+      ? "what it holds in the end does not matter"
       : numbers && replay.reduces
         ? `in the end ${resultOf(numbers, replay, wants)} must be here: the ${numbers.op} of ${brief ? "its column" : "what all ranks have in this column"}`
         : `in the end ${replay.nameOf(wants)} must be here`;
@@ -59,7 +59,7 @@ export function changed(replay: Replay, step: number, numbers: Numbers | null): 
 
 const LINE = 17;
 
-/** Words in lines of at most so many letters. */
+/** Words in lines of at most this many letters. */
 export function wrapped(text: string, letters: number): string[] {
   const lines = [""];
   for (const word of text.split(" ")) {

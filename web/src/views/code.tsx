@@ -58,8 +58,8 @@ function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Elem
           <>
             <Listing file={movesAsLines(replay)} lit={new Set(step ? [step] : [])} wrong={null} />
             <p class="note">
-              No code is here: the schedule was found by a search, or came from a file. These are its moves, one step a
-              line: <code>3:0→1</code> copies chunk 3 of rank 0 to rank 1, <code>+3:0→1</code> adds it there.
+              There is no code: the schedule was found by a search or read from a file. These are its moves, one step
+              per line: <code>3:0→1</code> copies chunk 3 of rank 0 to rank 1, <code>+3:0→1</code> adds it there.
             </p>
           </>
         )}
@@ -71,8 +71,8 @@ function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Elem
           </Old>
           <p class="note" role="status">
             {outdated.value === "being proved"
-              ? "Being proved …"
-              : "The code does not run. This is the picture before that."}
+              ? "Proving …"
+              : "The code does not run. This is the picture from before the edit."}
           </p>
         </div>
       ) : (
@@ -84,7 +84,7 @@ function Code(props: { entry: Entry; step: number; moving?: boolean }): JSX.Elem
               : made && files.length
                 ? `Step ${step} was made at ${made}.`
                 : ""}
-            {replay.steps > 0 && step === 0 && " Play, and the line that makes each step lights up."}
+            {replay.steps > 0 && step === 0 && " Press play, and the line that makes each step lights up."}
           </p>
           {!entry.proof.ok && (
             <p class="alarm" role="alert">
@@ -247,7 +247,7 @@ function Editor(props: { file: CodeFile; lit: Set<number>; wrong: number | null 
       <figcaption>
         {original.file}
         <span class="save">
-          {busy && <span class="soft">being proved …</span>}
+          {busy && <span class="soft">proving …</span>}
           <Quiet
             disabled={text === original.text && !edited.value}
             onClick={() => {

@@ -50,7 +50,7 @@ export function Follow(props: { entry: Entry; cut?: boolean }): JSX.Element | nu
   if (trees.length < 2 && !(props.cut && entry.cut)) return null;
   const tree = followedTree(entry);
   const single = trees.every((one) => one.carries === 1);
-  const word = trees.every((one) => one.root !== null) ? "tree" : single ? "chunk" : "way";
+  const word = trees.every((one) => one.root !== null) ? "tree" : single ? "chunk" : "path";
   return (
     <div class="follow">
       <div class="chips" role="group" aria-label="Follow">
@@ -64,7 +64,7 @@ export function Follow(props: { entry: Entry; cut?: boolean }): JSX.Element | nu
         )}
         {trees.length > 1 && (
           <span class="trees">
-            <Quiet aria-label={`The ${word} before`} onClick={() => followNext(entry, -1)}>
+            <Quiet aria-label={`Previous ${word}`} onClick={() => followNext(entry, -1)}>
               ◀
             </Quiet>
             <select
@@ -79,7 +79,7 @@ export function Follow(props: { entry: Entry; cut?: boolean }): JSX.Element | nu
                 </option>
               ))}
             </select>
-            <Quiet aria-label={`The next ${word}`} onClick={() => followNext(entry, 1)}>
+            <Quiet aria-label={`Next ${word}`} onClick={() => followNext(entry, 1)}>
               ▶
             </Quiet>
           </span>

@@ -259,7 +259,7 @@ function Legend(props: { replay: Replay; shaded: boolean }): JSX.Element {
       {replay.kinds.copy && <Key sign="line copy">copied</Key>}
       {replay.schedule.scratch > 0 && <Key sign="upright">scratch follows</Key>}
       {!arcsFit(replay.moves(0).length) && (
-        <span>too many moves a step for arcs; the cells they change are outlined</span>
+        <span>too many moves per step for arcs; the cells they change are outlined</span>
       )}
     </p>
   );

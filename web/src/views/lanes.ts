@@ -191,7 +191,7 @@ export function saying(one: Transfer, what: Happening): string {
   const when =
     what.clock === "steps"
       ? ""
-      : ` It starts at ${seconds(one.start)}, is there at ${seconds(one.arrived)}${one.end > one.landed ? ` and added at ${seconds(one.end)}` : ""}.`;
+      : ` It starts at ${seconds(one.start)}, arrives at ${seconds(one.arrived)}${one.end > one.landed ? ` and is added at ${seconds(one.end)}` : ""}.`;
   const limits = one.critical ? " It is on the critical path." : "";
   return `Step ${one.step + 1}: rank ${one.source} sends ${carries} to rank ${one.destination}${added}.${when}${limits}`;
 }

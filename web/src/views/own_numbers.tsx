@@ -53,7 +53,7 @@ export function OwnNumbers(props: { replay: Replay }): JSX.Element | null {
         </label>
       )}
       <Quiet onClick={() => take("random")}>random</Quiet>
-      {values !== null && <Quiet onClick={() => go({ values: null, op: "sum" })}>as before</Quiet>}
+      {values !== null && <Quiet onClick={() => go({ values: null, op: "sum" })}>reset</Quiet>}
       {wrong !== null && (
         <p class="alarm" role="alert">
           {wrong}

@@ -13,7 +13,7 @@ export function resultOf(places: Placed[], wrong: string[]): string {
     first.length > 1 ? `A tie: ${first.map((one) => one.name).join(" and ")} are equally fast.` : "",
     first.length === 1 ? `${first[0].name} wins.` : "",
     ...rest.map((one) => `${one.name} takes ${digits(one.seconds / first[0].seconds)} times as long.`),
-    ...wrong.map((name) => `${name} is wrong, so it has no place.`),
+    ...wrong.map((name) => `${name} is wrong, so it is not ranked.`),
   ];
   return sentences.filter(Boolean).join(" ");
 }

@@ -56,7 +56,7 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
     `After ${say(now)}:`,
     ...runners.map(
       (one) =>
-        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong, and never gets there"}.`,
+        `${one.replay.schedule.algorithm} has made ${stepsDone(one, now)} of ${plural(one.replay.steps, "step")}, ${percent(shareAt(one, now))} has arrived; ${one.entry.proof.ok ? `in the end it takes ${say(one.what.duration)}` : "it is wrong and never finishes"}.`,
     ),
     ...(least !== undefined ? [`No algorithm takes less than ${say(least)}.`] : []),
     ...(over ? [resultOf(places, runners.filter((one) => !one.entry.proof.ok).map(nameOf))] : []),
@@ -64,7 +64,7 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
   return (
     <>
       <Rivals rivals={rivals} />
-      {found.some((one) => one.waiting) && <p class="soft">A rival is being computed …</p>}
+      {found.some((one) => one.waiting) && <p class="soft">Computing a rival …</p>}
       {found.map(
         (one, i) =>
           one.error && (
@@ -111,8 +111,8 @@ function Race(props: { entry: Entry; step: number }): JSX.Element {
       <p class="note">
         {modelled
           ? `Simulated on ${props.entry.topology?.name ?? "the topology"}, message by message, not cut into segments.`
-          : `On the clock of steps, since ${listedNames(unsimulated)} not simulated.`}{" "}
-        The curve of an algorithm is the share of what must arrive that has arrived.
+          : `Counted in steps, since ${listedNames(unsimulated)} not simulated.`}{" "}
+        Each curve is the share of the promised data that has arrived.
       </p>
       <Twin lines={lines} />
     </>
@@ -162,7 +162,7 @@ function Rivals(props: { rivals: Rival[] }): JSX.Element {
           {name}
         </button>
       ))}
-      {!others.length && <span class="soft">nobody: this file holds no other algorithm</span>}
+      {!others.length && <span class="soft">nothing: this file has no other algorithm</span>}
     </div>
   );
 }

@@ -116,10 +116,10 @@ export function SpaceTime(props: {
   return (
     <>
       <div class="zoom" role="group" aria-label="Zoom">
-        <Quiet aria-label="Nearer" title="Nearer (+)" onClick={() => zoom(1.6)}>
+        <Quiet aria-label="Zoom in" title="Zoom in (+)" onClick={() => zoom(1.6)}>
           +
         </Quiet>
-        <Quiet aria-label="Farther" title="Farther (−)" onClick={() => zoom(1 / 1.6)}>
+        <Quiet aria-label="Zoom out" title="Zoom out (−)" onClick={() => zoom(1 / 1.6)}>
           −
         </Quiet>
         <Quiet aria-label="Earlier" title="Earlier" onClick={() => pan(-spanOf(frame.current!.shown) / 3, 0)}>
@@ -128,7 +128,7 @@ export function SpaceTime(props: {
         <Quiet aria-label="Later" title="Later" onClick={() => pan(spanOf(frame.current!.shown) / 3, 0)}>
           ▶
         </Quiet>
-        <Quiet disabled={all} title="All of it (0)" onClick={() => setChosen(whole(limits))}>
+        <Quiet disabled={all} title="Fit (0)" onClick={() => setChosen(whole(limits))}>
           all
         </Quiet>
       </div>

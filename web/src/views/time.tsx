@@ -22,7 +22,7 @@ export const view: View = {
   draw: Time,
   needs: ["schedule", "timeline"],
   plays: "steps",
-  keys: [{ key: "+ − 0", says: "nearer, farther, all of it; up and down choose a message" }],
+  keys: [{ key: "+ − 0", says: "zoom in, zoom out, fit; up and down choose a message" }],
 };
 
 /** Memoised, since it does not change from step to step. */
@@ -80,8 +80,8 @@ const WHY_NOT: Record<Clock, (entry: Entry) => string> = {
       : "Not simulated, because the schedule is wrong.",
   measured: () =>
     inStudio()
-      ? "Not measured yet: measure now runs it here."
-      : "Not measured: allfold show … --measure --html puts a recording in.",
+      ? "Not measured yet: “measure now” runs it here."
+      : "Not measured: allfold show … --measure --html FILE includes a recording.",
 };
 
 function Clocks(props: { entry: Entry; shown: Clock }): JSX.Element {

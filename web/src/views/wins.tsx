@@ -54,7 +54,7 @@ function Wins(props: { entry: Entry; step: number }): JSX.Element {
     if (lacking.length) void extendTable(collective, topology, lacking).catch(() => undefined);
   }, [collective, topology, own]);
   if (!cases.length)
-    return <p class="waiting">{inStudio() ? "Being priced …" : `This file holds no times of ${collective}.`}</p>;
+    return <p class="waiting">{inStudio() ? "Pricing …" : `This file has no times for ${collective}.`}</p>;
   const wanted = ranksShown.value ?? own;
   const here = cases.reduce((best, one) => (Math.abs(one.ranks - wanted) < Math.abs(best.ranks - wanted) ? one : best));
   const planned = here.winners.length > 0;
@@ -64,7 +64,7 @@ function Wins(props: { entry: Entry; step: number }): JSX.Element {
     return (
       <>
         <Sliders cases={cases} here={here} entry={props.entry} />
-        <p class="note">No topology was given, so nothing is planned here. Try what if.</p>
+        <p class="note">No topology was given, so there are no planned times. Try “what if”.</p>
       </>
     );
   const reign = reigns(standings.winners, standings.sizes);
@@ -103,10 +103,10 @@ function Wins(props: { entry: Entry; step: number }): JSX.Element {
         {whatIf
           ? "The same model as allfold plan, for a network on which nothing but the ranks' own ports is shared. "
           : "Times of allfold plan, each algorithm with its best number of segments; docs/model.md explains them. "}
-        {measured.value.length > 0 && "Circles are measured. "}
+        {measured.value.length > 0 && "Circles are measurements. "}
         {inStudio()
-          ? "A click opens the other views there."
-          : "A click opens the other views there, if this file holds it."}
+          ? "Click to open the other views there."
+          : "Click to open the other views there, if this file has it."}
       </p>
       <Twin lines={lines} />
     </>
