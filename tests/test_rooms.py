@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,7 @@ ROOMS = [
 ]
 # How a schedule shows itself: imported only when asked for.
 UPWARDS = {("schedule", "view")}
+WITHOUT_CIRCLES = ["engines.islands"]
 MOST_FILES = 16
 ONE_PER_ALGORITHM = "algorithms"  # families, one per file: as many as there are
 LESSONS = SOURCE / "learn" / "lessons"  # what learners get and write: data, not modules
@@ -89,12 +91,12 @@ def names() -> set[str]:
     return {name for name, _ in modules()}
 
 
-def imports(module: str, file: Path) -> Iterator[str]:
-    """The modules of allfold that a file imports, anywhere in the file, except only for types."""
+def imports(module: str, file: Path, with_types: bool = False) -> Iterator[str]:
+    """The modules of allfold that a file imports, anywhere in the file; those only for types if `with_types`."""
     package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
     skipped: set[ast.AST] = set()
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not with_types:
             skipped.update(part for line in node.body for part in ast.walk(line))
         if not isinstance(node, ast.ImportFrom) or node in skipped:
             continue
@@ -114,6 +116,18 @@ def test_imports_go_down(module: str, file: Path) -> None:
         if ROOMS.index(room_of(target)) > ROOMS.index(own) and (own, room_of(target)) not in UPWARDS
     ]
     assert not wrong, f"{module} ({own or 'allfold'}) imports {', '.join(wrong)} from above"
+
+
+@pytest.mark.parametrize("room", WITHOUT_CIRCLES)
+def test_a_room_has_no_import_circle(room: str) -> None:
+    """Not even through imports that are only for types, or inside functions."""
+    files = {module: file for module, file in modules() if module.startswith(f"allfold.{room}.")}
+    assert files
+    below = {module: set(imports(module, file, with_types=True)) & set(files) for module, file in files.items()}
+    try:
+        list(TopologicalSorter(below).static_order())
+    except CycleError as error:
+        pytest.fail(f"the modules of {room} import each other: {' <- '.join(error.args[1])}")
 
 
 def test_every_module_has_a_room() -> None:

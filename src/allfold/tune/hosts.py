@@ -148,8 +148,8 @@ def tune_hosts(
         timings = list(_timings(comm, engine, sizes, seconds, progress))
     finally:
         engine.cross_by(before)
-    shape = tuple(map(len, engine.islands))
-    tuned = Tuned(shape, engine.fabric.name, choose(timings))
+    shape = tuple(map(len, engine.hosts()))
+    tuned = Tuned(shape, engine.fabric_name, choose(timings))
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return HostsRun(tuned, date, network, tuple(timings))
 
@@ -201,7 +201,7 @@ def _timings(
     for number, size in enumerate(sizes):
         progress(f"{size} bytes", number / len(sizes))
         array = np.zeros(max(1, size // 4), np.float32)
-        ways = list(ways_of(array.nbytes, len(engine.islands)))
+        ways = list(ways_of(array.nbytes, len(engine.hosts())))
         calls = [_calls(comm, engine, way, array, each / len(ways) / _ROUNDS) for way in ways]
         times = np.zeros((len(ways), _ROUNDS))
         for turn in range(_ROUNDS):

@@ -15,6 +15,10 @@ from allfold.errors import AllfoldError
 from allfold.launch.threads import run_threads
 
 
+def parts(comm: Communicator) -> Any:
+    return comm._engine.parts  # type: ignore[attr-defined]
+
+
 def test_a_group_inside_an_island_has_the_name_that_its_users_know() -> None:
     def work(comm: Communicator) -> str:
         comm.group([0, 1])
@@ -30,24 +34,23 @@ def test_a_group_inside_an_island_has_the_name_that_its_users_know() -> None:
 
 
 def test_the_others_know_before_a_rank_that_gives_up_raises() -> None:
-    engines: dict[int, Any] = {}
+    memberships: dict[int, Any] = {}
     heard = []
     ready = threading.Barrier(2)
 
     def work(comm: Communicator) -> None:
-        engine: Any = comm._engine
-        engines[comm.rank] = engine
+        memberships[comm.rank] = membership = parts(comm).membership
         ready.wait(20)
         if comm.rank == 0:
-            fail = engine.fail
+            fail = membership.fail
 
             def watched(error: AllfoldError) -> None:
-                heard.append(engines[1]._failed.wait(2))
+                heard.append(memberships[1].failed.wait(2))
                 fail(error)
 
-            engine.fail = watched
+            membership.fail = watched
             comm.abort()
-        assert engine._failed.wait(20)
+        assert membership.failed.wait(20)
 
     run_threads(work, 2, engine="islands")
     assert heard == [True]
@@ -57,27 +60,27 @@ def test_a_rank_that_finds_another_one_gone_tells_the_rest() -> None:
     """Rank 2 leaves, rank 0 needs it; rank 1 makes no call meanwhile."""
 
     def work(comm: Communicator) -> str:
-        engine: Any = comm._engine
+        group = parts(comm)
         comm.barrier()
         if comm.rank == 0:
             deadline = time.monotonic() + 20
-            while not engine.world.lost() and time.monotonic() < deadline:
+            while not group.world.lost() and time.monotonic() < deadline:
                 time.sleep(0.001)
             with pytest.raises(af.RankLost, match="rank 2 on host1 has left"):
                 comm.barrier()
         elif comm.rank == 1:
-            assert engine._failed.wait(20)
-        return str(engine._error)
+            assert group.membership.failed.wait(20)
+        return str(group.membership.error)
 
     assert "rank 2 on host1 has left" in run_threads(work, 3, engine="islands")[1]
 
 
 def test_after_a_failure_a_closed_channel_is_no_misuse() -> None:
     def work(comm: Communicator) -> str:
-        engine: Any = comm._engine
+        group = parts(comm)
         comm.abort()
-        assert engine._failed.wait(20)
-        return type(engine.better(af.UsageError("irecv: this communicator is closed"))).__name__
+        assert group.membership.failed.wait(20)
+        return type(group.membership.better(af.UsageError("irecv: this communicator is closed"))).__name__
 
     assert run_threads(work, 2, engine="islands") == ["RankLost"] * 2
 
@@ -86,14 +89,14 @@ def test_a_host_that_others_go_on_without_hears_why() -> None:
     """Ranks 0 and 1 live, but rank 2 has not heard of their host, whose first rank sends the heartbeats."""
 
     def work(comm: Communicator) -> str:
-        engine: Any = comm._engine
+        group = parts(comm)
         comm.barrier()
         deadline = time.monotonic() + 20
-        while comm.rank == 2 and not engine._failed.is_set() and time.monotonic() < deadline:
-            engine.world._heard[0] = -1e9
+        while comm.rank == 2 and not group.membership.failed.is_set() and time.monotonic() < deadline:
+            group.world._heard[0] = -1e9
             time.sleep(0.001)
-        assert engine._failed.wait(20)
-        return str(engine._error)
+        assert group.membership.failed.wait(20)
+        return str(group.membership.error)
 
     for said in run_threads(work, 3, engine="islands"):
         assert "ranks 0 and 1 on host0: the host was not heard" in said

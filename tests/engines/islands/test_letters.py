@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from allfold.dtypes import DTYPES
 from allfold.engines.islands.letters import Letters
 from allfold.engines.islands.post import Frame, News
+from allfold.engines.islands.roster import Roster
 from allfold.errors import AllfoldError, RankLost
 from allfold.fabrics import tags
 
@@ -54,9 +56,17 @@ class Data:
         return self, np.zeros(bytes, np.uint8)
 
 
+def letters(ended: Callable[[int | None], AllfoldError | None]) -> Letters:
+    """The end of rank 0; rank 1 is on another island. `ended`: the error of a receive, if nothing more can come."""
+    roster = Roster.of(0, [[0], [1]], [0, 1], "the world", 1.0, 0)
+    post: Any = Data()
+    membership: Any = SimpleNamespace(ended=ended)
+    channel: Any = None
+    return Letters(roster, post, channel, membership, lambda name, needed: None)
+
+
 def test_a_message_that_comes_when_the_queue_has_just_run_empty_is_taken_in_once() -> None:
-    engine: Any = SimpleNamespace(world=SimpleNamespace(post=Data()), ranks=[0, 1], size=2, local={0: 0})
-    box, queue = Letters(engine, None), Queue()  # type: ignore[arg-type]
+    box, queue = letters(lambda source: None), Queue()
     box._long[1] = queue
     box.arrived(1, Frame(News.LETTER, 0, UINT8 | LONG, (100, 2000, 0)))
     assert queue.popped.wait(10)
@@ -75,10 +85,7 @@ def waiting(box: Letters) -> Any:
 def with_end() -> tuple[Letters, list[AllfoldError]]:
     """The end of one rank, and what has happened to the other: an error says that it has left."""
     gone: list[AllfoldError] = []
-    engine: Any = SimpleNamespace(ranks=[0, 1], size=2, rank=0, local={0: 0}, world=SimpleNamespace(post=Data()))
-    engine.ended = lambda source: gone[0] if gone else None
-    engine.check_open = lambda name, needed: None
-    return Letters(engine, None), gone  # type: ignore[arg-type]
+    return letters(lambda source: gone[0] if gone else None), gone
 
 
 def test_a_receive_that_begins_while_its_source_leaves_ends() -> None:
@@ -88,7 +95,7 @@ def test_a_receive_that_begins_while_its_source_leaves_ends() -> None:
         gone.append(RankLost("rank 1 has left"))
         box.fail_what_cannot_come()
 
-    box._engine.check_open = leaves  # type: ignore[method-assign]
+    box._check_open = leaves
     with pytest.raises(RankLost, match="rank 1 has left"):
         box.wait(waiting(box), 0.0)
 

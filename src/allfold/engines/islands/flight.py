@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...dtypes import find_dtype
-
-if TYPE_CHECKING:
-    from .job import Job
+from .job import Job
 
 _KEPT = 256
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from ... import _native
 from ...dtypes import Dtype
@@ -16,10 +15,6 @@ from ..arrays import Flat, Taken, take
 from ..engine import Call
 from ..signature import Signature
 
-if TYPE_CHECKING:
-    from .engine import Islands
-
-NUMBER_BYTES = 8
 _SPARE_SECONDS = 2.0
 
 
@@ -45,36 +40,24 @@ class Job:
     _tags = 0
     _taken: Taken | None = None
 
-    def __init__(
-        self, engine: Islands, call: Call, limit: float, prepared: Sequence[_native.Prepared] | None = None
-    ) -> None:
+    def __init__(self, call: Call, limit: float, prepared: Sequence[_native.Prepared] | None = None) -> None:
         """`prepared`: what an island does in a small all_reduce, for a rank that need not take its arrays."""
-        self.engine, self.call, self.limit, self.prepared = engine, call, limit, prepared
+        self.call, self.limit, self.prepared = call, limit, prepared
         self.deadline = time.monotonic() + limit
 
-    def take(self) -> None:
-        """Take the arrays; errors of the caller are raised here."""
+    def take(self, ranks: int) -> None:
+        """Take the arrays of a call between this many ranks; errors of the caller are raised here."""
         if self._taken is None:
-            self._taken = take(self.call, self.engine.size, self.call.algorithm)
+            self._taken = take(self.call, ranks, self.call.algorithm)
             _, self.signature, self.named, self.dtype, self.elements, self.input, self.output = self._taken
 
-    def describe(self) -> None:
-        """Find the bytes that are sent and compared, once the call has its number."""
-        self.take()
-        self.packed, digest = self.engine.known(self.signature)
-        self.digest = digest + self.number.to_bytes(NUMBER_BYTES, "little")
-
-    def schedule(self) -> tuple[str, dict[str, Any]]:
-        """The algorithm that the call follows if it names none, and its parameters."""
-        call, op = self.call, self.call.op
-        bytes = call.output.nbytes if self._taken is None else self.elements * self.dtype.itemsize  # type: ignore[union-attr]
-        return self.engine.crossing.schedule(
-            call.collective, self.engine.islands, bytes, commutative=op is None or op.commutative
-        )
-
-    def algorithm(self) -> str:
-        """The name of the algorithm that the call follows."""
-        return self.schedule()[0] if self.named is None else self.named.algorithm
+    @property
+    def bytes(self) -> int:
+        """Of the whole buffer."""
+        if self._taken is None:
+            assert self.call.output is not None
+            return self.call.output.nbytes  # type: ignore[no-any-return]
+        return self.elements * self.dtype.itemsize
 
     def done(self) -> bool:
         """Whether its caller may go on, and use its arrays again."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,9 @@ from ...errors import AllfoldError, CollectiveTimeout
 from ...fabrics.fabric import Disconnected
 from ..engine import ANY_TAG
 from ..mailbox import Sent, Wanted, remove, taken, wait
-from .post import Frame, News
-
-if TYPE_CHECKING:
-    from .engine import Islands
+from .membership import Membership
+from .post import Frame, News, Post
+from .roster import Roster
 
 _DTYPES = list(DTYPES.values())
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.00005, 0.002
@@ -33,11 +32,19 @@ Received = tuple[int, int, int]
 
 
 class Letters:
-    """One rank's end. `channel`: the messages of its island."""
+    """One rank's end."""
 
-    def __init__(self, engine: Islands, channel: _native.Channel) -> None:
-        self._engine = engine
-        self._channel = channel
+    def __init__(
+        self,
+        roster: Roster,
+        post: Post,
+        channel: _native.Channel,
+        membership: Membership,
+        check_open: Callable[[str, Iterable[int]], None],
+    ) -> None:
+        """`channel`: the messages of its island. `check_open` raises an error unless a message with these ranks may begin."""
+        self._roster, self._post, self._channel = roster, post, channel
+        self._membership, self._check_open = membership, check_open
         self._lock = threading.RLock()
         self._come: list[Sent] = []  # what nobody has asked for yet, oldest first
         self._wanted: list[Wanted] = []
@@ -50,7 +57,7 @@ class Letters:
         self.wait(self.start(True, array, destination, tag, dtype), timeout)
 
     def receive(self, array: Any, source: int | None, tag: int, timeout: float | None, dtype: str | None) -> Received:
-        local = self._engine.local.get(source, -1) if source is not None else -1
+        local = self._roster.local.get(source, -1) if source is not None else -1
         if local >= 0:
             assert source is not None
             receive = self._channel.receive
@@ -66,23 +73,23 @@ class Letters:
         return came
 
     def start(self, sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None) -> Any:
-        engine = self._engine
-        kind, data = taken(sends, array, peer, tag, dtype, engine.size)
+        roster = self._roster
+        kind, data = taken(sends, array, peer, tag, dtype, roster.size)
         # Who has left may have sent before.
         needed = () if peer is None or (not sends and self._may_have_come(peer, tag)) else (peer,)
-        engine.check_open("send" if sends else "recv", needed)
-        if peer is not None and peer in engine.local:
+        self._check_open("send" if sends else "recv", needed)
+        if peer is not None and peer in roster.local:
             start = self._channel.start
             return (
                 sends,
                 peer,
-                self._guarded(lambda: start(sends, data, engine.local[peer], tag, kind.name), sends, peer),
+                self._guarded(lambda: start(sends, data, roster.local[peer], tag, kind.name), sends, peer),
             )
         result: Future[Received | None] = Future()
         if sends:
             assert peer is not None
-            frame = Frame(News.LETTER, engine.number, _DTYPES.index(kind), (tag, data.size, 0))
-            engine.world.post.send_letter(engine.ranks[peer], frame, data.copy().view("u1"))
+            frame = Frame(News.LETTER, roster.number, _DTYPES.index(kind), (tag, data.size, 0))
+            self._post.send_letter(roster.ranks[peer], frame, data.copy().view("u1"))
             result.set_result(None)
             return result
         wanted = Wanted(peer, tag, kind, data, result)
@@ -109,12 +116,11 @@ class Letters:
         return operation.done() if isinstance(operation, Future) else self._channel.done(operation[2])
 
     def wait(self, operation: Any, timeout: float | None) -> Received | None:
-        engine = self._engine
         if not isinstance(operation, Future):
             sends, peer, inside = operation
             came = self._guarded(lambda: self._channel.wait(inside, timeout), sends, peer, timeout)
             return None if came is None else (peer, *came[1:])
-        limit = engine.timeout if timeout is None else timeout
+        limit = self._roster.timeout if timeout is None else timeout
         if not wait(operation, limit):
             with self._lock:
                 source = next((one.source for one in self._wanted if one.result is operation), None)
@@ -157,7 +163,7 @@ class Letters:
 
     def _fail_if_ended(self, wanted: Wanted) -> None:
         on_their_way = any(self._long.values()) if wanted.source is None else self._long.get(wanted.source)
-        error = None if on_their_way else self._engine.ended(wanted.source)
+        error = None if on_their_way else self._membership.ended(wanted.source)
         if error is not None:
             remove(self._wanted, wanted)
             _end(wanted.result, error)
@@ -173,9 +179,8 @@ class Letters:
             frame = queue[0]
             tag, elements, number = frame.numbers
             dtype = _DTYPES[frame.detail & 127]
-            post = self._engine.world.post
             if frame.detail & 128:
-                transfer, data = post.data_of(self._engine.ranks[source], number, elements * dtype.itemsize)
+                transfer, data = self._post.data_of(self._roster.ranks[source], number, elements * dtype.itemsize)
                 try:
                     transfer.wait()
                 except Disconnected:  # the rank is gone; the watch says so, or has said so
@@ -200,9 +205,9 @@ class Letters:
 
     def _look_inside(self, wanted: Wanted) -> None:
         """For a receive from anybody: look for messages in shared memory as well, until something has come."""
-        pause, ranks = _SHORTEST_PAUSE, {number: rank for rank, number in self._engine.local.items()}
+        pause, ranks = _SHORTEST_PAUSE, {number: rank for rank, number in self._roster.local.items()}
         while not wanted.result.done() and not self._closed:
-            has_ended = self._engine.ended(None) is not None  # before this look, which then is the last
+            has_ended = self._membership.ended(None) is not None  # before this look, which then is the last
             try:
                 with self._lock:
                     if any(one is wanted for one in self._wanted) and self._channel.probe(None, wanted.tag):
@@ -218,26 +223,25 @@ class Letters:
             except AllfoldError as error:
                 with self._lock:
                     remove(self._wanted, wanted)
-                _end(wanted.result, self._engine.better(error))
+                _end(wanted.result, self._membership.better(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _late(self, sends: bool, peer: int | None, limit: float) -> CollectiveTimeout:
-        engine = self._engine
-        what = f"rank {engine.rank} got no message{'' if peer is None else f' from rank {peer}'}"
+        roster = self._roster
+        what = f"rank {roster.rank} got no message{'' if peer is None else f' from rank {peer}'}"
         if sends:
-            what = f"rank {peer} has not taken the message of rank {engine.rank}"
-        return CollectiveTimeout(f"{'send' if sends else 'recv'}: {what} within {limit:g} s ({engine.label})")
+            what = f"rank {peer} has not taken the message of rank {roster.rank}"
+        return CollectiveTimeout(f"{'send' if sends else 'recv'}: {what} within {limit:g} s ({roster.label})")
 
     def _guarded(self, action: Callable[[], Any], sends: bool, peer: int, timeout: float | None = None) -> Any:
         """What the island's messages raise is told in the numbers of this group; after a loss elsewhere, as that loss."""
-        engine = self._engine
         try:
             return action()
         except CollectiveTimeout:
-            raise self._late(sends, peer, engine.timeout if timeout is None else timeout) from None
+            raise self._late(sends, peer, self._roster.timeout if timeout is None else timeout) from None
         except AllfoldError as error:
-            raise engine.better(error) from None
+            raise self._membership.better(error) from None
 
 
 def _end(result: Future[Any], error: AllfoldError) -> None:

@@ -10,14 +10,13 @@ import json
 import os
 import secrets
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ... import _native
-from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...errors import AllfoldError, MismatchError, UsageError
 from ...fabrics.fabric import Board
 from ...version import __version__
 from ...wording import name_ranks
@@ -28,6 +27,8 @@ from ..shared_memory.engine import meet as meet_inside
 from ..shared_memory.members import number_of
 from .crossing import Tuned, find_tuned
 from .engine import Islands
+from .group import Group
+from .roster import Roster, Shared
 from .world import World, host_name
 
 _TRY_SECONDS = 20.0  # for ranks that say they are on one host to map each other's memory
@@ -48,6 +49,10 @@ def here() -> dict[str, Any]:
 
 def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
+    return _meet(board, timeout, room, "the world", timeout)
+
+
+def _meet(board: Board, timeout: float, room: int | None, label: str, call_timeout: float) -> Engine:
     board = board.of_this_run(timeout)
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
     card |= {"bytes": sys.byteorder, "secret": board.has_secret}
@@ -86,6 +91,7 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     if len(islands) == 1:
         # Nobody leaves while another rank still looks at the board: whoever keeps it may end first.
         engine.run(Call("barrier", timeout=timeout), False)
+        engine.label, engine.timeout = label, call_timeout
         return engine
     island = sorted(next(ranks for ranks in islands if board.rank in ranks))
     place = cards[board.rank]["place"]
@@ -93,15 +99,15 @@ def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
     members = {rank: member.arena for rank, member in zip(island, engine.members, strict=True)}
     hosts = [one["host"] for one in cards]
 
-    def again(board: Board, timeout: float) -> Engine:
-        return meet(board, timeout, room)
+    def again(board: Board, timeout: float, label: str, call_timeout: float) -> Engine:
+        return _meet(board, timeout, room, label, call_timeout)
 
     tuned = [Tuned.from_json(one) for one in cards[0]["tuned"]]
     identity = number_of(keys[0])
     world = World(
         board, fabric, sorted(islands), hosts, lambda rank: _native.is_alive(members[rank]), again, tuned, identity
     )
-    return _of_world(world, engine, timeout)
+    return _of_world(world, engine, timeout, label, call_timeout)
 
 
 def _build(cards: Sequence[dict[str, Any]], rank: int) -> str:
@@ -124,7 +130,7 @@ def in_threads(ranks: int, timeout: float) -> list[Engine]:
     hosts = [f"host{number}" for number, island in enumerate(islands) for _ in island]
     local = [engine for island in islands for engine in shared_in_threads(len(island), timeout)]
 
-    def again(board: Board, timeout: float) -> Engine:
+    def again(board: Board, timeout: float, label: str, call_timeout: float) -> Engine:
         raise UsageError("shrink: ranks that are threads cannot do that across hosts")
 
     def make(rank: int) -> Engine:
@@ -133,65 +139,19 @@ def in_threads(ranks: int, timeout: float) -> list[Engine]:
         board = StoreBoard(store, rank, ranks)
         fabric = board.connect("", timeout)
         world = World(board, fabric, islands, hosts, lambda rank: True, again)
-        return _of_world(world, engine, timeout)
+        return _of_world(world, engine, timeout, "the world", timeout)
 
     with ThreadPoolExecutor(ranks) as threads:
         return list(threads.map(make, range(ranks)))
 
 
-def _of_world(world: World, island: SharedMemory, timeout: float) -> Islands:
-    inner = island.group(range(island.size), timeout)
-    assert inner is not None
-    ranks = list(range(world.size))
-    return Islands(world, ranks, island, inner, world.fabric.another("calls", ranks), timeout, "the world", 0)
-
-
-def meet_again(engine: Islands, timeout: float) -> Engine:
-    """After an error: the engine of the ranks that are left. Every one of them calls it, again after a timeout.
-
-    The ranks make attempts, which have numbers. How an attempt ends is decided once, by the first who can tell: with the
-    ranks that are left, or, by one whose time is up, not at all. After that everybody goes on to the next one, so what
-    ranks put up in an attempt never meets what they put up in another.
-    """
-    world, ranks = engine.world, engine.ranks
-    board = world.board.some(f"shrink {engine.number}", ranks)
-    deadline, left = time.monotonic() + timeout, None
-    while left is None:
-        engine.attempt += 1
-        left = _who_is_left(engine, board, deadline, timeout)
-    if engine.rank not in left:
-        raise RankLost(f"shrink: the others went on without rank {engine.rank} ({engine.label})")
-    smaller = board.some(f"left {engine.attempt}", left)
-    made = world.again(smaller, max(1.0, deadline - time.monotonic()))
-    made.label = f"what is left of {engine.label}: {name_ranks(left)}"
-    made.timeout = engine.timeout
-    return made
-
-
-def _who_is_left(engine: Islands, board: Board, deadline: float, timeout: float) -> list[int] | None:
-    """How this attempt ends: with the ranks that are left, or None if others have given it up."""
-    here, after = (f"here {number}" for number in (engine.attempt, engine.attempt + 1))
-    board.put(here, b"1")
-    while True:
-        lost = [engine.ranks.index(rank) for rank in engine.world.lost() if rank in engine.ranks]
-        come = [rank for rank in board.present(here) if rank not in lost]
-        missing = [rank for rank in range(engine.size) if rank not in come and rank not in lost]
-        if not missing:
-            return _decided(board, engine.attempt, come)
-        if board.present(after):
-            return None
-        if time.monotonic() > deadline:
-            left = _decided(board, engine.attempt, None)
-            if left is None:
-                what = f"{name_ranks(missing)} did not come within {timeout:g} s"
-                raise CollectiveTimeout(f"shrink: {what} ({engine.label})")
-            return left
-        time.sleep(0.02)
-
-
-def _decided(board: Board, attempt: int, proposal: list[int] | None) -> list[int] | None:
-    left: list[int] | None = json.loads(board.decide(f"left {attempt}", json.dumps(proposal).encode()))
-    return left
+def _of_world(world: World, island: SharedMemory, within: float, label: str, timeout: float) -> Islands:
+    """`timeout`: of the group's calls."""
+    collectives = island.group(range(island.size), within)
+    assert collectives is not None
+    roster = Roster.of(world.rank, world.islands, range(world.size), label, timeout, 0)
+    fabric = world.fabric.another("calls", roster.ranks)
+    return Islands(Group.join(world, roster, Shared(collectives, island), fabric, within))
 
 
 def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:

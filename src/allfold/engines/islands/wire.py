@@ -6,7 +6,7 @@ Inside an island a message goes through shared memory, to other islands by the f
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from ...ops import Op
 from ...programs.messages import Kind, Message, MessagePrograms, Place
 from ...programs.versions import INPUT, OUTPUT, WORK
 from ..arrays import Flat
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
+from .recorder import Recorder
 
 _LEAST_KEPT, _MOST_KEPT = 1 << 16, 64 << 20  # bytes; less is cheap to have anew, and more too much to keep
 _OPS = {name: number for number, name in enumerate(_native.OPS)}

@@ -6,6 +6,7 @@ and sends them a heartbeat every second. An island that is not heard for `ALLFOL
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
@@ -15,18 +16,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, MismatchError, RankLost, UsageError
 from ...fabrics.fabric import Board, Fabric
 from ...wording import name_ranks
 from ..engine import Engine
-from ..last_words import ending, last_words
+from ..last_words import ending, last_words, note_ending
 from .crossing import Tuned
-from .post import MOST_TEXT, Frame, News, Post, Progress
-
-if TYPE_CHECKING:
-    from .engine import Islands
+from .post import MOST_TEXT, Frame, News, Post
 
 _LOOK_SECONDS, _BEAT_SECONDS = 0.02, 1.0
 GRACE_SECONDS = 0.5  # how long a broken connection waits for the news that explains it
@@ -50,6 +49,46 @@ def host_name() -> str:
     return os.environ.get("ALLFOLD_HOSTID") or socket.gethostname()
 
 
+class Listener(Protocol):
+    """One rank's end of a group, as far as news concern it. Ranks are those of the world here."""
+
+    number: int
+    ranks: list[int]
+
+    def made(self) -> int:
+        """The number of calls that this rank has made."""
+        ...
+
+    def fail(self, error: AllfoldError) -> None: ...
+    def take_in(self, source: int, frame: Frame) -> None: ...
+    def note_left(self, who: int, calls: int) -> None:
+        """A rank has left this group, after this many calls."""
+        ...
+
+    def somebody_left(self, who: int) -> None:
+        """A rank has left the run, or this group."""
+        ...
+
+    def interrupt(self) -> None: ...
+    def look(self, now: float) -> None:
+        """Called again and again by the thread that watches."""
+        ...
+
+
+_worlds: set[World] = set()  # those that this process has not left
+_processes: set[int] = set()  # this one, once it has been in a world; a forked child has another number
+
+
+@atexit.register
+def _end_all() -> None:
+    """Say goodbye. Threads may still wait inside a fabric, which cannot be told to stop."""
+    if os.getpid() in _processes:
+        note_ending()
+        for world in list(_worlds):
+            world.end()
+        _native.park_other_threads()
+
+
 class World:
     """One rank's view of a run."""
 
@@ -60,11 +99,12 @@ class World:
         islands: Sequence[Sequence[int]],
         hosts: Sequence[str],
         is_alive: Callable[[int], bool],
-        again: Callable[[Board, float], Engine],
+        again: Callable[[Board, float, str, float], Engine],
         tuned: Sequence[Tuned] = (),
         identity: int = 0,
     ) -> None:
-        """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the ranks.
+        """`is_alive` is asked about the other ranks of this island; `again` makes an engine of some of the
+        ranks, within a timeout, and is given its label and its own timeout.
 
         `identity`: a number that no other run has.
         """
@@ -79,7 +119,7 @@ class World:
         self._left: set[int] = set()
         self._last_words: dict[int, str] = {}  # of ranks that have left: the exception, or nothing
         self._untold: set[int] | None = None  # once this rank leaves: those who may not know it yet
-        self._engines: weakref.WeakValueDictionary[int, Islands] = weakref.WeakValueDictionary()
+        self._groups: weakref.WeakValueDictionary[int, Listener] = weakref.WeakValueDictionary()
         self._early: dict[int, list[tuple[int, Frame]]] = {}  # news for groups that do not exist here yet
         self._seconds = host_seconds()
         self.patience = 1.0  # seconds for which a rank that leaves waits until its letters have arrived
@@ -111,13 +151,15 @@ class World:
             there.setdefault(self.hosts[rank if group is None else group[rank]], []).append(rank)
         return ", ".join(f"{name_ranks(some)} on {host}" for host, some in there.items())
 
-    def add(self, engine: Islands) -> None:
+    def add(self, group: Listener) -> None:
+        _worlds.add(self)
+        _processes.add(os.getpid())
         with self._lock:
-            self._engines[engine.number] = engine
-            early = self._early.pop(engine.number, [])
+            self._groups[group.number] = group
+            early = self._early.pop(group.number, [])
             for rank, text in self._lost.items():
-                if rank in engine.ranks:
-                    engine.fail(RankLost(text))
+                if rank in group.ranks:
+                    group.fail(RankLost(text))
             # Under the lock: what comes now is younger, and must wait for these.
             for source, frame in early:
                 self._handle(source, frame)
@@ -144,14 +186,14 @@ class World:
         frame = Frame(News.FAILED, group, kind, (-1, 0, 0), _cut(str(error)))
         self.post.send_all_now(self._staying(ranks), frame, _TELLING_SECONDS)
 
-    def leave(self, engine: Islands) -> None:
+    def leave(self, group: Listener) -> None:
         """This rank leaves a group, and says after how many calls: those are done, and nobody shall miss it there."""
-        self._say_goodbye(engine, set(self.others(engine.ranks)) - self._left)
+        self._say_goodbye(group, set(self.others(group.ranks)) - self._left)
 
-    def _say_goodbye(self, engine: Islands, others: set[int]) -> None:
+    def _say_goodbye(self, group: Listener, others: set[int]) -> None:
         self.post.send_all(
-            others & set(engine.ranks),
-            Frame(News.LEFT, engine.number, 0, (engine.calls(), 0, 0), last_words().encode()),
+            others & set(group.ranks),
+            Frame(News.LEFT, group.number, 0, (group.made(), 0, 0), last_words().encode()),
         )
 
     def end(self) -> None:
@@ -166,9 +208,10 @@ class World:
             with self._lock:
                 others = set(self.others(range(self.size))) - self._left
                 self._untold = set(others)
-            for engine in sorted(self._engines.values(), key=lambda one: one.number == 0):  # the world last
-                self._say_goodbye(engine, others)
+            for group in sorted(self._groups.values(), key=lambda one: one.number == 0):  # the world last
+                self._say_goodbye(group, others)
             self.post.close(1.0)
+            _worlds.discard(self)
             if threading.current_thread() is threading.main_thread():
                 told = signal.set_wakeup_fd(-1)
                 if told != self._bell[1]:
@@ -194,8 +237,8 @@ class World:
             return
         if frame.news == News.LEFT:
             self._last_words[source] = frame.text.decode()
-            if (left := self._engines.get(frame.group)) is not None:
-                left.left_after[source] = frame.numbers[0]
+            if (left := self._groups.get(frame.group)) is not None:
+                left.note_left(source, frame.numbers[0])
                 if frame.group:
                     left.somebody_left(source)
             if frame.group == 0:
@@ -204,7 +247,7 @@ class World:
                     is_staying = self._untold is None
                 if is_staying:
                     self.post.send(source, Frame(News.HEARD))
-                for one in list(self._engines.values()):
+                for one in list(self._groups.values()):
                     if source in one.ranks:
                         one.somebody_left(source)
             return
@@ -214,30 +257,24 @@ class World:
                 self.post.send_all(self.others(self.mine), frame)
             return
         with self._lock:
-            engine = self._engines.get(frame.group)
-            if engine is None:
+            group = self._groups.get(frame.group)
+            if group is None:
                 if frame.news in (News.LETTER, News.FAILED):
                     self._early.setdefault(frame.group, []).append((source, frame))
                 return
         if frame.news == News.FAILED:
-            engine.fail(_ERRORS[frame.detail](frame.text.decode()))
-        elif frame.news == News.LETTER:
-            engine.letters.arrived(engine.ranks.index(source), frame)
-        elif frame.news == News.ASKED:
-            number = frame.numbers[0]
-            self.post.send(source, Frame(News.ANSWER, frame.group, engine.progress(number), (number, 0, 0)))
-        elif frame.news == News.ANSWER:
-            answers = engine.answers.get(frame.numbers[0], {})
-            answers[engine.ranks.index(source)] = Progress(frame.detail)
+            group.fail(_ERRORS[frame.detail](frame.text.decode()))
+        else:
+            group.take_in(source, frame)
 
     def _lose(self, ranks: Sequence[int], text: str) -> list[int]:
         """Note that ranks are gone; those that were not known to be."""
         with self._lock:
             fresh = [rank for rank in ranks if rank not in self._lost and rank not in self._left]
             self._lost.update(dict.fromkeys(fresh, text))
-            engines = [engine for engine in self._engines.values() if set(fresh) & set(engine.ranks)]
-        for engine in engines:
-            engine.fail(RankLost(text))
+            groups = [group for group in self._groups.values() if set(fresh) & set(group.ranks)]
+        for group in groups:
+            group.fail(RankLost(text))
         return fresh
 
     def _has_broken(self, peer: int) -> None:
@@ -270,10 +307,10 @@ class World:
             signals = os.read(self._bell[0], 4096) if rung else b""
             # A handler of the user's own may have something else in mind than an end.
             if signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                for engine in list(self._engines.values()):
-                    engine.interrupt()
-            for engine in list(self._engines.values()):
-                engine.look(time.monotonic())
+                for group in list(self._groups.values()):
+                    group.interrupt()
+            for group in list(self._groups.values()):
+                group.look(time.monotonic())
             here = [rank for rank in self.mine if rank != self.rank and rank not in self._left]
             dead = [rank for rank in here if rank not in self._lost and not self._is_alive(rank)]
             gone = {*self._lost, *self._left, *dead} - {self.rank}
@@ -305,9 +342,9 @@ class World:
                     continue
                 text = f"{self.where(there)}: the host was not heard for {self._seconds:g} s"
                 # If only their first rank is stopped, the others may hear why this rank goes on without them.
-                for engine in list(self._engines.values()):
-                    frame = Frame(News.FAILED, engine.number, 0, (-1, 0, 0), _cut(text))
-                    self.post.send_all([rank for rank in there if rank in engine.ranks], frame)
+                for group in list(self._groups.values()):
+                    frame = Frame(News.FAILED, group.number, 0, (-1, 0, 0), _cut(text))
+                    self.post.send_all([rank for rank in there if rank in group.ranks], frame)
                 self._lose(there, text)
 
 

@@ -7,124 +7,119 @@ Few bytes are carried across by one leader per island (`hierarchical`); with mor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays import Flat
-from .job import Job
-from .levels import as_bytes, compare_all, inside, speakers_of
-from .wire import folding
-
-if TYPE_CHECKING:
-    from .engine import Islands
+from ...arrays import Flat
+from ..job import Job
+from .levels import Levels, as_bytes
 
 
-def gather(engine: Islands, job: Job, across: str) -> None:
+def gather(levels: Levels, job: Job, across: str) -> None:
     """Each leader sends the root the slices of its island in one message."""
     source, root, tag = job.input, job.call.root, job.tag()
     assert source is not None
-    speakers, own = speakers_of(engine, root)
+    speakers, own = levels.speakers_of(root)
     slab, slabs, receives, sends = None, [], [], []
-    if engine.rank == root:
+    if levels.rank == root:
         assert job.output is not None
-        whole = job.output.reshape(engine.size, source.size)
-        slabs = [_together(whole, island) for island in engine.islands]
+        whole = job.output.reshape(levels.size, source.size)
+        slabs = [_together(whole, island) for island in levels.islands]
         slab = slabs[speakers.index(root)]
         for speaker, part in zip(speakers, slabs, strict=True):
             if speaker != root and source.size:
-                receives.append(engine.links.receive(speaker, as_bytes(part), tag))
-    elif engine.rank == own:
-        slab = engine.scratch("slab", len(engine.local) * source.nbytes).view(source.dtype)
-    inside(engine, job, "gather", source, None if slab is None else slab.reshape(-1), None, engine.local[own])
-    if slab is not None and engine.rank != root and source.size:
-        sends.append(engine.links.send(root, as_bytes(slab), tag))
-    compare_all(engine, job)
+                receives.append(levels.links.receive(speaker, as_bytes(part), tag))
+    elif levels.rank == own:
+        slab = levels.scratch("slab", len(levels.local) * source.nbytes).view(source.dtype)
+    levels.inside(job, "gather", source, None if slab is None else slab.reshape(-1), None, levels.local[own])
+    if slab is not None and levels.rank != root and source.size:
+        sends.append(levels.links.send(root, as_bytes(slab), tag))
+    levels.compare_all(job)
     for transfer in receives + sends:
         transfer.wait(job.left())
     if slabs:
-        _lay(whole, engine.islands, slabs)
+        _lay(whole, levels.islands, slabs)
 
 
-def scatter(engine: Islands, job: Job, across: str) -> None:
+def scatter(levels: Levels, job: Job, across: str) -> None:
     """The root sends each leader the slices of its island in one message."""
     output, root, tag = job.output, job.call.root, job.tag()
     assert output is not None
-    speakers, own = speakers_of(engine, root)
+    speakers, own = levels.speakers_of(root)
     slab, sends, receives = None, [], []
-    if engine.rank == root:
+    if levels.rank == root:
         assert job.input is not None
-        whole = job.input.reshape(engine.size, output.size)
-        for island, speaker in zip(engine.islands, speakers, strict=True):
+        whole = job.input.reshape(levels.size, output.size)
+        for island, speaker in zip(levels.islands, speakers, strict=True):
             part = _together(whole, island)
             if speaker == root:
                 slab = part
             elif output.size:
-                sends.append((engine.links.send(speaker, as_bytes(part), tag), part))
-    elif engine.rank == own:
-        slab = engine.scratch("slab", len(engine.local) * output.nbytes).view(output.dtype)
+                sends.append((levels.links.send(speaker, as_bytes(part), tag), part))
+    elif levels.rank == own:
+        slab = levels.scratch("slab", len(levels.local) * output.nbytes).view(output.dtype)
         if output.size:
-            receives.append(engine.links.receive(root, as_bytes(slab), tag))
-    compare_all(engine, job)
+            receives.append(levels.links.receive(root, as_bytes(slab), tag))
+    levels.compare_all(job)
     for receive in receives:
         receive.wait(job.left())
-    inside(engine, job, "scatter", None if slab is None else slab.reshape(-1), output, None, engine.local[own])
+    levels.inside(job, "scatter", None if slab is None else slab.reshape(-1), output, None, levels.local[own])
     for send, _ in sends:
         send.wait(job.left())
 
 
-def all_gather_by_leaders(engine: Islands, job: Job, across: str) -> None:
+def all_gather_by_leaders(levels: Levels, job: Job, across: str) -> None:
     """Each leader sends each other one the slices of its island."""
     source, output, tag = job.input, job.output, job.tag()
     assert source is not None and output is not None
-    rows = output.reshape(engine.size, source.size)
+    rows = output.reshape(levels.size, source.size)
     slab, slabs, transfers = None, [], []
-    if engine.rank == engine.island_ranks[0]:
-        slabs = [_together(rows, island) for island in engine.islands]
-        slab = slabs[engine.islands.index(engine.island_ranks)]
-        for island, part in zip(engine.islands, slabs, strict=True):
+    if levels.rank == levels.mine[0]:
+        slabs = [_together(rows, island) for island in levels.islands]
+        slab = slabs[levels.islands.index(levels.mine)]
+        for island, part in zip(levels.islands, slabs, strict=True):
             if part is not slab and source.size:
-                transfers.append(engine.links.receive(island[0], as_bytes(part), tag))
-    inside(engine, job, "gather", source, None if slab is None else slab.reshape(-1))
-    for island in engine.islands if slab is not None and source.size else ():
-        if island is not engine.island_ranks:
+                transfers.append(levels.links.receive(island[0], as_bytes(part), tag))
+    levels.inside(job, "gather", source, None if slab is None else slab.reshape(-1))
+    for island in levels.islands if slab is not None and source.size else ():
+        if island is not levels.mine:
             assert slab is not None
-            transfers.append(engine.links.send(island[0], as_bytes(slab), tag))
-    engine.compare(job)
+            transfers.append(levels.links.send(island[0], as_bytes(slab), tag))
+    levels.compare(job)
     for transfer in transfers:
         transfer.wait(job.left())
     if slabs:
-        _lay(rows, engine.islands, slabs)
-    inside(engine, job, "broadcast", None, output)
+        _lay(rows, levels.islands, slabs)
+    levels.inside(job, "broadcast", None, output)
 
 
-def all_gather(engine: Islands, job: Job, across: str) -> None:
+def all_gather(levels: Levels, job: Job, across: str) -> None:
     source, output = job.input, job.output
     assert source is not None and output is not None
-    carried = _carried(engine)
-    here = engine.island_ranks.index(engine.rank)
+    carried = _carried(levels)
+    here = levels.mine.index(levels.rank)
     block, deep = source.size, max(map(len, carried))
-    rows = output.reshape(engine.size, block)
+    rows = output.reshape(levels.size, block)
     tag = job.tag()
     own = np.empty((deep, block), source.dtype) if len(carried) > 1 else None
     receives = []
     for at, rank in enumerate(carried[here]):
         place = rows[rank] if own is None else own[at]
-        if rank == engine.rank:
+        if rank == levels.rank:
             place[...] = source
         elif block:
-            receives.append(engine.links.receive(rank, as_bytes(place), tag))
+            receives.append(levels.links.receive(rank, as_bytes(place), tag))
     sends = [
-        engine.links.send(_carrier(island, engine.islands, engine.rank), as_bytes(source), tag)
-        for island in engine.islands
-        if island is not engine.island_ranks and block
+        levels.links.send(_carrier(island, levels.islands, levels.rank), as_bytes(source), tag)
+        for island in levels.islands
+        if island is not levels.mine and block
     ]
-    engine.compare(job)
+    levels.compare(job)
     for receive in receives:
         receive.wait(job.left())
     if own is not None:
-        slab = engine.scratch("slab", len(carried) * own.nbytes).view(source.dtype).reshape(len(carried), deep, block)
-        inside(engine, job, "all_gather", own.reshape(-1), slab.reshape(-1))
+        slab = levels.scratch("slab", len(carried) * own.nbytes).view(source.dtype).reshape(len(carried), deep, block)
+        levels.inside(job, "all_gather", own.reshape(-1), slab.reshape(-1))
         for number, ranks in enumerate(carried):
             for at, rank in enumerate(ranks):
                 rows[rank] = slab[number, at]
@@ -132,76 +127,76 @@ def all_gather(engine: Islands, job: Job, across: str) -> None:
         send.wait(job.left())
 
 
-def reduce_scatter(engine: Islands, job: Job, across: str) -> None:
+def reduce_scatter(levels: Levels, job: Job, across: str) -> None:
     op, source, output = job.call.op, job.input, job.output
     assert op is not None and source is not None and output is not None
-    block, carried = output.size, _carried(engine)
+    block, carried = output.size, _carried(levels)
     deep = max(map(len, carried))
-    rows = source.reshape(engine.size, block)
-    here = engine.island_ranks.index(engine.rank)
+    rows = source.reshape(levels.size, block)
+    here = levels.mine.index(levels.rank)
     if len(carried) == 1:
         partial = rows[carried[0]]
     else:
         # What each rank of the island gets: the slices that it carries, its own first.
-        slab = engine.scratch("slab", len(carried) * deep * output.nbytes).view(source.dtype)
+        slab = levels.scratch("slab", len(carried) * deep * output.nbytes).view(source.dtype)
         slab = slab.reshape(len(carried), deep, block)
         for number, ranks in enumerate(carried):
             for at, rank in enumerate(ranks):
                 slab[number, at] = rows[rank]
             slab[number, len(ranks) :] = 0
         partial = np.empty((deep, block), source.dtype)
-        inside(engine, job, "reduce_scatter", slab.reshape(-1), partial.reshape(-1), op)
+        levels.inside(job, "reduce_scatter", slab.reshape(-1), partial.reshape(-1), op)
     tag = job.tag()
     sends = [
-        (engine.links.send(rank, as_bytes(partial[at]), tag), partial)
+        (levels.links.send(rank, as_bytes(partial[at]), tag), partial)
         for at, rank in enumerate(carried[here])
-        if rank != engine.rank and block
+        if rank != levels.rank and block
     ]
     parts: list[Flat] = []
     receives = []
-    for island in engine.islands:
-        part = partial[0] if island is engine.island_ranks else np.empty(block, source.dtype)
+    for island in levels.islands:
+        part = partial[0] if island is levels.mine else np.empty(block, source.dtype)
         parts.append(part)
-        if island is not engine.island_ranks and block:
-            receives.append(engine.links.receive(_carrier(island, engine.islands, engine.rank), as_bytes(part), tag))
-    engine.compare(job)
+        if island is not levels.mine and block:
+            receives.append(levels.links.receive(_carrier(island, levels.islands, levels.rank), as_bytes(part), tag))
+    levels.compare(job)
     for receive in receives:
         receive.wait(job.left())
-    folding(op, job.dtype, engine.size)(parts, output, True)
+    levels.folding(job)(parts, output, True)
     for send, _ in sends:
         send.wait(job.left())
 
 
-def reduce_scatter_by_leaders(engine: Islands, job: Job, across: str) -> None:
+def reduce_scatter_by_leaders(levels: Levels, job: Job, across: str) -> None:
     """Each leader sends each other one what its island has of the other's slices."""
     op, source, output, tag = job.call.op, job.input, job.output, job.tag()
     assert op is not None and source is not None and output is not None
-    mine = engine.island_ranks
+    mine = levels.mine
     if len(mine) > 1:
-        partial = engine.scratch("slab", source.nbytes).view(source.dtype)
+        partial = levels.scratch("slab", source.nbytes).view(source.dtype)
         partial[...] = source
-        inside(engine, job, "reduce", None, partial, op, 0)
+        levels.inside(job, "reduce", None, partial, op, 0)
     else:
         partial = source
     slab, parts, sends, receives = None, [], [], []
-    if engine.rank == mine[0]:
-        rows = partial.reshape(engine.size, output.size)
+    if levels.rank == mine[0]:
+        rows = partial.reshape(levels.size, output.size)
         slab = np.empty((len(mine), output.size), source.dtype)
-        for island in engine.islands:
+        for island in levels.islands:
             own = _together(rows, mine) if island is mine else np.empty_like(slab)
             parts.append(own.reshape(-1))
             if island is not mine and output.size:
-                receives.append(engine.links.receive(island[0], as_bytes(own), tag))
+                receives.append(levels.links.receive(island[0], as_bytes(own), tag))
                 there = _together(rows, island)
-                sends.append((engine.links.send(island[0], as_bytes(there), tag), there))
-    engine.compare(job)
+                sends.append((levels.links.send(island[0], as_bytes(there), tag), there))
+    levels.compare(job)
     for receive in receives:
         receive.wait(job.left())
     if slab is not None:
-        folding(op, job.dtype, engine.size)(parts, slab.reshape(-1), True)
+        levels.folding(job)(parts, slab.reshape(-1), True)
     for send, _ in sends:
         send.wait(job.left())
-    inside(engine, job, "scatter", None if slab is None else slab.reshape(-1), output)
+    levels.inside(job, "scatter", None if slab is None else slab.reshape(-1), output)
 
 
 # ---
@@ -213,12 +208,12 @@ def _carrier(island: Sequence[int], islands: Sequence[Sequence[int]], rank: int)
     return island[at % len(island)]
 
 
-def _carried(engine: Islands) -> list[list[int]]:
+def _carried(levels: Levels) -> list[list[int]]:
     """By rank of this island: the ranks that it carries for, itself first."""
-    carried = {rank: [rank] for rank in engine.island_ranks}
-    for island in engine.islands:
-        for rank in island if island is not engine.island_ranks else ():
-            carried[_carrier(engine.island_ranks, engine.islands, rank)].append(rank)
+    carried = {rank: [rank] for rank in levels.mine}
+    for island in levels.islands:
+        for rank in island if island is not levels.mine else ():
+            carried[_carrier(levels.mine, levels.islands, rank)].append(rank)
     return list(carried.values())
 
 

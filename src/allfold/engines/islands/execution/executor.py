@@ -1,0 +1,122 @@
+"""The one place where a call becomes collectives inside islands and messages between them.
+
+A call that names an algorithm follows its message program. Which schedule the others follow, `Crossing.schedule` says;
+`ways` and `slices` carry it out, in segments and with as few copies as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .... import _native
+from ....collectives import COLLECTIVES
+from ....ops import OPS
+from ....proved import message_programs_of
+from ....registry import AnyAlgorithm
+from ...engine import Call, Entry, Event
+from ..job import Job
+from ..recorder import Recorder
+from . import slices, ways
+from .levels import Levels
+
+_ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
+_QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
+
+Begin = Callable[[Call, bool, Sequence[_native.Prepared]], Any]
+
+
+class Executor:
+    """Carries out the calls of one rank, one at a time."""
+
+    def __init__(self, levels: Levels) -> None:
+        self.levels = levels
+
+    def run(self, job: Job) -> None:
+        """Carry out a call."""
+        if self.levels.links.recorder is not None:
+            self.levels.links.recorder.begins(job)
+        self._perform(job)
+        self.levels.agreement.prepare_next()
+
+    def _perform(self, job: Job) -> None:
+        levels, agreement = self.levels, self.levels.agreement
+        if job.prepared is None or agreement.fronts is not None:
+            agreement.describe(job)
+        if job.prepared is not None or ways.is_small_all_reduce(levels, job):
+            return ways.small_all_reduce(levels, job)
+        agreement.agree(job)
+        agreement.send(job)
+        if job.named is not None:
+            return self._follow(job, job.named)
+        name, parameters = levels.schedule(job)
+        if "groups" not in parameters:
+            return self._follow(job, name)
+        by_leaders = name == "hierarchical"
+        carry_out: dict[str, Callable[[Levels, Job, str], None]] = {
+            "all_reduce": ways.by_leaders if by_leaders else ways.by_shares,
+            "reduce": ways.reduce,
+            "broadcast": ways.broadcast,
+            "gather": slices.gather,
+            "scatter": slices.scatter,
+            "all_gather": slices.all_gather_by_leaders if by_leaders else slices.all_gather,
+            "reduce_scatter": slices.reduce_scatter_by_leaders if by_leaders else slices.reduce_scatter,
+            "barrier": ways.barrier,
+        }
+        carry_out[job.call.collective](levels, job, parameters["across"])
+
+    def _follow(self, job: Job, algorithm: AnyAlgorithm) -> None:
+        """Carry out a call by the schedule of an algorithm, as messages between all ranks."""
+        levels, promise = self.levels, COLLECTIVES[job.call.collective]
+        made = message_programs_of(promise.name, algorithm, levels.size, job.call.root if promise.rooted else None)
+        run = levels.across(job, made, range(levels.size), job.input, job.output, job.elements)
+        run.start()
+        levels.compare(job)
+        run.finish()
+
+    def entry(self, begin: Begin, run: Entry, vouched: bool) -> Entry:
+        """A way for small all_reduces. Every line of Python counts there, since other ranks have used the caches."""
+        levels, native = self.levels, self.levels.shared.collectives.native
+
+        def enter(
+            code: int,
+            source: Any,
+            target: Any,
+            op: Any,
+            root: int,
+            algorithm: Any,
+            async_op: bool,
+            timeout: float | None,
+            dtype: str | None,
+        ) -> Any:
+            usual = code == _ALL_REDUCE and algorithm is None and not async_op and type(op) is str and op in _QUICK_OPS
+            usual = usual and (vouched or type(target) is np.ndarray)  # others may have to be copied first
+            usual = usual and (timeout is None or (type(timeout) is float and timeout > 0))
+            if usual and _is_within(target, levels.most_small):
+                reduce = native.prepared(_REDUCE, target, op, 0, dtype, vouched)
+                broadcast = native.prepared(_BROADCAST, target, None, 0, dtype, vouched)
+                if reduce is not None and broadcast is not None:
+                    call = Call("all_reduce", output=target, op=OPS[op], timeout=timeout, dtype=dtype)
+                    return begin(call, False, (reduce, broadcast))
+            return run(code, source, target, op, root, algorithm, async_op, timeout, dtype)
+
+        return enter
+
+    def start_trace(self) -> None:
+        levels = self.levels
+        levels.shared.collectives.native.start_trace()
+        levels.links.recorder = Recorder(levels.roster, levels.shared.collectives, levels.algorithm)
+
+    def stop_trace(self) -> tuple[Recorder | None, list[Event]]:
+        """What was recorded between islands, and inside this one."""
+        recorder, self.levels.links.recorder = self.levels.links.recorder, None
+        return recorder, self.levels.shared.collectives.stop_trace()
+
+
+def _is_within(array: Any, bytes: int) -> bool:
+    try:
+        return bool(array.nbytes <= bytes)
+    except RuntimeError:  # a sparse tensor
+        return False
