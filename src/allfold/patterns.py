@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .schedule import Schedule
+from .schedule import Schedule, step_of_moves
 
 Index = NDArray[np.int32]
 Share = NDArray[np.float64]
@@ -140,7 +140,7 @@ def fold_together(schedules: Sequence[Schedule], groups: Sequence[Sequence[int]]
 def _messages(schedule: Schedule, group: NDArray[np.int64], ranks: int) -> tuple[NDArray[np.int64], Share]:
     """The step of every message; and its pair, its share of the buffer and how much of that is combined."""
     source, destination = (group[schedule.columns[name]] for name in ("source", "destination"))
-    step = np.repeat(np.arange(schedule.steps, dtype=np.int64), np.diff(schedule.starts))
+    step = step_of_moves(schedule)
     reduces = schedule.columns["reduces"].astype(bool)
     key = (step * ranks + source) * ranks + destination
     order = np.argsort(key, kind="stable")

@@ -307,18 +307,20 @@ class Schedule:
         """Steps, messages and bytes, in all and through the busiest port, counted from the moves."""
         source, destination = self.columns["source"].astype(np.int64), self.columns["destination"].astype(np.int64)
         travels = source != destination
-        step = np.repeat(np.arange(self.steps, dtype=np.int64), np.diff(self.starts))[travels]
+        step = step_of_moves(self)[travels]
         source, destination = source[travels], destination[travels]
         # What a rank sends to another within one step travels as one message, however many chunks it holds.
         messages = np.sort((step * self.ranks + source) * self.ranks + destination)
         messages = messages[np.append(True, messages[1:] != messages[:-1])[: len(messages)]]
-        ports = (messages // self.ranks % self.ranks, messages % self.ranks)
+        ports = tuple(port.astype(np.intp) for port in (messages // self.ranks % self.ranks, messages % self.ranks))
         step_of = messages // (self.ranks * self.ranks)
         rounds = np.zeros(self.steps, np.int64)
         for port in ports:
-            through = np.bincount(step_of * self.ranks + port, minlength=self.steps * self.ranks)
+            through = np.bincount((step_of * self.ranks + port).astype(np.intp), minlength=self.steps * self.ranks)
             rounds = np.maximum(rounds, through.reshape(self.steps, self.ranks).max(axis=1, initial=0))
-        chunks_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in (source, destination)]
+        chunks_through = [
+            np.bincount(port.astype(np.intp), minlength=self.ranks).max(initial=0) for port in (source, destination)
+        ]
         messages_through = [np.bincount(port, minlength=self.ranks).max(initial=0) for port in ports]
         return Counts(
             steps=self.steps,
@@ -418,7 +420,7 @@ def build(
             starts.append(starts[-1] + len(rows))
     table = np.concatenate(flat) if flat else _NO_ROWS.copy()
     flat.clear()
-    used = np.bincount(table[:, 5]).nonzero()[0]
+    used = np.bincount(table[:, 5].astype(np.intp)).nonzero()[0]
     table[:, 5] = used.searchsorted(table[:, 5])
     named = int(max(table[:, 1].max(), table[:, 4].max())) + 1 if len(table) else 0
     chunks = promise.chunks(ranks, named) if chunks is None else chunks
@@ -564,6 +566,11 @@ def _from_json(document: object) -> Schedule:
     need(named <= chunks + scratch, f"chunk {named - 1} is named, but there are fewer")
     sizes = [len(step) for step in steps]
     return of_table(promise.name, data["algorithm"], ranks, root, chunks, scratch, table, sizes, sites)
+
+
+def step_of_moves(schedule: Schedule) -> NDArray[np.int64]:
+    """By move, in the order of the columns: its step."""
+    return np.arange(schedule.steps, dtype=np.int64).repeat(np.diff(schedule.starts).astype(np.intp))
 
 
 def of_table(

@@ -33,7 +33,7 @@ class Neighbours:
     ranks: int
     source: Numbers
     destination: Numbers
-    offsets: NDArray[np.int64]
+    offsets: NDArray[np.intp]
     links: Numbers
     """Those that limit anything, numbered anew: link i here is link `names[i]` of the topology."""
     names: Numbers
@@ -56,7 +56,7 @@ class Neighbours:
         """Only some of the pairs."""
         kept = np.flatnonzero(pairs)
         lengths = np.diff(self.offsets)[kept]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[kept] - offsets[:-1], lengths)
         return replace(
             self,
@@ -85,7 +85,7 @@ def _over_routes(topology: Topology, ranks: int, source: Numbers, destination: N
     pair = np.repeat(np.arange(len(source)), lengths)
     limits = np.isfinite(topology.bandwidth[routes.links])
     names, links = np.unique(routes.links[limits], return_inverse=True)
-    offsets = np.zeros(len(source) + 1, np.int64)
+    offsets = np.zeros(len(source) + 1, np.intp)
     np.cumsum(np.bincount(pair[limits], minlength=len(source)), out=offsets[1:])
     return Neighbours(
         ranks,

@@ -168,7 +168,7 @@ def _up(number: Fraction) -> int:
 
 def rounds_of(among: Neighbours, rounds: Rounds) -> int:
     """How many rounds the steps take: in each, as many as its busiest link needs."""
-    number = np.full((among.ranks, among.ranks), -1, np.int64)
+    number = np.full((among.ranks, among.ranks), -1, np.intp)
     number[among.source, among.destination] = np.arange(len(among.source))
     pair = number[rounds.source, rounds.destination]
     total = 0

@@ -213,7 +213,7 @@ def _accesses(programs: Programs, segments: int) -> tuple[Ints, Ints, NDArray[np
 
 
 def _refuse_order(programs: Programs, starts: Ints, earlier: int, later: int) -> None:
-    rank = np.arange(programs.schedule.ranks).repeat(starts[1:] - starts[:-1])
+    rank = np.arange(programs.schedule.ranks).repeat(np.diff(starts).astype(np.intp))
 
     def name(row: int) -> str:
         if row + 1 == starts[rank[row] + 1]:

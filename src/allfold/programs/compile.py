@@ -61,9 +61,9 @@ class Programs:
     ended this one they hear from it in the next call, and nobody needs to know earlier."""
 
     @property
-    def length(self) -> Ints:
+    def length(self) -> NDArray[np.intp]:
         """By rank: how many instructions it has."""
-        length: Ints = self.starts[1:] - self.starts[:-1]
+        length: NDArray[np.intp] = np.diff(self.starts).astype(np.intp)
         return length
 
     @property
@@ -239,7 +239,7 @@ def _publications(
         announce[starts[lists.rank] + lists.value - 1] = True
         if lists is not reuse:  # which only later segments wait for
             in_call[starts[lists.rank] + lists.value - 1] = True
-    length = starts[1:] - starts[:-1]
+    length = np.diff(starts).astype(np.intp)
     owner = np.arange(ranks).repeat(length)
     has_leave = leave.sizes > 0
     is_last = np.zeros(len(owner), bool)
@@ -252,7 +252,7 @@ def _publications(
     heard = np.full(ranks, not private)
     if private:
         pairs = np.unique(np.concatenate([owner[waits.row] * ranks + waits.rank, leave.row * ranks + leave.rank]))
-        heard = np.bincount(pairs // ranks, minlength=ranks) == ranks - 1
+        heard = np.bincount((pairs // ranks).astype(np.intp), minlength=ranks) == ranks - 1
     return announce, spoken & heard & ~awaited
 
 

@@ -29,8 +29,8 @@ class Lists:
         return list(zip(self.rank[here].tolist(), self.value[here].tolist(), strict=True))
 
     @property
-    def sizes(self) -> Ints:
-        sizes: Ints = self.starts[1:] - self.starts[:-1]
+    def sizes(self) -> NDArray[np.intp]:
+        sizes: NDArray[np.intp] = np.diff(self.starts).astype(np.intp)
         return sizes
 
     @property
@@ -46,5 +46,5 @@ def lists_of(row: Ints, rank: Ints, value: Ints, total: int) -> Lists:
 def starts_of(key: Ints, total: int) -> Ints:
     """Where the runs of 0, 1, …, `total` − 1 begin when these numbers are in order, and where the last one ends."""
     starts = np.zeros(total + 1, np.int64)
-    np.cumsum(np.bincount(key, minlength=total), out=starts[1:])
+    np.cumsum(np.bincount(key.astype(np.intp), minlength=total), out=starts[1:])
     return starts

@@ -58,7 +58,7 @@ class Versions:
         )
         total = len(self.cell)
         self.step = np.arange(-1, schedule.steps).repeat([len(held), *made])
-        self.reader = np.arange(total).repeat(self.sizes)
+        self.reader = np.arange(total).repeat(self.sizes.astype(np.intp))
         self.complete = count == schedule.ranks
         self.complete[: self.initial] = False
         self.rank, self.chunk = np.divmod(self.cell, self.width)
@@ -165,7 +165,7 @@ def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_]
     read_by[versions.operand] = versions.reader  # readers are in the order of steps, and the last one remains
     read_at = np.where(read_by >= 0, versions.step[read_by], -2)
     at_last = versions.step[versions.reader] == read_at[versions.operand]
-    reads = np.bincount(versions.operand[at_last], minlength=versions.total)
+    reads = np.bincount(versions.operand[at_last].astype(np.intp), minlength=versions.total)
     old = versions.previous[copies]
     settled = (versions.step[old] < versions.step[source]) & (
         (read_at[old] < versions.step[source])
@@ -176,8 +176,8 @@ def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_]
     step = versions.step[copies]
     for number in np.unique(step):
         here = step == number
-        pushes = np.bincount(versions.rank[source[here]]).max()
-        pulls = np.bincount(versions.rank[copies[here]]).max()
+        pushes = np.bincount(versions.rank[source[here]].astype(np.intp)).max()
+        pulls = np.bincount(versions.rank[copies[here]].astype(np.intp)).max()
         if pushes <= min(pulls, most):
             places.producer[copies[here]] = source[here]
 

@@ -56,7 +56,7 @@ def find_waits(
 def _first_writes(place: Ints, writes: NDArray[np.bool_]) -> Ints:
     """For every access, in the order of places and of time, the position of the first write to the same slot."""
     heads = heads_of(place)
-    group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)))
+    group = np.repeat(np.arange(len(heads)), sizes_of(heads, len(place)).astype(np.intp))
     first = np.full(len(heads), len(place), np.int64)
     np.minimum.at(first, group[writes], np.flatnonzero(writes))
     return first[group]

@@ -45,8 +45,9 @@ def needed_waits(
     """By wait: whether it tells something that the waits before it have not told."""
     clocks = _Clocks(starts, wait_starts, wait_rank, wait_count, when, horizon)
     needed = np.zeros(len(wait_rank), bool)
-    waits_per_round = np.bincount(when[clocks.asker], minlength=int(when.max(initial=-1)) + 1)
-    many = waits_per_round > np.bincount(when, minlength=len(waits_per_round))
+    rounds = when.astype(np.intp)
+    waits_per_round = np.bincount(rounds[clocks.asker], minlength=int(when.max(initial=-1)) + 1)
+    many = waits_per_round > np.bincount(rounds, minlength=len(waits_per_round))
     for row in clocks.rows():
         clock, waits = clocks.known[clocks.rank[row]], list(range(wait_starts[row], wait_starts[row + 1]))
         # In a round of many waits the latest come first: what they imply need not be asked for.
@@ -99,9 +100,9 @@ class _Clocks:
         ranks = len(starts) - 1
         self.starts, self.wait_starts, self.when = starts, wait_starts, when
         self.wait_rank, self.wait_count = wait_rank, wait_count
-        self.rank = np.arange(ranks).repeat(starts[1:] - starts[:-1])
-        self.asker = np.arange(len(when)).repeat(wait_starts[1:] - wait_starts[:-1])
-        self.awaited = starts[wait_rank] + wait_count - 1
+        self.rank = np.arange(ranks).repeat(np.diff(starts).astype(np.intp))
+        self.asker = np.arange(len(when)).repeat(np.diff(wait_starts).astype(np.intp))
+        self.awaited = (starts[wait_rank] + wait_count - 1).astype(np.intp)
         self.known = np.zeros((ranks, ranks), np.int32)
         self._remembered = when[self.asker] - when[self.awaited] <= horizon
         self._asked = np.bincount(self.awaited[self._remembered], minlength=len(when))

@@ -15,7 +15,7 @@ def conflicts(row: Ints, place: Ints, writes: NDArray[np.bool_], when: Ints, sta
     """
     ordered = np.lexsort((writes, when[row], place))  # at the same time, reads come before writes
     row, place, writes = row[ordered], place[ordered], writes[ordered]
-    rank = np.arange(len(starts) - 1).repeat(starts[1:] - starts[:-1])[row]
+    rank = np.arange(len(starts) - 1).repeat(np.diff(starts).astype(np.intp))[row]
     at = np.arange(len(row))
     last_write = np.append(-1, np.maximum.accumulate(np.where(writes, at, -1)))[:-1]
     next_write = np.minimum.accumulate(np.where(writes, at, len(at))[::-1])[::-1]

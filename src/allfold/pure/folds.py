@@ -82,7 +82,7 @@ def versions(
     all_datum, all_count = np.zeros(total, np.int64), np.zeros(total, np.int64)
     all_datum[:initial], all_count[:initial] = datum, count
     current[cell[:initial]] = np.arange(initial)
-    bounds = np.append(0, sizes.cumsum())
+    bounds = np.append(0, sizes.cumsum()).astype(np.intp)
     for begin, end in pairwise((initial + steps).tolist()):
         if begin == end:
             continue

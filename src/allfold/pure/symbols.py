@@ -98,7 +98,7 @@ def follow(
         folds = sizes > 1
         total[folds] = rounded(total[folds])
         held[rows], parts[rows] = what, many
-        copies = destination_starts[rows + 1] - destination_starts[rows]
+        copies = (destination_starts[rows + 1] - destination_starts[rows]).astype(np.intp)
         maker = np.arange(len(rows)).repeat(copies)
         first = np.cumsum(copies) - copies
         place = writes[destination_starts[rows][maker] + np.arange(len(maker)) - first[maker]]

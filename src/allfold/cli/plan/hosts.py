@@ -15,6 +15,7 @@ from ...errors import UsageError
 from ...launch.spawn import ranks_per_host
 from ...price.cost.plan import MOST_COUNTED
 from ...registry import schedule
+from ...schedule import step_of_moves
 from ...wording import format_size, parse_sizes
 from ..choose import one_rank_count, parse_hosts
 from ..terminal import write_json, write_lines, write_table
@@ -73,7 +74,7 @@ def _what_follows(collective: str, islands: Sequence[Sequence[int]], size: int, 
     made = schedule(collective, name, ranks, 0 if COLLECTIVES[collective].rooted else None, **parameters)
     host = np.repeat(np.arange(len(islands)), [len(island) for island in islands])
     source, destination = made.columns["source"], made.columns["destination"]
-    step = np.repeat(np.arange(made.steps), np.diff(made.starts))
+    step = step_of_moves(made)
     crosses = host[source] != host[destination]
     messages = np.unique(np.stack([step, source, destination])[:, crosses], axis=1)
     out = float(np.bincount(host[source[crosses]], minlength=len(islands)).max()) / made.chunks

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...collectives import NOTHING, find_collective
 from ...errors import ScheduleError, UsageError
-from ...schedule import Schedule
+from ...schedule import Schedule, step_of_moves
 from ...verify import verify
 from ..equivalence import check_equivalent
 from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
@@ -46,10 +46,10 @@ def _may_fit(schedule: Schedule) -> bool:
     """Whether one channel may do: a thread block takes at least one step of its own for each step with a message."""
     ranks = schedule.ranks
     source, destination = (schedule.columns[name].astype(np.int64) for name in ("source", "destination"))
-    step = np.arange(schedule.steps).repeat(np.diff(schedule.starts))
+    step = step_of_moves(schedule)
     travels = source != destination
     messages = np.unique(((source * ranks + destination) * max(1, schedule.steps) + step)[travels])
-    return bool(np.bincount(messages // max(1, schedule.steps)).max(initial=0) <= MOST_STEPS)
+    return bool(np.bincount((messages // max(1, schedule.steps)).astype(np.intp)).max(initial=0) <= MOST_STEPS)
 
 
 def _written(schedule: Schedule, share: int | None) -> str:

@@ -66,7 +66,7 @@ def schedule_of(task: Task, name: str, stages: list[Stage]) -> Schedule:
 
 def by_depth(forest: Forest) -> Stage:
     """One step per depth of the trees; one chunk per tree."""
-    tree = np.repeat(np.arange(len(forest.root)), forest.times)
+    tree = np.repeat(np.arange(len(forest.root)), forest.times.astype(np.intp))
     return _stage(forest, tree, forest.depth[tree] - 1)
 
 
@@ -79,7 +79,8 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     once, so that long ways alone decide what goes first.
     """
     topology, ranks = task.whole, task.ranks
-    tree = np.repeat(np.arange(len(forest.root)), forest.times * parts)
+    many = (forest.times * parts).astype(np.intp)
+    tree = np.repeat(np.arange(len(forest.root)), many)
     child = np.tile(np.arange(ranks), len(forest.root))
     parent = forest.parent.ravel()
     has = parent >= 0
@@ -90,7 +91,6 @@ def in_rounds(task: Task, forest: Forest, parts: int, pace: float, length: int) 
     lengths[has] = routes.lengths
     np.cumsum(lengths, out=offsets[1:])
     used = np.unique(routes.links)
-    many = forest.times * parts
     crossing = np.bincount(routes.links, weights=np.repeat(np.repeat(many, ranks)[has], routes.lengths))[used].astype(
         float
     )

@@ -130,7 +130,8 @@ class _Program:
         self.kind, kinds = kind, int(kind.max()) + 1
         crossed = np.repeat(kind, routes.lengths)
         load = routes.loads(np.ones(len(source)))
-        counts = np.bincount(routes.links * np.int64(kinds) + crossed, load, len(limited) * kinds)
+        place = (routes.links * np.int64(kinds) + crossed).astype(np.intp)
+        counts = np.bincount(place, load, len(limited) * kinds)
         used = limited & (counts.reshape(-1, kinds).sum(axis=1) > 0)
         self.unit = float(topology.bandwidth[used].max()) if used.any() else 1.0
         rows = np.hstack([counts.reshape(-1, kinds)[used], -topology.bandwidth[used, None] / self.unit])
@@ -236,7 +237,7 @@ def _unlike(ranks: int, source: Index, destination: Index, kind: NDArray[np.int6
     """Where in `needs` the first of each sort of rank is, by the kinds of its pairs."""
     kinds = int(kind.max()) + 1
     out, into = (
-        np.bincount(side * np.int64(kinds) + kind, minlength=ranks * kinds).reshape(ranks, kinds)
+        np.bincount((side * np.int64(kinds) + kind).astype(np.intp), minlength=ranks * kinds).reshape(ranks, kinds)
         for side in (source, destination)
     )
     return np.unique(np.hstack([out, into])[needs], axis=0, return_index=True)[1]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schedule import Schedule
+from ...schedule import Schedule, step_of_moves
 from .fairness import Ints
 
 
@@ -25,7 +25,7 @@ from .fairness import Ints
 class Rows:
     """Lists of unequal lengths, one after the other: list i is `values[starts[i]:starts[i + 1]]`."""
 
-    starts: Ints
+    starts: NDArray[np.intp]
     values: Ints
 
     @staticmethod
@@ -35,7 +35,7 @@ class Rows:
             order = np.argsort(key, kind="stable")
             key, values = key[order], values[order]
         starts = np.searchsorted(key, np.arange(many + 1))
-        return Rows(starts.astype(np.int64), values.astype(np.int64))
+        return Rows(starts, values.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Moves:
         source, destination, chunk, into = (
             schedule.columns[name].astype(np.int64) for name in ("source", "destination", "chunk", "into")
         )
-        step = np.repeat(np.arange(schedule.steps, dtype=np.int64), np.diff(schedule.starts))
+        step = step_of_moves(schedule)
         ranks, width = schedule.ranks, schedule.chunks + schedule.scratch
         return Moves(
             steps=schedule.steps,
@@ -97,7 +97,7 @@ class Dependencies:
 
 def find_dependencies(moves: Moves) -> Dependencies:
     message, move, many = group_messages(moves)
-    reduces = np.bincount(message[moves.reduces], minlength=len(move))
+    reduces = np.bincount(message[moves.reduces].astype(np.intp), minlength=len(move))
     # A version is a chunk of a rank and the step that made it, counted from 1; the initial content is that of step 0.
     period = moves.steps + 1
     cells = np.unique(np.concatenate([moves.reads, moves.writes]))

@@ -122,7 +122,7 @@ def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth
         share = np.ones(table.shape)
         share[there] = routes.share
     # How many copies of what is simulated share the links of one orbit.
-    crowd = (ranks // shift.ranks) / np.bincount(orbit[orbit >= 0], minlength=len(orbit))[used]
+    crowd = (ranks // shift.ranks) / np.bincount(orbit[orbit >= 0].astype(np.intp), minlength=len(orbit))[used]
     limit, latency = np.full(len(pairs), np.inf), np.zeros(len(pairs))
     travels = lengths > 0
     if travels.any():

@@ -200,7 +200,7 @@ def _table(
     if any(len(row) > 1 for row in ordered):
         return Paths.of(ranks, ordered)
     single = [row[0][0] if row else [] for row in ordered]
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in single])]).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in single])]).astype(np.intp)
     return Table(ranks, offsets, np.asarray([link for row in single for link in row], np.int32))
 
 

@@ -20,7 +20,7 @@ def compress(columns: Sequence[NDArray[np.integer[Any]]]) -> Routes:
     """Routes from columns of links, one column per position on the route; ABSENT where a pair has no link there."""
     table = np.stack(columns, axis=1).astype(np.int32)
     there = table != ABSENT
-    offsets = np.zeros(len(table) + 1, np.int64)
+    offsets = np.zeros(len(table) + 1, np.intp)
     np.cumsum(there.sum(axis=1), out=offsets[1:])
     return Routes(offsets, table[there])
 
@@ -37,10 +37,10 @@ def split(pairs: int, paths: Sequence[tuple[NDArray[np.integer[Any]], Routes, ND
     order = np.argsort(pair, kind="stable")
     begin = (np.cumsum(lengths) - lengths)[order]
     pair, share, lengths = pair[order], share[order], lengths[order]
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
     at = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
-    offsets = np.zeros(pairs + 1, np.int64)
-    np.cumsum(np.bincount(pair, lengths, pairs).astype(np.int64), out=offsets[1:])
+    offsets = np.zeros(pairs + 1, np.intp)
+    np.cumsum(np.bincount(pair, lengths, pairs).astype(np.intp), out=offsets[1:])
     return Routes(offsets, links[at], np.repeat(share, lengths), ends[np.append(lengths > 0, True)])
 
 
@@ -95,7 +95,7 @@ class Whole:
         place = np.where(links < ranks, 0, np.where(links < 2 * ranks, 2, 1))  # from port to port
         many = len(self.split.links)
         key, which = np.unique((pair * np.int64(3) + place) * many + links, return_inverse=True)
-        offsets = np.searchsorted(key, np.arange(len(routes) + 1) * np.int64(3 * many)).astype(np.int64)
+        offsets = np.searchsorted(key, np.arange(len(routes) + 1) * np.int64(3 * many)).astype(np.intp)
         share = np.bincount(which, routes.loads(np.ones(len(routes))), len(key)) / self.most[key % many]
         return Routes(offsets, (key % many).astype(np.int32), share)
 
@@ -180,7 +180,7 @@ class Grid:
             down = end < start
             hops = abs(end - start)
         moves = hops.sum(axis=0) > 0
-        offsets = np.zeros(pairs + 1, np.int64)
+        offsets = np.zeros(pairs + 1, np.intp)
         np.cumsum(hops.sum(axis=0) + 2 * moves, out=offsets[1:])
         links = np.empty(offsets[-1], np.int32)
         links[offsets[:-1][moves]] = self.ports[0] + source[moves]
@@ -245,13 +245,13 @@ class Table:
     """Every pair's route stored in compressed rows: that of (s, d) is row s · ranks + d."""
 
     ranks: int
-    offsets: NDArray[np.int64]
+    offsets: NDArray[np.intp]
     links: NDArray[np.int32]
 
     def __call__(self, source: Ranks, destination: Ranks) -> Routes:
         row = source.astype(np.int64) * self.ranks + destination
         lengths = self.offsets[row + 1] - self.offsets[row]
-        offsets = np.zeros(len(row) + 1, np.int64)
+        offsets = np.zeros(len(row) + 1, np.intp)
         np.cumsum(lengths, out=offsets[1:])
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[row], lengths)
         return Routes(offsets, self.links[places])
@@ -262,8 +262,8 @@ class Paths:
     """Every pair's paths: those of (s, d) are `first[row]` to `first[row + 1]` for row s · ranks + d, each with its share."""
 
     ranks: int
-    first: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    first: NDArray[np.intp]
+    starts: NDArray[np.intp]
     links: NDArray[np.int32]
     share: NDArray[np.float64]
 
@@ -278,8 +278,8 @@ class Paths:
         paths = [links for row in rows for links, _ in row]
         return Paths(
             ranks,
-            np.cumsum([0, *map(len, rows)]).astype(np.int64),
-            np.cumsum([0, *map(len, paths)]).astype(np.int64),
+            np.cumsum([0, *map(len, rows)]).astype(np.intp),
+            np.cumsum([0, *map(len, paths)]).astype(np.intp),
             np.asarray([link for links in paths for link in links], np.int32),
             np.concatenate([np.zeros(0), *(np.diff(one, prepend=0.0) for one in ends)]),
         )
@@ -290,7 +290,7 @@ class Paths:
         pair = np.repeat(np.arange(len(row)), many)
         path = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many - self.first[row], many)
         lengths = self.starts[path + 1] - self.starts[path]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.intp)
         at = np.arange(offsets[-1]) + np.repeat(self.starts[path] - offsets[:-1], lengths)
         return split(len(row), [(pair, Routes(offsets, self.links[at]), self.share[path])])
 

@@ -107,7 +107,7 @@ class Links(Sequence[Link]):
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = tuple(block for block in blocks if block.count)
-        counts = np.asarray([block.count for block in self.blocks], np.int64)
+        counts = np.asarray([block.count for block in self.blocks], np.intp)
         self._ends = np.cumsum(counts)
         self.latency = np.repeat(np.asarray([block.latency for block in self.blocks], np.float64), counts)
         self.bandwidth = np.repeat(np.asarray([block.bandwidth for block in self.blocks], np.float64), counts)
@@ -181,11 +181,11 @@ class Routes:
     [3, 4]
     """
 
-    offsets: NDArray[np.int64]
+    offsets: NDArray[np.intp]
     links: NDArray[np.int32]
     share: NDArray[np.float64] | None = None
     """Per entry of `links`; None if no message is split."""
-    paths: NDArray[np.int64] | None = None
+    paths: NDArray[np.intp] | None = None
     """Where every path starts, and the end of the last one; None if no message is split."""
     waits: NDArray[np.float64] | None = None
     """Seconds per entry of `links`; None if the latency of a link is the same for all messages."""
@@ -193,7 +193,7 @@ class Routes:
     """How much longer than at best the bytes take, per entry of `links`; None if they all go as fast as they can."""
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> NDArray[np.intp]:
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
