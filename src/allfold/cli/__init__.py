@@ -286,7 +286,7 @@ def parser_of(loaded: Collection[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, allow_abbrev=False)
         if name in loaded:
             home = __name__ if name == "completion" else f"{__name__}.usage"  # it has hardly any options
-            module = importlib.import_module(f"{home}.{_USAGES.get(name, name)}")
+            module = importlib.import_module(f"{home}.{_USAGES.get(name, name.replace('-', '_'))}")
             command.formatter_class = argparse.RawDescriptionHelpFormatter
             command.description = module.SUMMARY
             module.add_arguments(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import UsageError
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 # Each format is loaded when it is asked for: all together take as long to load as NumPy.
+WRITERS = {"msccl-xml": "msccl.msccl", "mscclpp-json": "mscclpp.mscclpp"}
+"""By format: the module in `export/` with `write(schedule)`, which gives the proved text."""
 
 
 def _content(schedule: Schedule, form: str, arguments: argparse.Namespace) -> str:
@@ -58,13 +61,8 @@ def _content(schedule: Schedule, form: str, arguments: argparse.Namespace) -> st
         if Schedule.from_json(content) != schedule:
             raise UsageError(f"{schedule.title} does not come back from its JSON")
         return content
-    if form == "msccl-xml":
-        from ..export.msccl import msccl
-
-        return msccl.write(schedule)
-    from ..export.mscclpp import mscclpp
-
-    return mscclpp.write(schedule)
+    content = import_module(f"...export.{WRITERS[form]}", __name__).write(schedule)
+    return str(content)
 
 
 def _trace(schedule: Schedule, arguments: argparse.Namespace) -> str:
