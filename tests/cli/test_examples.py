@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import allfold as af
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 PLAIN_RANKS = {"reduce_scatter_by_hand": 2}  # the others start 4
+APART = ("train_digits", "train_on")  # with options of their own
 
 
 def start(*command: str, folder: Path = EXAMPLES.parent) -> subprocess.CompletedProcess[str]:
@@ -38,7 +41,15 @@ def printed(done: subprocess.CompletedProcess[str]) -> str:
 
 @cache
 def plainly(name: str) -> str:
-    return printed(start(str(EXAMPLES / f"{name}.py")))
+    """In this process, except for those with options: starting an interpreter, and a template for its ranks, takes
+    longer than most examples."""
+    path, out = str(EXAMPLES / f"{name}.py"), StringIO()
+    if name in APART:
+        return printed(start(path))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(sys, "argv", [path])
+        runpy.run_path(path, run_name="__main__")
+    return out.getvalue()
 
 
 def module(name: str) -> dict[str, Any]:
@@ -251,7 +262,6 @@ def test_every_example_is_checked() -> None:
 
 # It imports scikit-learn and matplotlib in seven processes.
 SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) if name == "train_digits" else name for name in NAMES]
-APART = ("train_digits", "train_on")  # with options of their own
 
 
 @pytest.mark.parametrize("name", SLOW)
