@@ -25,6 +25,7 @@ import pytest
 
 import allfold as af
 from allfold import Schedule
+from allfold.cli import main
 from allfold.registry import find_algorithm
 from allfold.studio.answers import Answers, TooManyMoves, topology_of, within
 from allfold.studio.edit import EditError, Limits, Workers
@@ -435,11 +436,11 @@ def test_topologies_have_room_for_the_ranks() -> None:
 # The command ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_a_sentence() -> None:
+def test_a_port_in_use_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and f"port {port} of 127.0.0.1 cannot be used" in done.stderr
+        assert main(["studio", "--no-browser", "--port", port]) == 2
+    assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -472,9 +473,9 @@ def _ask_in_vain(studio: Studio, code: str) -> None:
 
 
 @pytest.mark.parametrize("words", [("--port", "70000"), ("--port", "-1"), ("--edit-seconds", "0")])
-def test_bad_usage_is_a_sentence(words: tuple[str, ...]) -> None:
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "expected" in done.stderr
+def test_bad_usage_is_a_sentence(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["studio", "--no-browser", *words]) == 2
+    assert "expected" in capsys.readouterr().err
 
 
 def test_the_token_is_new_every_time(studio: Studio) -> None:
