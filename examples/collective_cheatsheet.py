@@ -82,8 +82,8 @@ def main(comm):
 
     whole = mine if rank == root else None
     out = np.empty(1, mine.dtype)
-    comm.scatter(out, whole, root=root)
-    sheet.show("scatter(out, x, root=0)", "out becomes part r of the root's x, on rank r", whole, out)
+    comm.scatter(array=whole, output=out, root=root)
+    sheet.show("scatter(array=x, output=out, root=0)", "out becomes part r of the root's x, on rank r", whole, out)
     expect(out, everyone[root, rank : rank + 1])
 
     out = np.empty(size, mine.dtype)

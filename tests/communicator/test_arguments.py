@@ -31,7 +31,7 @@ def given_wrong_arguments(comm: Communicator) -> list[str]:
         lambda: comm.empty((2**32, 2**32)),
         lambda: comm.empty((2**63, 0)),
         lambda: comm.empty([[2]]),  # type: ignore[list-item]
-        lambda: comm.scatter(x, x if comm.rank else None),
+        lambda: comm.scatter(array=x if comm.rank else None, output=x),
         lambda: comm.all_reduce(np.lib.stride_tricks.as_strided(x, (4, 3), (8, 0))),
         lambda: comm.all_reduce(x, algorithm=dict),  # type: ignore[arg-type]
         lambda: comm.all_reduce(np.ma.array(x, mask=[0, 1, 0, 0])),

@@ -205,7 +205,7 @@ def overlapping(comm: Communicator, elements: int, shared: bool, torch_too: bool
         found.append(rank != 1 or bool((np.asarray(one) == wanted).all()))
         one = array(size * elements)
         wanted = np.empty(elements)
-        comm.scatter(wanted, np.array(one) if rank == 0 else None)
+        comm.scatter(array=np.array(one) if rank == 0 else None, output=wanted)
         call("scatter", one[own], one if rank == 0 else None)
         found.append(bool((np.asarray(one[own]) == wanted).all()))
     return found

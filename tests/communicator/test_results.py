@@ -43,6 +43,17 @@ def without_an_output(comm: Communicator) -> None:
     assert comm.all_to_all(np.arange(ranks) + 10 * rank).tolist() == [10 * one + rank for one in range(ranks)]
 
 
+def scatter_in_the_old_order(comm: Communicator) -> None:
+    whole, output = np.arange(2.0 * comm.size), np.zeros(2)
+    root = comm.size - 1
+    given = whole if comm.rank == root else None
+    for rest, named in (((given, root), {}), ((given,), {"root": root}), ((), {"array": given, "root": root})):
+        output[:] = 0
+        with pytest.warns(DeprecationWarning, match="array=… and output=… by name"):
+            comm.scatter(output, *rest, **named)
+        assert output.tolist() == [2.0 * comm.rank, 2.0 * comm.rank + 1]
+
+
 def on_objects(comm: Communicator) -> None:
     ranks, rank = comm.size, comm.rank
     assert comm.all_gather_object({"rank": rank, "text": "x" * rank}) == [
@@ -68,12 +79,18 @@ def on_objects(comm: Communicator) -> None:
 def everything(comm: Communicator) -> None:
     on_numbers(comm)
     without_an_output(comm)
+    scatter_in_the_old_order(comm)
     on_objects(comm)
 
 
 @pytest.mark.parametrize("hosts", [None, 2])
 def test_numbers_new_arrays_and_objects(hosts: int | None) -> None:
     af.spawn(everything, 3, hosts=hosts)
+
+
+def test_scatter_on_one_rank_takes_the_output_first() -> None:
+    """Both arrays are equally long: nothing but the order says which one is written."""
+    af.spawn(scatter_in_the_old_order, 1)
 
 
 class Unpicklable:

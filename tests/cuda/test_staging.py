@@ -80,7 +80,7 @@ def all_collectives(comm: Communicator, dtype: str, length: int, way: str) -> li
     if gathered is not None:
         expect("gather", gathered, np.concatenate([one[i * length : (i + 1) * length] for i, one in enumerate(whole)]))
     output = here(np.zeros(length, dtype))
-    comm.scatter(output, here(whole[root]) if rank == root else None, root)
+    comm.scatter(array=here(whole[root]) if rank == root else None, output=output, root=root)
     expect("scatter", output, whole[root][part])
     if way == "on the device" and comm.size > 1 and length and not device.folds:
         wrong.append("nothing was folded on the device")
@@ -405,7 +405,7 @@ def on_the_border(comm: Communicator) -> tuple[bool, bool]:
     whole = device.array(np.zeros(100 * comm.size), stream) if comm.rank == 0 else None
     comm.gather(device.array(part, stream), whole, timeout=10.0)
     back = device.array(np.zeros(100), stream)
-    comm.scatter(back, whole, timeout=10.0)
+    comm.scatter(array=whole, output=back, timeout=10.0)
     return np.array_equal(back.memory, part), device.copied == []
 
 

@@ -179,10 +179,7 @@ def perform(comm: Communicator, case: Case) -> Array | None:
     source = loaded(own) if case.collective != "scatter" or is_root else None
     wide = case.collective in ("gather", "all_gather", "all_to_all")
     target = array(case.elements * (comm.size if wide else 1)) if case.collective != "gather" or is_root else None
-    if case.collective == "scatter":
-        comm.scatter(target, source, **rest)
-    else:
-        getattr(comm, case.collective)(source, target, **rest)
+    getattr(comm, case.collective)(array=source, output=target, **rest)
     assert source is None or source.tobytes() == own.tobytes(), f"rank {comm.rank}: {case} changed its input"
     return target
 

@@ -99,7 +99,7 @@ def collectives(comm: Communicator, whole: bool = False) -> list[Any]:
             part = np.empty(length, dtype)
             comm.reduce_scatter(slices, part)
             results.append(part.copy())
-            comm.scatter(part, slices if comm.rank == 0 else None)
+            comm.scatter(array=slices if comm.rank == 0 else None, output=part)
             results.append(part.copy())
             exchanged = np.empty_like(slices)
             comm.all_to_all(slices, exchanged, algorithm="pairwise")
@@ -176,7 +176,7 @@ def named_algorithms(comm: Communicator) -> list[Any]:
         comm.gather(own, results[-1], 1, algorithm=name)
     for name in af.algorithms("scatter"):
         results.append(np.empty_like(own))
-        comm.scatter(results[-1], whole if comm.rank == 1 else None, 1, algorithm=name)
+        comm.scatter(array=whole if comm.rank == 1 else None, output=results[-1], root=1, algorithm=name)
     for name in af.algorithms("all_gather"):
         results.append(np.empty_like(whole))
         comm.all_gather(own, results[-1], algorithm=name)

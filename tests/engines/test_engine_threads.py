@@ -354,7 +354,7 @@ def test_ranks_that_need_no_answer_run_seven_small_calls_ahead(collective: str) 
             if collective == "gather":
                 comm.gather(own, result if is_root else None)
             elif collective == "scatter":
-                comm.scatter(result, own if is_root else None)
+                comm.scatter(array=own if is_root else None, output=result)
             else:
                 getattr(comm, collective)(own)
             came.append(result)

@@ -20,7 +20,7 @@ def differ_in_length(comm: Communicator) -> list[tuple[str, str, float]]:
     array, whole = np.ones(length, np.float32), np.ones(comm.size * length, np.float32)
     for call in (
         lambda group: group.gather(array, whole if group.rank == 1 else None, root=1, timeout=10.0),
-        lambda group: group.scatter(array, whole if group.rank == 1 else None, root=1, timeout=10.0),
+        lambda group: group.scatter(array=whole if group.rank == 1 else None, output=array, root=1, timeout=10.0),
         lambda group: group.reduce(array, root=1, timeout=10.0),
         lambda group: group.broadcast(array, root=1, timeout=10.0),
         lambda group: group.all_gather(array, whole, timeout=10.0),

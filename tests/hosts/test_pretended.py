@@ -98,7 +98,7 @@ def copies(comm: Communicator, hosts: Sequence[int]) -> None:
                 comm.gather(parts[comm.rank], gathered, root)
                 assert gathered is None or gathered.tobytes() == np.concatenate(parts).tobytes()
                 array = np.empty(length, dtype)
-                comm.scatter(array, wholes[root] if comm.rank == root else None, root)
+                comm.scatter(array=wholes[root] if comm.rank == root else None, output=array, root=root)
                 assert array.tobytes() == wholes[root][mine].tobytes()
             gathered = np.empty(length * comm.size, dtype)
             comm.all_gather(parts[comm.rank], gathered)
@@ -262,7 +262,8 @@ def call(comm: Communicator, collective: str, input: Any, op: Any, root: int) ->
     elif collective == "gather":
         comm.gather(input, output := np.empty(input.size * size, input.dtype) if rank == root else None, root)
     elif collective == "scatter":
-        comm.scatter(output := np.empty(input.size // size, input.dtype), input if rank == root else None, root)
+        output = np.empty(input.size // size, input.dtype)
+        comm.scatter(array=input if rank == root else None, output=output, root=root)
     elif collective == "all_gather":
         comm.all_gather(input, output := np.empty(input.size * size, input.dtype))
     elif collective == "reduce_scatter":

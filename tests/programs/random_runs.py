@@ -155,8 +155,7 @@ def perform(comm: Communicator, call: Call, inputs: list[Array]) -> Array | None
         length = {"scatter": len(own) // comm.size, "reduce_scatter": len(own) // comm.size, "all_to_all": len(own)}
         if schedule.collective != "gather" or is_root:
             result = array(length.get(schedule.collective, len(own) * comm.size))
-        arrays = (result, source) if schedule.collective == "scatter" else (source, result)
-        handle = work(*arrays, **rest)
+        handle = work(array=source, output=result, **rest)
     if handle is not None:
         handle.wait()
     return None if schedule.collective == "reduce" and not is_root else result

@@ -353,8 +353,7 @@ class Made:
             "all_to_all": lambda: self._all(me),
         }
         self._expect(array, wanted[call.kind])
-        arrays = (target, source) if call.kind == "scatter" else (source, target)
-        return lambda timeout: work(*arrays, timeout=timeout, **rest)
+        return lambda timeout: work(array=source, output=target, timeout=timeout, **rest)
 
     def _messages(self) -> Callable[[float], Any]:
         call, comm, size, me = self.call, self.comm, self.size, self.me

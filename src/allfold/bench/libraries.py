@@ -108,9 +108,9 @@ class Allfold(_InMainMemory):
             named["op"] = case.op
         if case.kind.rooted:
             named["root"] = case.root
-        arrays = (target,) if case.kind.in_place else (source, target)
         if case.collective == "scatter":
-            arrays = (target, source)
+            return partial(communicator.scatter, array=source, output=target, **named)
+        arrays = (target,) if case.kind.in_place else (source, target)
         return partial(getattr(communicator, case.collective), *arrays, **named)
 
     def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:

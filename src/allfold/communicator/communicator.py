@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import numpy as np
 
@@ -206,8 +207,9 @@ class Communicator(PointToPoint, Objects):
 
     def scatter(
         self,
-        output: Array = None,
+        *order: Any,
         array: Array = None,
+        output: Array = None,
         root: int = 0,
         algorithm: Algorithm = None,
         async_op: bool = False,
@@ -218,11 +220,24 @@ class Communicator(PointToPoint, Objects):
 
         If no rank passes an output, a new array is returned. It takes one more message, which says how long it is.
 
+        Pass arguments by name. In order they are still taken as `(output, array, root, …)`, with a `DeprecationWarning`:
+        the other collectives have the array first, and so will this one.
+
         >>> output = np.empty(2, np.int64)
-        >>> comm.scatter(output, np.arange(4) if comm.rank == 0 else None, root=0)
+        >>> comm.scatter(array=np.arange(4) if comm.rank == 0 else None, output=output, root=0)
         >>> output
         array([0, 1])
         """
+        if order:
+            # Between two arrays of one rank nothing tells which is the input, so the new order cannot be taken yet.
+            warn(
+                "scatter(output, array, …): pass array=… and output=… by name; a later version takes the array first",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            named = {"output": output, "array": array, "root": root, "algorithm": algorithm}
+            named |= {"async_op": async_op, "timeout": timeout, "dtype": dtype}
+            return self.scatter(**{**named, **dict(zip(named, order, strict=False))})
         if (array is None) != (self.rank != root):
             raise UsageError(
                 f"scatter: the root gives an array, and no other rank does; this is rank {self.rank}, the root is {root}"

@@ -93,7 +93,7 @@ class Objects:
         longest = int(lengths.max())
         content = np.empty(longest, np.uint8)
         whole = np.stack([_padded(one, longest) for one in packed if one is not None]) if self.rank == root else None
-        self.scatter(content, whole, root=root, timeout=timeout)
+        self.scatter(array=whole, output=content, root=root, timeout=timeout)
         return _loaded("scatter_object", [content[: lengths[self.rank]]])[0]
 
     def reduce_object(

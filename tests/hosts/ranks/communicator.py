@@ -72,7 +72,7 @@ def _results(comm: Any) -> Iterator[tuple[str, Any, Any]]:
             if rank == last:
                 yield f"gather {about}", whole, np.concatenate(every)
             mine = np.zeros(count, dtype)
-            comm.scatter(mine, longer[last] if rank == last else None, root=last)
+            comm.scatter(array=longer[last] if rank == last else None, output=mine, root=last)
             yield f"scatter {about}", mine, longer[last][rank * count : (rank + 1) * count]
     comm.barrier()
     after, before = (rank + 1) % size, (rank - 1) % size
