@@ -75,6 +75,7 @@ async function sheetOf(page: Page, rows: Averages[][]): Promise<Buffer> {
 for (const { name } of table.VIEWS) {
   test(`${name} looks as it did`, async ({ page, context, viewport }, info) => {
     test.skip(viewport!.width < 1000, "the golden pictures are those of a wide screen");
+    test.setTimeout(480_000); // whichever runs first makes the files of all four schedules
     const addresses = SCHEDULES.map(([algorithm, ranks]) => exported(algorithm, "--ranks", ranks));
     const seen: Averages[][] = [];
     const desk = await context.newPage(); // where pictures are averaged: the page's own policy forbids to fetch
