@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -114,3 +116,20 @@ def test_a_message_that_does_not_come_names_its_source() -> None:
 
     said = run_threads(work, 3, engine="islands")[1]
     assert said == [f"recv: rank 1 got no message from rank {one} within 0.01 s (the world)" for one in (0, 2)]
+
+
+def test_a_group_that_is_dropped_is_freed() -> None:
+    def work(comm: Communicator) -> bool:
+        group = comm.group(range(comm.size))
+        assert group is not None
+        group.barrier()
+        freed = weakref.ref(parts(group))
+        del group
+        deadline = time.monotonic() + 10
+        while freed() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.001)
+        comm.barrier()
+        return freed() is None
+
+    assert all(run_threads(work, 2, engine="islands"))

@@ -47,7 +47,7 @@ class Crossing:
     """How the shares cross; the built-in rule if None."""
 
     def leaders(self, islands: int) -> int:
-        """Up to how many bytes the leaders of so many islands cross with what the call is."""
+        """The most bytes that leaders send along with the signature of a call, for this many islands."""
         return min(self.leaders_up_to, most_bytes(islands))
 
     def algorithm(self, islands: int) -> str:

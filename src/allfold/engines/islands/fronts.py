@@ -80,7 +80,7 @@ class Fronts:
                 self._long_sent.append(self._links.send(peer, data, tags.LONG))
 
     def receive(self, peer: int, bytes: int, within: float) -> Front:
-        """What a peer says of this call, with so many bytes of data perhaps; valid until `refill`."""
+        """What a peer says of this call, perhaps with this many bytes of data; valid until `refill`."""
         posted = self._posted[peer]
         if not posted:
             self._post(peer, self._room())
@@ -117,5 +117,5 @@ class Fronts:
 
 
 def most_bytes(islands: int) -> int:
-    """The longest data that the leaders of so many islands exchange with their fronts."""
+    """The longest data that the leaders of this many islands exchange with their fronts."""
     return min(LONG_BYTES, _ALL_BYTES // max(1, islands - 1))

@@ -306,11 +306,8 @@ class World:
             rung = select.select(self._bell[:1], [], [], _LOOK_SECONDS)[0]
             signals = os.read(self._bell[0], 4096) if rung else b""
             # A handler of the user's own may have something else in mind than an end.
-            if signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                for group in list(self._groups.values()):
-                    group.interrupt()
-            for group in list(self._groups.values()):
-                group.look(time.monotonic())
+            is_end = signal.SIGINT in signals and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            self._look_at_calls(is_end)
             here = [rank for rank in self.mine if rank != self.rank and rank not in self._left]
             dead = [rank for rank in here if rank not in self._lost and not self._is_alive(rank)]
             gone = {*self._lost, *self._left, *dead} - {self.rank}
@@ -336,16 +333,28 @@ class World:
                 taking = [rank for rank in self.others(away) if self.post.pending(rank) < _MOST_WAITING]
                 self.post.send_all(taking, Frame(News.BEAT))
             self.lose_broken(GRACE_SECONDS)
-            for island in self.islands:
-                there = [rank for rank in island if rank not in self._lost and rank not in self._left]
-                if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
-                    continue
-                text = f"{self.where(there)}: the host was not heard for {self._seconds:g} s"
-                # If only their first rank is stopped, the others may hear why this rank goes on without them.
-                for group in list(self._groups.values()):
-                    frame = Frame(News.FAILED, group.number, 0, (-1, 0, 0), _cut(text))
-                    self.post.send_all([rank for rank in there if rank in group.ranks], frame)
-                self._lose(there, text)
+            self._lose_silent(now)
+
+    # Not in `_watch`, whose variables would keep the last group alive after it was dropped.
+
+    def _look_at_calls(self, is_interrupted: bool) -> None:
+        for group in list(self._groups.values()):
+            if is_interrupted:
+                group.interrupt()
+            group.look(time.monotonic())
+
+    def _lose_silent(self, now: float) -> None:
+        """Lose the ranks of islands that were not heard for too long."""
+        for island in self.islands:
+            there = [rank for rank in island if rank not in self._lost and rank not in self._left]
+            if island is self.mine or not there or now < self._heard[island[0]] + self._seconds:
+                continue
+            text = f"{self.where(there)}: the host was not heard for {self._seconds:g} s"
+            # If only their first rank is stopped, the others may hear why this rank goes on without them.
+            for group in list(self._groups.values()):
+                frame = Frame(News.FAILED, group.number, 0, (-1, 0, 0), _cut(text))
+                self.post.send_all([rank for rank in there if rank in group.ranks], frame)
+            self._lose(there, text)
 
 
 def _cut(text: str) -> bytes:
