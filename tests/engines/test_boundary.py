@@ -437,6 +437,31 @@ def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
     assert run_threads(work, 2, engine=engine) == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("engine", ALL)
+def test_a_call_goes_on_after_a_wait_that_was_too_short(engine: str) -> None:
+    waited = threading.Event()
+
+    def work(comm: Communicator) -> tuple[str, float]:
+        array, said = np.ones(3), ""
+        comm.all_reduce(array)  # on a GPU, all ranks meet in the first call
+        if comm.rank:
+            assert waited.wait(60)
+        handle = comm.all_reduce(array, async_op=True)
+        if comm.rank == 0:
+            with pytest.raises(af.UsageError, match="seconds"):
+                handle.wait("soon")
+            with pytest.raises(af.CollectiveTimeout) as caught:
+                handle.wait(0.01)
+            said = str(caught.value)
+            assert not handle.done()
+            waited.set()
+        handle.wait()
+        assert handle.done() and handle.wait(0) is None
+        return said, float(array[2])
+
+    assert run(work, 2, engine) == [("wait: the call was not done within 0.01 s; it goes on", 4.0), ("", 4.0)]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_of_one_rank_take_turns(engine: str, hasty: None) -> None:
     def work(comm: Communicator) -> list[float]:
@@ -481,9 +506,6 @@ def test_the_communicator_knows_the_interface_only() -> None:
 
         def run(self, call: Any, async_op: bool) -> None:
             return None
-
-        def wait(self, ticket: Any, timeout: float | None) -> bool:
-            return True
 
         def group(self, ranks: Any, timeout: float | None) -> Engine | None:
             return self

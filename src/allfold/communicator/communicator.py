@@ -499,7 +499,7 @@ class Communicator(PointToPoint, Objects):
             ticket = self._engine.run(call, async_op)
         except UnfitArray:
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
-        return None if ticket is None else Handle(self._engine, ticket, (source, target))
+        return None if ticket is None else Handle(ticket, (source, target))
 
     def _call_on_number(
         self, code: int, number: Any, op: Any, root: int, algorithm: Algorithm, async_op: bool, *rest: Any
@@ -554,15 +554,15 @@ class Communicator(PointToPoint, Objects):
                 engine = self._engine.group(range(self.size), call.timeout)
                 assert engine is not None
                 self._gpu = GpuCalls(engine)
-            handle = self._gpu.enqueue(call, located)
+            ticket = self._gpu.enqueue(call, located)
         except AllfoldError:
             raise
         except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
             (self._gpu or self._engine).abort()
             raise
         if async_op:
-            return handle
-        handle.wait_or_abort()
+            return Handle(ticket, ())  # the arrays are kept until the stream has come to its end
+        ticket.wait_or_abort()
         return None
 
     def _run_copied(

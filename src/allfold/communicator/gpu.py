@@ -24,9 +24,8 @@ from ..cuda.ways import Ways
 from ..dtypes import find_dtype
 from ..engines.arrays import mark_as_changed
 from ..engines.engine import Call, Engine
-from ..errors import AllfoldError, CollectiveTimeout, DeviceError, UsageError
+from ..errors import AllfoldError, DeviceError, UsageError
 from .arrays import is_on_gpu
-from .handle import Handle
 
 _LOOK_AGAIN_SECONDS = 20e-6
 _LAST_CALLS_SECONDS = 5.0
@@ -86,8 +85,8 @@ class GpuCalls:
         self._engine.close(compares=False)
 
 
-class GpuCall(Handle):
-    """A call in a stream. The arrays belong to it until it is done."""
+class GpuCall:
+    """A call in a stream, as a `Ticket`."""
 
     def __init__(self, ways: Ways, over: _native.Mark) -> None:
         self._ways = ways
@@ -95,7 +94,6 @@ class GpuCall(Handle):
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """True if the call has ended, in success or failure; `wait` then returns, or raises, at once."""
         if self._over is not None:
             try:
                 if not self._over.is_over() or not (self._over.is_right or self._ways.is_compared()):
@@ -107,13 +105,12 @@ class GpuCall(Handle):
             self._over = None
         return True
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
+    def wait(self, timeout: float | None = None) -> bool:
         limit, failed_at = None if timeout is None else time.monotonic() + timeout, None
         while not self.done():
             now = time.monotonic()
             if limit is not None and now >= limit:
-                raise CollectiveTimeout(f"wait: the call was not over within {timeout:g} s; it goes on")
+                return False
             if failed_at is None and self._ways.error() is not None:
                 failed_at = now
             if failed_at is not None and now >= failed_at + _FAILED_CALL_SECONDS:
@@ -122,9 +119,10 @@ class GpuCall(Handle):
         error = self._error if self._over is None else self._ways.error()
         if error is not None:
             raise error
+        return True
 
     def wait_or_abort(self) -> None:
-        """The same for a call whose caller cannot wait again: an interrupt ends the calls of all ranks."""
+        """Wait for a call whose caller cannot wait again: an interrupt ends the calls of all ranks."""
         try:
             self.wait()
         except AllfoldError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..engines.engine import FAILURES, Engine, Ticket
+from ..engines.engine import Ticket
 from ..errors import CollectiveTimeout
 from .timeouts import check_timeout
 
@@ -20,8 +20,7 @@ class Handle:
     (True, array([2., 2., 2.]))
     """
 
-    def __init__(self, engine: Engine, ticket: Ticket, arrays: tuple[Any, ...]) -> None:
-        self._engine = engine
+    def __init__(self, ticket: Ticket, arrays: tuple[Any, ...]) -> None:
         self._ticket = ticket
         self._arrays: tuple[Any, ...] | None = arrays
         self._afterwards: Callable[[], None] | None = None
@@ -33,12 +32,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> None:
         """Return when the call has ended, and raise what it raised, or `CollectiveTimeout` after `timeout` seconds."""
         check_timeout("wait", timeout)
-        try:
-            done = self._engine.wait(self._ticket, timeout)
-        except FAILURES as error:
-            self._engine.failed(error)
-            raise
-        if not done:
+        if not self._ticket.wait(timeout):
             raise CollectiveTimeout(f"wait: the call was not done within {timeout:g} s; it goes on")
         if self._afterwards is not None:
             self._afterwards()

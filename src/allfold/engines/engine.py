@@ -3,9 +3,9 @@
 Memory: the arrays of a call belong to the caller, who keeps them alive and does not touch them until the call is done;
 the engine reads the input, writes the output, and keeps neither. What `empty` returns stays valid while it is held.
 
-Blocking: `run` of a call that is not async, `wait`, `group`, `shrink` and `close` may block, each no longer than its
-timeout and without holding the GIL. Nothing else does. `run` may be called from any thread; the calls of a rank happen
-in the order in which `run` was entered, and every rank of the group makes the same ones.
+Blocking: `run` of a call that is not async, a ticket's `wait`, `group`, `shrink` and `close` may block, each no longer
+than its timeout and without holding the GIL. Nothing else does. `run` may be called from any thread; the calls of a rank
+happen in the order in which `run` was entered, and every rank of the group makes the same ones.
 
 Errors: a wrong argument raises `UsageError` before anything is sent, and leaves the engine usable. `MismatchError`
 means that ranks made different calls, `RankLost` that a rank is gone, `CollectiveTimeout` that time is up. These name
@@ -78,7 +78,13 @@ class UnfitArray(Exception):
 class Ticket(Protocol):
     """A call that goes on in the background."""
 
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """True once it has ended, in success or failure."""
+        ...
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for its end, without limit if there is no timeout; True if it has ended. Raises what the call raised."""
+        ...
 
 
 class Deferred(Protocol):
@@ -165,11 +171,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, call: Call, async_op: bool) -> Ticket | None:
-        """Run a call to its end; or, if async, begin it and return what to `wait` for."""
-
-    @abstractmethod
-    def wait(self, ticket: Any, timeout: float | None) -> bool:
-        """Wait for a call, without limit if there is no timeout; whether it is done. Raises what the call raised."""
+        """Run a call to its end; or, if async, begin it and return its ticket."""
 
     @abstractmethod
     def group(self, ranks: Sequence[int], timeout: float | None) -> Engine | None:

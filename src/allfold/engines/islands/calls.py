@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import _native
 from ...errors import AllfoldError, CollectiveTimeout, RankLost, UsageError
@@ -36,6 +36,19 @@ _HOLDS_UP = {  # by progress of a rank: what it has not done, if others wait for
 }
 
 _Queue = queue.SimpleQueue[Callable[[], None] | None]
+
+
+class Background(NamedTuple):
+    """A call that goes on in the background."""
+
+    calls: Calls
+    job: Job
+
+    def done(self) -> bool:
+        return self.job.done()
+
+    def wait(self, timeout: float | None) -> bool:
+        return self.calls.wait(self.job, timeout)
 
 
 class Calls:
@@ -72,8 +85,10 @@ class Calls:
             raise UsageError(f"{name}: called inside an operation of a call of the same communicator ({label})")
         self._membership.check_present(name, needed, self.made)
 
-    def begin(self, call: Call, async_op: bool, prepared: Sequence[_native.Prepared] | None = None) -> Job | None:
-        """Make a call; or begin it, if async, and return what to `wait` for. `prepared`: see `Job`."""
+    def begin(
+        self, call: Call, async_op: bool, prepared: Sequence[_native.Prepared] | None = None
+    ) -> Background | None:
+        """Make a call; or begin it, if async, and return its ticket. `prepared`: see `Job`."""
         membership = self._membership
         job = Job(call, self._roster.timeout if call.timeout is None else call.timeout, prepared)
         if prepared is None:
@@ -99,7 +114,7 @@ class Calls:
             if membership.error is not None:  # it failed meanwhile
                 job.end(membership.error)
                 job.release()
-            return job
+            return Background(self, job)
         if here:
             self._make(job)
         elif job.bell is not None:

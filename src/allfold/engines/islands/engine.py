@@ -16,10 +16,10 @@ import numpy as np
 from ..engine import Call, Engine, Entry, Event, Network, name_group
 from ..shared_memory.members import number_of
 from ..signature import check_groups
+from .calls import Background
 from .crossing import Crossing
 from .execution.probe import clock_shift, probe
 from .group import Group
-from .job import Job
 from .roster import Roster
 
 
@@ -35,14 +35,11 @@ class Islands(Engine):
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    def run(self, call: Call, async_op: bool) -> Job | None:
+    def run(self, call: Call, async_op: bool) -> Background | None:
         return self.parts.calls.begin(call, async_op)
 
     def entry(self, run: Entry, vouched: bool = False) -> Entry:
         return self.parts.executor.entry(self.parts.calls.begin, run, vouched)
-
-    def wait(self, ticket: Job, timeout: float | None) -> bool:
-        return self.parts.calls.wait(ticket, timeout)
 
     def calls(self) -> int:
         return self.parts.calls.made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...collectives import COLLECTIVES
 from ...errors import CollectiveTimeout, MismatchError, RankLost
@@ -26,6 +26,18 @@ def in_threads(ranks: int, timeout: float) -> list[Engine]:
     return [Reference(rank, meeting, timeout) for rank in range(ranks)]
 
 
+class Background(NamedTuple):
+    """A call that the last rank to come makes for all."""
+
+    result: Future[Any]
+
+    def done(self) -> bool:
+        return self.result.done()
+
+    def wait(self, timeout: float | None) -> bool:
+        return wait(self.result, timeout)
+
+
 class Reference(Engine):
     """One rank's end of a group."""
 
@@ -37,18 +49,15 @@ class Reference(Engine):
         self.messages = Mailbox(rank, meeting, timeout)
         self._meeting = meeting
 
-    def run(self, call: Call, async_op: bool) -> Future[None] | None:
+    def run(self, call: Call, async_op: bool) -> Background | None:
         # One that folds from rank 0 up, as `algorithm=None` does everywhere.
         driver_or_direct = "driver" if COLLECTIVES[call.collective].rooted else "direct"
         taken = take(call, self.size, call.algorithm or driver_or_direct)
         number, ticket = self._meeting.come(self.rank, taken, self._perform)
         if async_op:
-            return ticket
+            return Background(ticket)
         self._finish(call.collective, number, ticket, call.timeout)
         return None
-
-    def wait(self, ticket: Future[Any], timeout: float | None) -> bool:
-        return wait(ticket, timeout)
 
     def group(self, ranks: Sequence[int], timeout: float | None) -> Reference | None:
         chosen = list(ranks)

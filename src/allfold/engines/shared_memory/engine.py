@@ -206,8 +206,9 @@ class SharedMemory(Engine):
         self._long_way = weakref.WeakMethod(run)
         return _native.caller_vouched(self.native) if vouched else _native.caller(self.native)
 
-    def run(self, call: Call, async_op: bool) -> _native.Ticket | None:
-        return self.native.run(*self._in_numbers(call), async_op)
+    def run(self, call: Call, async_op: bool) -> Background | None:
+        ticket = self.native.run(*self._in_numbers(call), async_op)
+        return None if ticket is None else Background(self, ticket)
 
     def deferred(self, call: Call, outcome: _native.Outcome) -> _native.Deferred:
         return self.native.deferred(*self._in_numbers(call), outcome)
@@ -222,9 +223,6 @@ class SharedMemory(Engine):
                 name = self._in_rank_order(call, name, op)
         code = _CODES[call.collective]
         return code, call.input, call.output, number, call.root, name, call.timeout, call.dtype
-
-    def wait(self, ticket: _native.Ticket, timeout: float | None) -> bool:
-        return self.native.wait(ticket, -1.0 if timeout is None else max(0.0, timeout))
 
     def calls(self) -> int:
         return self.native.calls()
@@ -381,6 +379,22 @@ class SharedMemory(Engine):
         check_rank_order(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
         return by_rule if name is None and is_tuned else name
+
+
+class Background:
+    """A call that the extension's worker makes."""
+
+    __slots__ = ("_engine", "_ticket", "done")
+
+    def __init__(self, engine: SharedMemory, ticket: _native.Ticket) -> None:
+        self._engine, self._ticket, self.done = engine, ticket, ticket.done
+
+    def wait(self, timeout: float | None) -> bool:
+        try:
+            return self._engine.native.wait(self._ticket, -1.0 if timeout is None else max(0.0, timeout))
+        except FAILURES as error:
+            self._engine.failed(error)
+            raise
 
 
 _InNumbers = tuple[int, Any, Any, Any, int, str | None, float | None, str | None]
