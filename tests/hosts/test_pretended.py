@@ -21,10 +21,8 @@ from allfold import _native
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.engines.islands.crossing import BUILT_IN, Crossing
-from allfold.engines.islands.fronts import DIGEST_BYTES
 from allfold.engines.islands.wire import Memory
 from allfold.engines.reference.replay import replay
-from allfold.engines.signature import PACKED_BYTES
 from allfold.errors import ScheduleError
 from allfold.launch.environment import Place
 from allfold.price.topology.topology import Topology
@@ -320,7 +318,7 @@ def digest(array: Any) -> bytes | None:
     return None if array is None else sha256(array.tobytes()).digest()
 
 
-HEADER = DIGEST_BYTES + PACKED_BYTES  # what the leaders of the islands tell each other of every call
+HEADER = 128  # bytes: what the leaders of the islands tell each other of every call
 
 
 def messages_of_its_schedule(comm: Communicator, collective: str, length: int) -> None:

@@ -59,17 +59,17 @@ def test_the_end_of_a_host_is_noticed_though_nobody_makes_calls(monkeypatch: pyt
 
 
 USUAL, DIFFERENT = (
-    "all_reduce float32[4] sum",
+    "float32[4] sum",
     {
-        "all_reduce float32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.float32)),
-        "all_reduce float32[4] avg": lambda comm: comm.all_reduce(np.ones(4, np.float32), "avg"),
-        "all_reduce float32[4] max": lambda comm: comm.all_reduce(np.ones(4, np.float32), "max"),
-        "all_reduce float32[3] sum": lambda comm: comm.all_reduce(np.ones(3, np.float32)),
-        "all_reduce int32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.int32)),
-        "all_reduce float32[40000] sum": lambda comm: comm.all_reduce(np.ones(40_000, np.float32)),
-        "all_reduce float64[300000] sum": lambda comm: comm.all_reduce(np.ones(300_000)),
-        "reduce float32[4] sum root 0": lambda comm: comm.reduce(np.ones(4, np.float32)),
-        "barrier": lambda comm: comm.barrier(),
+        "float32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.float32)),
+        "float32[4] avg": lambda comm: comm.all_reduce(np.ones(4, np.float32), "avg"),
+        "float32[4] max": lambda comm: comm.all_reduce(np.ones(4, np.float32), "max"),
+        "float32[3] sum": lambda comm: comm.all_reduce(np.ones(3, np.float32)),
+        "int32[4] sum": lambda comm: comm.all_reduce(np.ones(4, np.int32)),
+        "float32[40000] sum": lambda comm: comm.all_reduce(np.ones(40_000, np.float32)),
+        "float64[300000] sum": lambda comm: comm.all_reduce(np.ones(300_000)),
+        "reduce(float32[4] sum root 0)": lambda comm: comm.reduce(np.ones(4, np.float32)),
+        "barrier()": lambda comm: comm.barrier(),
     },
 )
 
@@ -79,7 +79,7 @@ def differ(comm: Communicator) -> list[tuple[str, str, tuple[str, str, float]]]:
     said = []
     for odd in ([1], [3], [2, 3]):
         for what, call in DIFFERENT.items():
-            if what != USUAL and (len(odd) == 1 or what == "barrier"):
+            if what != USUAL and (len(odd) == 1 or what == "barrier()"):
                 group = comm.group(range(comm.size))
                 mine = call if comm.rank in odd else DIFFERENT[USUAL]
                 # The first call is the same on all ranks. Who is still in it when others find the difference hears of it there.
