@@ -237,6 +237,8 @@ class Communicator(PointToPoint, Objects):
             )
             named = {"output": output, "array": array, "root": root, "algorithm": algorithm}
             named |= {"async_op": async_op, "timeout": timeout, "dtype": dtype}
+            if len(order) > len(named):
+                raise TypeError(f"scatter takes at most {len(named)} arguments in order, got {len(order)}")
             return self.scatter(**{**named, **dict(zip(named, order, strict=False))})
         if (array is None) != (self.rank != root):
             raise UsageError(
