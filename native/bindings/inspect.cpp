@@ -41,9 +41,9 @@ struct Times {
 nb::dict record_of(uint64_t call, const CallRecord& record, const Times& times) {
     nb::dict dict;
     const Signature& made = record.signature;
-    bool known = made.collective < std::size(collectives) && made.dtype < dtype_count;
+    bool known = made.collective < collectives.size() && made.dtype < dtype_count;
     dict["call"] = call;
-    dict["collective"] = known ? collectives[made.collective].name : "?";
+    dict["collective"] = known ? collectives[made.collective].name.c_str() : "?";
     dict["dtype"] = known ? name_of(static_cast<DType>(made.dtype)) : "?";
     dict["op"] = made.op == custom_op ? "custom" : made.op < op_count ? name_of(static_cast<Op>(made.op)) : "?";
     dict["elements"] = made.elements;
@@ -82,7 +82,7 @@ std::pair<Signature, uint64_t> unpacked(nb::bytes packed) {
     if (packed.size() != sizeof made.first + sizeof made.second) throw nb::value_error("a signature of another length");
     std::memcpy(&made.first, packed.data(), sizeof made.first);
     std::memcpy(&made.second, static_cast<const char*>(packed.data()) + sizeof made.first, sizeof made.second);
-    if (made.first.collective >= std::size(collectives) || made.first.dtype >= dtype_count ||
+    if (made.first.collective >= collectives.size() || made.first.dtype >= dtype_count ||
         (made.first.op >= op_count && made.first.op != custom_op))
         throw nb::value_error("no signature of a call");
     return made;

@@ -123,7 +123,7 @@ void Communicator::trace_to(std::vector<Event>* events, Clock::duration timeout)
 
 void Communicator::run(const Call& call, const std::function<void()>& before_blocking,
                        const std::function<void()>& interrupted) {
-    Turn turn(*this, facts_of(call.collective).name, call.timeout, before_blocking, interrupted);
+    Turn turn(*this, facts_of(call.collective).name.c_str(), call.timeout, before_blocking, interrupted);
     check_open(call);
     Running running{.before_blocking = before_blocking,
                     .interrupted = interrupted,

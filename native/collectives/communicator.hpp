@@ -25,33 +25,21 @@
 
 namespace allfold {
 
-enum class Collective : uint8_t {
-    all_reduce,
-    reduce,
-    broadcast,
-    gather,
-    scatter,
-    all_gather,
-    reduce_scatter,
-    all_to_all,
-    barrier,
-};
-// What collectives are, in the order of their numbers: the same as in src/allfold/collectives.py (a test compares
-// them).
+// A collective's number in `collectives`.
+enum class Collective : uint8_t {};
+inline constexpr size_t most_collectives = 16;
+
+// What src/allfold/collectives.py says of a collective, which is where the meaning of each field is explained.
 struct CollectiveFacts {
-    const char* name;
-    bool rooted, reduces, in_place;
+    std::string name;
+    bool rooted = false, takes_op = false, in_place = false, carries_data = false, exchanges = false;
+    bool combines_all = false;                      // every rank contributes to every result
+    bool brings_slice = false, gets_slice = false;  // not the whole buffer
+    bool root_brings = false, root_gets = false;    // and no other rank does
 };
-inline constexpr CollectiveFacts collectives[] = {
-    {"all_reduce", false, true, true},      {"reduce", true, true, true},
-    {"broadcast", true, false, true},       {"gather", true, false, false},
-    {"scatter", true, false, false},        {"all_gather", false, false, false},
-    {"reduce_scatter", false, true, false}, {"all_to_all", false, false, false},
-    {"barrier", false, false, true},  // it combines signals, and takes no operation
-};
-inline constexpr const CollectiveFacts& facts_of(Collective collective) {
-    return collectives[static_cast<size_t>(collective)];
-}
+// Set once, when the extension is imported, before there is any communicator.
+inline std::vector<CollectiveFacts> collectives;
+inline const CollectiveFacts& facts_of(Collective collective) { return collectives[static_cast<size_t>(collective)]; }
 
 inline constexpr uint8_t custom_op = 255;  // the user's own operation
 

@@ -308,7 +308,7 @@ std::string Communicator::last_seen(uint32_t peer) const {
 }
 
 const char* Communicator::name_of(const Running& running) {
-    return collectives[running.record.signature.collective].name;
+    return collectives[running.record.signature.collective].name.c_str();
 }
 
 std::string Communicator::where(uint64_t call) const { return "(call " + std::to_string(call) + " of " + label_ + ")"; }

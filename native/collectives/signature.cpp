@@ -23,9 +23,9 @@ std::string arguments_of(const Signature& signature) {
     auto collective = static_cast<Collective>(signature.collective);
     std::string text;
     auto add = [&](const std::string& word) { text += (text.empty() ? "" : " ") + word; };
-    if (collective != Collective::barrier)
+    if (facts_of(collective).carries_data)
         add(std::string(name_of(static_cast<DType>(signature.dtype))) + "[" + std::to_string(signature.elements) + "]");
-    if (facts_of(collective).reduces)
+    if (facts_of(collective).takes_op)
         add(signature.op == custom_op ? "custom operation " + name_in(signature.op_name)
                                       : std::string(name_of(static_cast<Op>(signature.op))));
     if (facts_of(collective).rooted) add("root " + std::to_string(signature.root));
@@ -51,7 +51,7 @@ Signature signature_of(const Call& call) {
 }
 
 std::string in_words(const Signature& signature) {
-    return std::string(collectives[signature.collective].name) + "(" + arguments_of(signature) + ")";
+    return collectives[signature.collective].name + "(" + arguments_of(signature) + ")";
 }
 
 std::string difference(const std::vector<std::optional<Signature>>& calls) {
@@ -69,7 +69,7 @@ std::string difference(const std::vector<std::optional<Signature>>& calls) {
     }
     if (!first) return "mismatched calls";
     // A barrier is given nothing, or an algorithm.
-    bool named = same_collective && static_cast<Collective>(first->collective) != Collective::barrier;
+    bool named = same_collective && facts_of(static_cast<Collective>(first->collective)).carries_data;
     std::vector<uint32_t> absent;
     std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;
     for (uint32_t rank = 0; rank < calls.size(); ++rank) {
@@ -92,7 +92,7 @@ std::string difference(const std::vector<std::optional<Signature>>& calls) {
         else
             known->second.push_back(rank);
     }
-    std::string text = named ? std::string(collectives[first->collective].name) + ": " : "mismatched calls: ";
+    std::string text = named ? collectives[first->collective].name + ": " : "mismatched calls: ";
     const char* verb = named ? " called it with " : " called ";
     for (const auto& [what, ranks] : groups) {
         text += list_of(ranks) + verb + what + ", ";

@@ -41,6 +41,7 @@ Program everybody_reads_everything(uint32_t rank, uint32_t ranks) {
 
 struct World {
     explicit World(uint32_t ranks) {
+        collectives = {{.name = "all_reduce", .takes_op = true, .in_place = true, .carries_data = true}};
         for (uint32_t rank = 0; rank < ranks; ++rank) {
             auto arena = std::make_shared<Arena>(16 << 20);
             size_t post = arena->allocate(Communicator::post_bytes());
@@ -55,7 +56,7 @@ struct World {
     void all_reduce(uint32_t rank, std::vector<float>& array, Clock::duration timeout = 20s,
                     const std::function<void()>& interrupted = nullptr) {
         Call call{};
-        call.collective = Collective::all_reduce;
+        call.collective = Collective{0};
         call.op = static_cast<uint8_t>(Op::sum);
         call.dtype = DType::float32;
         call.elements = array.size();

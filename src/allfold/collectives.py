@@ -1,16 +1,22 @@
-"""What the collectives promise: what every chunk holds at the start, and what it must hold at the end.
+"""The collectives, as data: what every chunk holds at the start, what it must hold at the end, and what that needs.
 
 A rank's buffer is a row of chunks. Where a collective has slices (one per rank: gather, scatter, all_gather,
 reduce_scatter, all_to_all), the row is the whole array and slice i belongs to rank i; scratch chunks may follow.
 What a chunk holds is written as a number, its *datum*: which piece of data it is, wherever it lies. For a collective
-that reduces, a datum is complete when every rank has contributed to it exactly once.
+that reduces, a datum is complete when every rank of a wanted set has contributed to it exactly once, and no other rank.
+
+Everything that depends on which collective it is follows from the fields of `Collective`: nothing else in allfold asks
+for its name. The extension and the page are handed the same facts. A new collective is one entry of `COLLECTIVES`, its
+algorithms, and a method of `Communicator`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,18 +42,124 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The part of the whole buffer that a rank has before or after a collective."""
+
+    sliced: bool = False
+    """Its own slice only."""
+    root_only: bool = False
+    """The root has it, and the other ranks have nothing."""
+
+    def length(self, whole: int, ranks: int, is_root: bool) -> int:
+        """How many of the `whole` elements (or chunks) a rank has."""
+        return 0 if self.root_only and not is_root else whole // ranks if self.sliced else whole
+
+    def held(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.bool_]:
+        """By rank and chunk: whether the rank has the chunk."""
+        here, row = np.arange(ranks)[:, None], np.arange(chunks)
+        held = here == row * ranks // chunks if self.sliced else np.ones((1, chunks), bool)
+        return np.broadcast_to(held & (here == root) if self.root_only else held, (ranks, chunks))
+
+
+WHOLE, SLICE, AT_ROOT = Part(), Part(sliced=True), Part(root_only=True)
+
+
+def everyone(rank: int, ranks: int) -> range:
+    """The contributors of a result to which every rank contributes."""
+    return range(ranks)
+
+
+def up_to(rank: int, ranks: int) -> range:
+    """The contributors of an inclusive prefix."""
+    return range(rank + 1)
+
+
+def below(rank: int, ranks: int) -> range:
+    """The contributors of an exclusive prefix. There is nobody below rank 0, which keeps what it has."""
+    return range(max(rank, 1))
+
+
+@dataclass(frozen=True)
 class Collective:
     """One collective: its shape, its promise and its lower bounds."""
 
     name: str
     summary: str
-    rooted: bool = False
+    starts: Part
+    """What a rank brings."""
+    ends: Part
+    """What a rank gets."""
+    least: Callable[[int], tuple[int, int | Fraction, int | Fraction]]
+    """For this many ranks: the fewest messages, bytes in all, and bytes through the busiest port (as multiples of S)."""
     reduces: bool = False
-    sliced: bool = False
-    in_place: bool = False
+    contributors: Callable[[int, int], range] = everyone
+    """Of a collective that reduces: (rank, ranks) → the ranks that contribute to this rank's result."""
+    exchanges: bool = False
+    """Every rank's slices are data of their own: slice j of rank i ends as slice i of rank j."""
     idempotent: bool = False
     """A contribution may arrive twice (a barrier's signal); elsewhere that is an error."""
     carries_data: bool = True
+
+    # What follows from that -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rooted(self) -> bool:
+        return self.starts.root_only or self.ends.root_only
+
+    @cached_property
+    def sliced(self) -> bool:
+        return self.starts.sliced or self.ends.sliced or self.exchanges
+
+    @cached_property
+    def in_place(self) -> bool:
+        """One array is the input and the output. Where a rank gets nothing, it is workspace."""
+        return not self.sliced
+
+    @cached_property
+    def takes_op(self) -> bool:
+        """A barrier combines signals, and takes no operation."""
+        return self.reduces and self.carries_data
+
+    @cached_property
+    def combines_all(self) -> bool:
+        """Every rank contributes to every result."""
+        return self.reduces and self.contributors is everyone
+
+    @cached_property
+    def has_order(self) -> bool:
+        """Ranks cannot change places: who contributes depends on the order of the ranks."""
+        return self.reduces and not self.combines_all
+
+    @cached_property
+    def one_way(self) -> bool:
+        """Nothing is copied or combined on the way: every piece of data has one place where it must go."""
+        return not self.reduces and self.sliced and (self.exchanges or self.rooted)
+
+    @cached_property
+    def trees(self) -> tuple[bool, ...]:
+        """The phases in which trees can carry it, True for trees that collect and False for trees that spread."""
+        if not self.carries_data or self.one_way or self.has_order:
+            return ()
+        return (True, False) if self.round_trip else (self.reduces,)
+
+    @cached_property
+    def round_trip(self) -> bool:
+        """Every rank gets, whole, what all ranks together make: it is collected and then spread, as in an all_reduce."""
+        return self.combines_all and self.carries_data and self.ends == WHOLE
+
+    def may_lack(self, is_input: bool) -> bool:
+        """Whether some ranks have no input, or no output, array at all."""
+        if not self.carries_data or self.in_place:
+            return is_input or not self.carries_data
+        return (self.starts if is_input else self.ends).root_only
+
+    def reads(self, is_root: bool) -> bool:
+        """Whether what a rank's array holds before the call matters."""
+        return is_root or not self.starts.root_only
+
+    def writes(self, is_root: bool) -> bool:
+        """Whether a rank gets a result that its array did not hold before."""
+        return (is_root or not self.ends.root_only) and not (self.starts == AT_ROOT and self.in_place and is_root)
 
     def slices(self, ranks: int) -> int:
         return ranks if self.sliced else 1
@@ -65,77 +177,162 @@ class Collective:
         return _layout(self, ranks, root, chunks, at_end=True)
 
     def bounds(self, ranks: int) -> Bounds:
-        others = ranks - 1
-        everybody_hears_everybody = not self.rooted
-        slice_only = Fraction(others, ranks)
-        port = {
-            "all_reduce": 2 * slice_only,
-            "broadcast": Fraction(min(others, 1)),
-            "reduce": Fraction(min(others, 1)),
-            "barrier": Fraction(0),
-        }.get(self.name, slice_only)
-        total = {
-            "all_reduce": Fraction(2 * others),
-            "gather": slice_only,
-            "scatter": slice_only,
-            "barrier": Fraction(0),
-        }.get(self.name, Fraction(others))
-        return Bounds(
-            rounds=others.bit_length(),  # the number of ranks that know something can at most double per round
-            messages=others * (2 if everybody_hears_everybody else 1),
-            bytes=total,
-            busiest_port_bytes=port,
-        )
+        messages, total, port = self.least(ranks)
+        # The number of ranks that know something can at most double per round.
+        return Bounds((ranks - 1).bit_length(), messages, Fraction(total), Fraction(port))
 
+    def combinations(self, ranks: int) -> int:
+        """How often two buffers must be combined, on all ranks together: k contributions need k − 1."""
+        sets = (self.contributors(rank, ranks) for rank in range(1 if self.combines_all else ranks))
+        return max(map(len, sets)) - 1
 
-def brings_slice(collective: Collective) -> bool:
-    """Whether a rank brings one slice, S/P bytes, and not a whole buffer of S bytes."""
-    return collective.name in ("gather", "all_gather")
+    def must_leave(self, ranks: int, root: int | None, inside: Sequence[int]) -> Fraction:
+        """How much of the buffer must leave a set of ranks, whatever the algorithm; 0 for a set of all or none."""
+        many = len(inside)
+        if not 0 < many < ranks or not self.carries_data:
+            return Fraction(0)
+        if self.exchanges:
+            return Fraction(many * (ranks - many), ranks)
+        if (self.starts.root_only and root not in inside) or (self.ends.root_only and root in inside):
+            return Fraction(0)
+        if self.has_order and not self._is_wanted_outside(ranks, set(inside)):
+            return Fraction(0)
+        brought, taken = many if self.starts.sliced else ranks, ranks - many if self.ends.sliced else ranks
+        return Fraction(brought * taken, ranks * ranks)
+
+    def _is_wanted_outside(self, ranks: int, inside: set[int]) -> bool:
+        outside = (rank for rank in range(ranks) if rank not in inside)
+        return any(not inside.isdisjoint(self.contributors(rank, ranks)) for rank in outside)
+
+    def whole(self, ranks: int, given: int | None, taken: int | None) -> int:
+        """The elements of the whole buffer, from those of the input and of the output (None: no array), or an error."""
+
+        def need(good: bool, what: str) -> None:
+            if not good:
+                raise UsageError(f"{self.name}: {what}, got {given or 0} and {taken or 0}")
+
+        if (given is None and not self.may_lack(True)) or (taken is None and not self.may_lack(False)):
+            raise UsageError(f"{self.name}: expected an array that speaks the buffer protocol or DLPack, got None")
+        if self.starts.sliced:
+            assert given is not None
+            need(taken is None or taken == given * ranks, "the output must hold one input of every rank")
+            return given * ranks
+        if self.ends.sliced:
+            assert taken is not None
+            need(given is None or given == taken * ranks, "the input must hold one output for every rank")
+            return taken * ranks
+        if self.exchanges:
+            assert given is not None
+            need(
+                given == taken and given % ranks == 0,
+                "input and output must be equally long, a multiple of the ranks",
+            )
+        return taken or 0
+
+    def facts(self) -> dict[str, Any]:
+        """What the extension and the page need to know of it."""
+        return {
+            "name": self.name,
+            "rooted": self.rooted,
+            "reduces": self.reduces,
+            "takes_op": self.takes_op,
+            "in_place": self.in_place,
+            "sliced": self.sliced,
+            "exchanges": self.exchanges,
+            "idempotent": self.idempotent,
+            "carries_data": self.carries_data,
+            "combines_all": self.combines_all,
+            "brings_slice": self.starts.sliced,
+            "gets_slice": self.ends.sliced,
+            "root_brings": self.starts.root_only,
+            "root_gets": self.ends.root_only,
+        }
 
 
 @lru_cache(maxsize=2)  # of the schedule at hand, which is asked for again and again
 def _layout(collective: Collective, ranks: int, root: int | None, chunks: int, at_end: bool) -> NDArray[np.int32]:
     row = np.arange(chunks, dtype=np.int32)
-    everywhere = np.broadcast_to(row, (ranks, chunks))
-    here = np.arange(ranks)[:, None]
-    mine = here == row * collective.slices(ranks) // chunks  # the chunks of rank i's own slice
-    at_root = np.broadcast_to(here == root, (ranks, chunks))
-    if collective.name == "all_to_all":
-        part = chunks // ranks
+    if collective.exchanges:
+        here, part = np.arange(ranks)[:, None], chunks // ranks
         owner, offset = row // part, row % part
         layout = (owner * chunks + here * part + offset if at_end else here * chunks + row).astype(np.int32)
     else:
-        held = {
-            "broadcast": (at_root, True),
-            "reduce": (True, at_root),
-            "all_reduce": (True, True),
-            "gather": (mine, at_root),
-            "scatter": (at_root, mine),
-            "all_gather": (mine, True),
-            "reduce_scatter": (True, mine),
-            "barrier": (True, True),
-        }[collective.name][at_end]
-        layout = np.where(held, everywhere, np.int32(NOTHING))
+        part_of = collective.ends if at_end else collective.starts
+        layout = np.where(part_of.held(ranks, root, chunks), row, np.int32(NOTHING))
     layout.setflags(write=False)
     return layout
+
+
+# The fewest messages, bytes in all, and bytes through the busiest port ------------------------------------------------
+
+
+def _all_reduce(ranks: int) -> tuple[int, int, Fraction]:
+    others = ranks - 1
+    return 2 * others, 2 * others, Fraction(2 * others, ranks)
+
+
+def _slice_to_each(ranks: int) -> tuple[int, int, Fraction]:
+    """Everybody hears of everybody, and needs a slice of each."""
+    others = ranks - 1
+    return 2 * others, others, Fraction(others, ranks)
+
+
+def _buffer_each(ranks: int) -> tuple[int, int, int]:
+    """All ranks but one send or receive a whole buffer."""
+    others = ranks - 1
+    return others, others, min(others, 1)
+
+
+def _slice_each(ranks: int) -> tuple[int, Fraction, Fraction]:
+    """All ranks but the root send or receive a slice."""
+    others = ranks - 1
+    return others, Fraction(others, ranks), Fraction(others, ranks)
+
+
+def _signals(ranks: int) -> tuple[int, int, int]:
+    return 2 * (ranks - 1), 0, 0
 
 
 COLLECTIVES = {
     collective.name: collective
     for collective in (
-        Collective("all_reduce", "all buffers combined, result on every rank", reduces=True, in_place=True),
-        Collective("reduce", "all buffers combined, result on the root", rooted=True, reduces=True, in_place=True),
-        Collective("broadcast", "one rank's buffer to all", rooted=True, in_place=True),
-        Collective("gather", "every rank's slice to the root", rooted=True, sliced=True),
-        Collective("scatter", "slice i of the root's buffer to rank i", rooted=True, sliced=True),
-        Collective("all_gather", "every rank's slice to every rank", sliced=True),
-        Collective("reduce_scatter", "all buffers combined, slice i on rank i", reduces=True, sliced=True),
-        Collective("all_to_all", "slice j of rank i to slice i of rank j", sliced=True),
+        Collective("all_reduce", "all buffers combined, result on every rank", WHOLE, WHOLE, _all_reduce, reduces=True),
+        Collective("reduce", "all buffers combined, result on the root", WHOLE, AT_ROOT, _buffer_each, reduces=True),
+        Collective("broadcast", "one rank's buffer to all", AT_ROOT, WHOLE, _buffer_each),
+        Collective("gather", "every rank's slice to the root", SLICE, AT_ROOT, _slice_each),
+        Collective("scatter", "slice i of the root's buffer to rank i", AT_ROOT, SLICE, _slice_each),
+        Collective("all_gather", "every rank's slice to every rank", SLICE, WHOLE, _slice_to_each),
+        Collective(
+            "reduce_scatter", "all buffers combined, slice i on rank i", WHOLE, SLICE, _slice_to_each, reduces=True
+        ),
+        Collective(
+            "all_to_all", "slice j of rank i to slice i of rank j", WHOLE, WHOLE, _slice_to_each, exchanges=True
+        ),
+        Collective(
+            "scan",
+            "buffers of ranks 0 to r combined on rank r",
+            WHOLE,
+            WHOLE,
+            _buffer_each,
+            reduces=True,
+            contributors=up_to,
+        ),
+        Collective(
+            "exscan",
+            "buffers of ranks 0 to r−1 combined on rank r",
+            WHOLE,
+            WHOLE,
+            _buffer_each,
+            reduces=True,
+            contributors=below,
+        ),
         Collective(
             "barrier",
             "nobody leaves before everybody has come",
+            WHOLE,
+            WHOLE,
+            _signals,
             reduces=True,
-            in_place=True,
             idempotent=True,
             carries_data=False,
         ),

@@ -23,6 +23,7 @@ from types import CodeType
 
 import numpy as np
 
+from .collectives import Collective
 from .dtypes import Array, Dtype, Kind, describe, narrow, widen
 from .errors import UsageError
 from .wording import suggest
@@ -146,10 +147,21 @@ def find_op(wanted: str | Op | Function) -> Op:
     raise UsageError(f"an operation is a name or a function of two arrays, not {wanted!r}; known: {', '.join(OPS)}")
 
 
+NO_AVERAGE = (
+    "avg divides by the number of ranks, and a prefix has fewer contributions; take the sum and divide it yourself"
+)
+
+
 def check_supported(op: Op, dtype: Dtype) -> None:
     """Raise `UsageError` unless the operation is defined for the type."""
     if op.function is None and dtype.kind not in _COMBINE[op.name]:
         raise UsageError(f"{op.name} is not defined for {dtype.name}: {WHY_NOT[op.name]}")
+
+
+def check_average(promise: Collective, op: Op) -> None:
+    """Raise `UsageError` for an average where not all ranks contribute: it divides by the number of all."""
+    if op.averages and not promise.combines_all:
+        raise UsageError(f"{promise.name}: {NO_AVERAGE}")
 
 
 def _check_operands(op: Op, operands: Sequence[Array], dtype: Dtype) -> None:

@@ -98,6 +98,15 @@ class State:
             return int(self.datum[cell] != NOTHING)
         return sum(map(int.bit_count, self.members[cell].tolist()))
 
+    def has_wanted(self, rank: int, chunk: int) -> bool:
+        """Whether a chunk holds the contributions that the collective wants there, and no others."""
+        if not self.promise.reduces:
+            return True
+        wanted = self.promise.contributors(rank, self.schedule.ranks)
+        if self.contributions(rank, chunk) != len(wanted):
+            return False
+        return self.promise.combines_all or self.contributors(rank, chunk) == list(wanted)
+
     def advance(self) -> Folds:
         """Take one step, or raise `ScheduleError` if it makes no sense."""
         start, end = self.schedule.starts[self.step : self.step + 2].tolist()
@@ -257,8 +266,9 @@ class State:
             for member in _bits(self.members[operand]):
                 seen[member] = seen.get(member, 0) + 1
         faults = []
-        if sum(seen.values()) >= self.schedule.ranks:  # this was meant to be everyone, so name those missing
-            missing = [r for r in range(self.schedule.ranks) if r not in seen]
+        wanted = self.promise.contributors(rank, self.schedule.ranks)
+        if sum(seen.values()) >= len(wanted):  # this was meant to be all of them, so name those missing
+            missing = [r for r in wanted if r not in seen]
             faults += [f"lacks {name_ranks(missing)}"] if missing else []
         for times in sorted({times for times in seen.values() if times > 1}):
             doubled = [r for r, n in sorted(seen.items()) if n == times]
@@ -276,7 +286,7 @@ class State:
         if not self.promise.sliced:
             return f"chunk {chunk}"
         name = f"slice {chunk // self._part}" if self._part == 1 else f"chunk {chunk} (of slice {chunk // self._part})"
-        return f"{name} of rank {rank}" if self.promise.name == "all_to_all" else name
+        return f"{name} of rank {rank}" if self.promise.exchanges else name
 
 
 def at_start(schedule: Schedule) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
@@ -298,6 +308,34 @@ def _origins(start: NDArray[np.int32]) -> NDArray[np.int32]:
     origins = np.zeros(int(start.max()) + 2, np.int32)
     origins[start[ranks, chunks]] = ranks
     return origins
+
+
+def unkept(state: State) -> tuple[Cells, NDArray[np.bool_]]:
+    """The cells that hold results, and of each whether it does not hold exactly what the collective promises.
+
+    That is the right piece of data, with the contribution of every rank that it wants and of no other. (None comes
+    twice: `State.advance` refuses that.)
+    """
+    schedule, promise = state.schedule, state.promise
+    ends = np.full((schedule.ranks, state.width), NOTHING, np.int32)
+    ends[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
+    wanted = ends.reshape(-1)
+    results = np.flatnonzero(wanted != NOTHING)
+    wrong = state.datum[results] != wanted[results]
+    if state.members is not None:
+        several = range(1 if promise.combines_all else schedule.ranks)
+        sets = np.stack([_members(promise.contributors(rank, schedule.ranks), schedule.ranks) for rank in several])
+        wrong |= (state.members[results] != (sets if promise.combines_all else sets[results // state.width])).any(
+            axis=1
+        )
+    return results, wrong
+
+
+def _members(ranks: range, of: int) -> NDArray[np.uint64]:
+    """A set of ranks, one bit each."""
+    there = np.zeros(-(-of // 64) * 64, bool)
+    there[ranks.start : ranks.stop] = True
+    return np.packbits(there, bitorder="little").view(np.uint64)
 
 
 def heads_of(ordered: Cells) -> Cells:

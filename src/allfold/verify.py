@@ -15,14 +15,14 @@ from typing import Any, get_args
 
 import numpy as np
 
-from .collectives import NOTHING, Bounds
+from .collectives import Bounds
 from .errors import ScheduleError, UsageError
 from .programs.check import check
 from .programs.compile import compile
 from .programs.messages import check_messages, lower
 from .programs.versions import Memory, Versions
 from .schedule import Counts, Schedule
-from .symbolic import Cells, State
+from .symbolic import Cells, State, unkept
 from .wording import name_ranks
 
 ACROSS_HOSTS = 12  # ranks up to which the message programs are proved, too
@@ -42,11 +42,13 @@ class Proof:
     bounds: Bounds
     same_bits: bool | None
     """All ranks that get a result get the same bits: each element is reduced by the same expression everywhere, and
-    rounded at the same places. (A NaN is a NaN everywhere; which one it is may differ.)"""
+    rounded at the same places. (A NaN is a NaN everywhere; which one it is may differ.) None for a scan, where every
+    rank gets another result."""
     rank_order: bool | None
     """Contributions are combined in the order of the ranks, so an operation need not be commutative."""
     uniform: bool | None
-    """All elements are reduced by the same expression, so a result does not change with the length of the buffer."""
+    """All elements of a rank's result are reduced by the same expression, so it does not change with the length of the
+    buffer."""
     across_hosts: bool
     """The message programs were proved too: every message is received, nobody waits forever, the bits are the same."""
 
@@ -60,8 +62,9 @@ class Proof:
             right = "every chunk arrives where it belongs"
         lines = [f"{schedule.collective} {schedule.title} is right: {right}."]
         if self.same_bits is not None:
+            lines.append(f"  same bits on all ranks   {_yes(self.same_bits)}")
+        if self.rank_order is not None:
             lines += [
-                f"  same bits on all ranks   {_yes(self.same_bits)}",
                 f"  rank order kept          {_yes(self.rank_order)}",
                 f"  same for any length      {_yes(self.uniform)}",
             ]
@@ -137,12 +140,16 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
         check_messages(lower(schedule), state)
     same_bits = rank_order = uniform = None
     if schedule.promise.reduces and not schedule.promise.idempotent:
-        bits, chunk = state.bits[results], results % state.width
-        first = np.zeros(schedule.chunks, np.uint64)
-        first[chunk] = bits
-        same_bits = bool((first[chunk] == bits).all())
+        bits, (rank, chunk) = state.bits[results], np.divmod(results, state.width)
+        if schedule.promise.combines_all:
+            first = np.zeros(schedule.chunks, np.uint64)
+            first[chunk] = bits
+            same_bits = bool((first[chunk] == bits).all())
+            rank = np.zeros_like(rank)  # the result is the same everywhere
         rank_order = bool(state.in_order[results].all())
-        uniform = bool((bits == bits[:1]).all())
+        first = np.zeros(schedule.ranks, np.uint64)
+        first[rank] = bits
+        uniform = bool((first[rank] == bits).all())
     bounds = schedule.promise.bounds(schedule.ranks)
     return Proof(schedule, schedule.counts, bounds, same_bits, rank_order, uniform, across_hosts)
 
@@ -150,25 +157,19 @@ def verify(schedule: Schedule, programs: bool = True) -> Proof:
 def check_promise(state: State) -> Cells:
     """The cells that hold results. Raises for the first cell that does not hold what the collective promises."""
     schedule, promise = state.schedule, state.promise
-    ends = np.full((schedule.ranks, state.width), NOTHING, np.int32)
-    ends[:, : schedule.chunks] = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
-    wanted = ends.reshape(-1)
-    results = np.flatnonzero(wanted != NOTHING)
-    wrong = state.datum[results] != wanted[results]
-    if state.members is not None:
-        everyone = np.zeros(state.members.shape[1] * 64, bool)
-        everyone[: schedule.ranks] = True
-        complete = np.packbits(everyone, bitorder="little").view(np.uint64)
-        wrong |= (state.members[results] != complete).any(axis=1)
+    results, wrong = unkept(state)
     if not wrong.any():
         return results
     cell = int(results[wrong.argmax()])
     rank, chunk = divmod(cell, state.width)
-    if state.datum[cell] != wanted[cell]:
-        fault = f"holds {state.name_of(state.datum[cell])} instead of {state.name_of(wanted[cell])}"
+    wanted = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank, chunk]
+    if state.datum[cell] != wanted:
+        fault = f"holds {state.name_of(state.datum[cell])} instead of {state.name_of(wanted)}"
     else:
-        missing = sorted(set(range(schedule.ranks)) - set(state.contributors(rank, chunk)))
-        fault = f"lacks {name_ranks(missing)}"
+        needed, there = set(promise.contributors(rank, schedule.ranks)), set(state.contributors(rank, chunk))
+        faults = [f"lacks {name_ranks(sorted(needed - there))}"] if needed - there else []
+        faults += [f"has {name_ranks(sorted(there - needed))}, which it should not"] if there - needed else []
+        fault = " and ".join(faults)
     writes = (schedule.columns["destination"] == rank) & (schedule.columns["into"] == chunk)
     site = schedule.where(int(np.flatnonzero(writes)[-1])) if writes.any() else None
     others = int(wrong.sum()) - 1

@@ -101,6 +101,7 @@ def test_parts_are_equal_and_never_empty() -> None:
         ("scatter", Fraction(3, 4)),
         ("broadcast", Fraction(1)),
         ("reduce", Fraction(1)),
+        ("scan", Fraction(1)),
         ("barrier", Fraction(0)),
     ],
 )
@@ -129,10 +130,13 @@ def perform(case: Case, calls: int) -> list[Any]:
 def _call(case: Case, sources: Sequence[Any], targets: Sequence[Any]) -> None:
     name, root = case.collective, case.root
     if case.kind.reduces:
-        total = find_op(case.op).fold(targets if case.kind.in_place else sources, case.element, case.ranks)
+        given = [one.copy() for one in (targets if case.kind.in_place else sources)]
+        total = find_op(case.op).fold(given, case.element, case.ranks)
     for rank, target in enumerate(targets):
         mine = slice(rank * case.part, (rank + 1) * case.part)
-        if name == "all_reduce" or (name == "reduce" and rank == root):
+        if name in ("scan", "exscan"):
+            target[...] = find_op(case.op).fold(given[: rank + 1 if name == "scan" else max(rank, 1)], case.element)
+        elif name == "all_reduce" or (name == "reduce" and rank == root):
             target[...] = total
         elif name == "reduce_scatter":
             target[...] = total[mine]

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import allfold
-from allfold import _native
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
 from allfold.dtypes import DTYPES, find_dtype, narrow
@@ -34,8 +33,8 @@ Array = NDArray[Any]
 
 RANKS = (1, 2, 3, 4, 5, 7, 8, 13)
 SIZES = (0, 1, 3, 64, 1000, 65537)
-SLICED = ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+SLICED = [name for name, one in COLLECTIVES.items() if one.sliced]
+REDUCING = [name for name, one in COLLECTIVES.items() if one.takes_op]
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ def by_size(ranks: int, sizes: Sequence[int] = SIZES, memories: int = 2) -> list
             if size > 10_000 and root not in (None, 0, ranks - 1):
                 continue
             dtype, op = next(pairs)
+            op = "sum" if op == "avg" and COLLECTIVES[collective].has_order else op
             elements = size // ranks if size > 10_000 and collective in SLICED else size
             for shared in [(first + second + third + ranks) % 2 == 1, (first + second + third + ranks) % 2 == 0][
                 :memories
@@ -110,6 +110,8 @@ def by_type(ranks: int, elements: int) -> list[Case]:
     for collective in REDUCING:
         for number, algorithm in enumerate(algorithms(collective)):
             for turn, (dtype, op) in enumerate(PAIRS):
+                if op == "avg" and COLLECTIVES[collective].has_order:
+                    continue
                 root = (number + turn) % ranks if COLLECTIVES[collective].rooted else None
                 cases.append(Case(collective, algorithm, root, elements, dtype, op, (number + turn) % 2 == 1))
     return cases
@@ -120,7 +122,7 @@ def by_type(ranks: int, elements: int) -> list[Case]:
 
 def input_of(case: Case, rank: int, ranks: int) -> Array:
     """The input of a rank; must not be changed."""
-    whole = case.collective in ("scatter", "reduce_scatter", "all_to_all")
+    whole = case.collective in SLICED and not COLLECTIVES[case.collective].starts.sliced
     length = case.elements * ranks if whole else case.elements
     return (_kept if length <= 1000 else _kept_a_while)(length, case.dtype, case.op, rank)
 
@@ -175,10 +177,10 @@ def perform(comm: Communicator, case: Case) -> Array | None:
         buffer = loaded(own)
         getattr(comm, case.collective)(buffer, **rest)
         return None if case.collective == "reduce" and comm.rank != case.root else buffer
-    is_root = case.root in (None, comm.rank)
-    source = loaded(own) if case.collective != "scatter" or is_root else None
-    wide = case.collective in ("gather", "all_gather", "all_to_all")
-    target = array(case.elements * (comm.size if wide else 1)) if case.collective != "gather" or is_root else None
+    is_root, promise = case.root in (None, comm.rank), COLLECTIVES[case.collective]
+    source = loaded(own) if promise.reads(is_root) else None
+    wide = not promise.ends.sliced
+    target = array(case.elements * (comm.size if wide else 1)) if promise.writes(is_root) else None
     getattr(comm, case.collective)(array=source, output=target, **rest)
     assert source is None or source.tobytes() == own.tobytes(), f"rank {comm.rank}: {case} changed its input"
     return target
@@ -186,7 +188,7 @@ def perform(comm: Communicator, case: Case) -> Array | None:
 
 def fetch_all(comm: Communicator) -> None:
     """Have ordinary arrays of every size fetched out of their processes, where otherwise only large ones are."""
-    for code, (name, *_) in enumerate(_native.COLLECTIVES):
+    for code, name in enumerate(COLLECTIVES):
         chosen = [(ALWAYS, choices(name, comm.size)[-1][1], name != "barrier")]
         comm._engine.native.choose(code, chosen, [(ALWAYS, True, 0)])
 

@@ -15,8 +15,7 @@ import pytest
 from numpy_device import DeviceArray, NumpyDevice
 
 import allfold as af
-from allfold import Move, _native, copy, reduce
-from allfold.collectives import COLLECTIVES
+from allfold import Move, copy, reduce
 from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
 from allfold.cuda import ways
@@ -85,6 +84,10 @@ def collectives(comm: Communicator, whole: bool = False) -> list[Any]:
                 array = own.copy()
                 comm.all_reduce(array, op)
                 results.append(array)
+            for scan in (comm.scan, comm.exscan):
+                array = own.copy()
+                scan(array, algorithm="hillis_steele")
+                results.append(array)
             array = own.copy()
             comm.reduce(array, root=1)
             results.append(array if comm.rank == 1 else None)
@@ -108,9 +111,20 @@ def collectives(comm: Communicator, whole: bool = False) -> list[Any]:
     return results
 
 
+def joined(left: Any, right: Any) -> Any:
+    """The digits of one number behind those of another: in any brackets, but in no other order."""
+    return np.array([int(f"{one}{other}") for one, other in zip(left.tolist(), right.tolist(), strict=True)])
+
+
 def odd_arrays(comm: Communicator) -> list[Any]:
     strided = np.arange(24.0).reshape(4, 6)[:, ::2] * (comm.rank + 1)
     comm.all_reduce(strided, op=af.op(lambda a, b: np.where(b == 0, a, b), commutative=False))
+    for name in ("direct", "chain", "hillis_steele"):
+        for scan in (comm.scan, comm.exscan):
+            digits = np.full(5, comm.rank + 1)
+            scan(digits, af.op(joined, commutative=False), algorithm=name)
+            last = comm.rank + 1 if scan == comm.scan else max(comm.rank, 1)
+            assert digits.tolist() == [int("123456789"[:last])] * 5
     carried = np.full(7, 0x3F80 + 0x80 * comm.rank, np.uint16)  # a power of two
     comm.all_reduce(carried, dtype="bfloat16")
     buffer = np.arange(4.0 * comm.size) + comm.rank
@@ -523,13 +537,6 @@ def test_the_communicator_knows_the_interface_only() -> None:
         comm.barrier()
         assert comm.all_reduce(comm.empty(3)) is None
         assert comm.group([0]) is not None
-
-
-def test_the_extension_knows_the_same_collectives() -> None:
-    assert (
-        tuple((one.name, one.rooted, one.reduces and one.carries_data, one.in_place) for one in COLLECTIVES.values())
-        == _native.COLLECTIVES
-    )
 
 
 def test_an_engine_that_does_not_exist() -> None:

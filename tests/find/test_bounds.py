@@ -532,6 +532,7 @@ def test_the_checker_is_short_and_shares_nothing_with_the_search() -> None:
     assert len(lines) <= 150
     ours = [line for line in lines if line.startswith("from .")]
     assert ours == [
+        "from ..collectives import COLLECTIVES, Collective",
         "from ..errors import BoundError, UsageError",
         "from .topology.topology import Topology",
     ]

@@ -19,10 +19,10 @@ import allfold as af
 from allfold.find.all_reduce_bound import least_all_reduce
 from allfold.find.forest.overlap import _Packing, overlapped
 from allfold.find.forest.rates import rates_of
-from allfold.find.forest.throughput import SENSES
 from allfold.find.forest.trees import forest_of, numbers_of
 from allfold.find.found import Task
 from allfold.find.neighbours import neighbours_of
+from allfold.find.spreading import KNOWN
 from allfold.price import Topology, cost, find_topology
 from allfold.price.cost.cuts import tightest_cut
 from allfold.price.topology.network import network_of
@@ -94,7 +94,7 @@ def test_rates_between_ranks_meet_the_cut(text: str, collects: bool) -> None:
 
 
 @settings(max_examples=5, deadline=None)
-@given(topologies(8), st.sampled_from(list(SENSES)))
+@given(topologies(8), st.sampled_from(KNOWN))
 def test_every_schedule_is_proved_and_none_beats_the_bound(topology: Topology, collective: str) -> None:
     found = af.find(collective, topology, size=2**20, method="throughput", seconds=20)
     af.verify(found.schedule)
@@ -197,7 +197,7 @@ def test_spanning_trees_share_the_links_evenly() -> None:
 
 test_every_schedule_is_proved_and_none_beats_the_bound_more = pytest.mark.exhaustive(
     settings(max_examples=25, deadline=None)(
-        given(topologies(8), st.sampled_from(list(SENSES)))(
+        given(topologies(8), st.sampled_from(KNOWN))(
             test_every_schedule_is_proved_and_none_beats_the_bound.hypothesis.inner_test
         )
     )

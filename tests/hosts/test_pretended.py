@@ -255,6 +255,10 @@ def call(comm: Communicator, collective: str, input: Any, op: Any, root: int) ->
         comm.all_reduce(output := input.copy(), op)
     elif collective == "reduce":
         comm.reduce(output := input.copy(), root, op)
+    elif collective == "scan":
+        comm.scan(output := input.copy(), op)
+    elif collective == "exscan":
+        comm.exscan(output := input.copy(), op)
     elif collective == "broadcast":
         comm.broadcast(output := input.copy(), root)
     elif collective == "gather":

@@ -84,6 +84,35 @@ def test_a_missing_contribution() -> None:
     assert "5 more chunks are wrong" in str(error)
 
 
+def test_a_prefix_holds_exactly_the_ranks_below_it() -> None:
+    def everything(ranks: int) -> Steps:
+        yield [reduce(0, source, r) for r in range(ranks) for source in range(ranks) if source != r]
+
+    def too_short(ranks: int) -> Steps:
+        for r in range(1, ranks - 1):
+            yield [reduce(0, r - 1, r)]
+
+    def overlapping(ranks: int) -> Steps:
+        for distance in (1, 1, 3):
+            yield [reduce(0, r, r + distance) for r in range(ranks - distance)]
+
+    def inclusive(ranks: int) -> Steps:
+        for r in range(1, ranks):
+            yield [reduce(0, r - 1, r)]
+
+    for collective, wrong, rank, says in (
+        ("scan", everything, 0, "rank 0 chunk 0 has ranks 1, 2 and 3, which it should not"),
+        ("scan", too_short, 3, "rank 3 chunk 0 lacks ranks 0, 1 and 2"),
+        ("scan", overlapping, 1, "rank 1 chunk 0 has rank 0 twice"),
+        ("exscan", inclusive, 1, "rank 1 chunk 0 has rank 1, which it should not"),
+        ("exscan", too_short, 1, "rank 1 chunk 0 has rank 1, which it should not"),
+    ):
+        error = error_of(wrong, collective, ranks=4)
+        assert error.rank == rank and says in str(error), str(error)
+        with pytest.raises(ScheduleError, match=f"rank {rank} chunk 0"):
+            af.replay(af.schedule(collective, wrong, 4), [np.ones(2)] * 4)
+
+
 def test_a_misplaced_contribution() -> None:
     def misplaced(ranks: int) -> Steps:
         yield [reduce(1, 0, 1, into=0)]

@@ -23,6 +23,7 @@ RawMove = tuple[bool, int, int, int, int]  # reduces, chunk, source, destination
 SLICED = ("gather", "scatter", "all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "barrier")
+# Without prefixes: parts are merged here in any order, and theirs must stay in that of the ranks.
 COLLECTIVES = (*ROOTED, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 

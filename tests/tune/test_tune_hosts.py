@@ -112,6 +112,8 @@ def test_a_plan_between_hosts_names_what_runs() -> None:
         "all_gather": 2,
         "reduce_scatter": 2,
         "all_to_all": 12,
+        "scan": 2,
+        "exscan": 3,
         "barrier": 2,
     }
 

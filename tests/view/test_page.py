@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 TOPOLOGY = "hosts:ranks_per_host=2"
 
 ALWAYS = {
-    "key", "schedule", "starts", "ends", "sources", "code", "also", "lines", "proof", "phases", "counts", "bounds",
+    "key", "schedule", "promise", "starts", "ends", "sources", "code", "also", "lines", "proof", "phases", "counts",
+    "bounds",
 }  # fmt: skip
 PRICED = {"topology", "timeline", "modelled", "links", "pairs", "bottleneck"}
 

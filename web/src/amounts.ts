@@ -21,11 +21,7 @@ export interface Numbers {
 /** What is shown as long as nobody has typed numbers: one digit, different for neighbours. */
 export const EXAMPLE: Numbers = { op: "sum", given: (rank, datum) => [1 + ((rank * 4 + datum * 5) % 9)] };
 
-const BRINGS_SLICE = new Set(["gather", "all_gather"]);
-const TAKES_SLICES = new Set(["scatter", "reduce_scatter", "all_to_all"]);
-const ROOT_ONLY = new Set(["broadcast", "scatter"]);
-
-export const carriesNumbers = (replay: Replay): boolean => replay.schedule.collective !== "barrier";
+export const carriesNumbers = (replay: Replay): boolean => replay.promise.carries_data;
 
 /** How many rows a text has, if it says it: one per rank. */
 export const rowsIn = (text: string): number | null => (text.includes(";") ? text.split(";").length : null);
@@ -34,13 +30,13 @@ const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
 /** `1 2 3; 4 5 6; 7 8 9`, one row per rank, as `allfold show --values` reads it; an error says what is wrong with it. */
 export function readNumbers(text: string, op: string, replay: Replay): Numbers {
-  const { collective, chunks } = replay.schedule;
-  const { ranks } = replay;
+  const { chunks } = replay.schedule;
+  const { ranks, promise } = replay;
   if (!OPS.includes(op as OpName)) throw new Error(`unknown operation “${op}”; known: ${OPS.join(", ")}`);
   let rows = text.split(";").map((row) => row.replace(/,/g, " ").split(/\s+/).filter(Boolean));
   const odd = rows.flat().find((word) => !NUMBER.test(word) || !isFinite(Number(word)));
   if (odd !== undefined) throw new Error(`“${odd}” is not a number; expected numbers, as in 1 2 3; 4 5 6; 7 8 9`);
-  if (rows.length === 1 && ROOT_ONLY.has(collective)) rows = every(ranks).map(() => rows[0]);
+  if (rows.length === 1 && promise.root_brings) rows = every(ranks).map(() => rows[0]);
   const long = rows[0].length;
   if (rows.length !== ranks || rows.some((row) => row.length !== long) || !long) {
     const lengths = rows.slice(0, 8).map((row) => row.length);
@@ -48,14 +44,14 @@ export function readNumbers(text: string, op: string, replay: Replay): Numbers {
       `expected ${ranks} rows of equally many numbers, one row per rank, divided by “;”; got rows of ${lengths.join(", ")}`,
     );
   }
-  if (TAKES_SLICES.has(collective) && long % ranks)
+  if (promise.sliced && !promise.brings_slice && long % ranks)
     throw new Error(`${long} numbers cannot be divided into ${ranks} slices, one per rank`);
   const floating = rows.map((row) => row.map(Number));
   const whole = op !== "avg" && floating.flat().every(Number.isSafeInteger);
   if (replay.reduces && !whole && ["band", "bor", "bxor"].includes(op))
     throw new Error(`${op} is defined for whole numbers only`);
   const all: Amount[][] = whole ? floating.map((row) => row.map(BigInt)) : floating;
-  const slice = BRINGS_SLICE.has(collective);
+  const slice = promise.brings_slice;
   // As Python's `chunk_bounds` divides: part i of n elements goes from i·n//p on.
   const bound = (chunk: number): number => Math.floor((chunk * (slice ? ranks * long : long)) / chunks);
   return {
@@ -70,8 +66,8 @@ export function readNumbers(text: string, op: string, replay: Replay): Numbers {
 
 /** Digits for every rank, as many as there are chunks. */
 export function randomNumbers(replay: Replay): string {
-  const { collective, chunks } = replay.schedule;
-  const long = BRINGS_SLICE.has(collective) ? chunks / replay.ranks : chunks;
+  const { chunks } = replay.schedule;
+  const long = replay.promise.brings_slice ? chunks / replay.ranks : chunks;
   return every(replay.ranks)
     .map(() =>
       every(long)
@@ -157,9 +153,9 @@ export function sumIn(numbers: Numbers, replay: Replay, state: State, cell: numb
     : equation(numbers.op, terms, result, complete ? replay.ranks : 0);
 }
 
-/** What all ranks together make of a datum. */
-export function resultOf(numbers: Numbers, replay: Replay, datum: number): string {
-  const all = every(replay.ranks).map((rank) => numbers.given(rank, datum));
+/** What a cell must hold in the end: what those that contribute to it together make of its datum. */
+export function resultOf(numbers: Numbers, replay: Replay, cell: number): string {
+  const all = replay.wanted(cell).map((rank) => numbers.given(rank, replay.ends[cell]));
   const total = all.reduce((sum, part) => sum.map((one, i) => combine(numbers.op, one, part[i])));
   return inWords(numbers.op === "avg" ? total.map((one) => Number(one) / replay.ranks) : total);
 }

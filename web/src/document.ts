@@ -162,9 +162,23 @@ export interface Phase {
   sentences: string[];
 }
 
+/** What Python says of the collective: `Collective.facts` in `src/allfold/collectives.py`. */
+export interface CollectiveFacts {
+  reduces: boolean;
+  sliced: boolean;
+  exchanges: boolean;
+  idempotent: boolean;
+  carries_data: boolean;
+  brings_slice: boolean;
+  root_brings: boolean;
+  /** By rank, who contributes to its result: the first rank and the one after the last; null: everybody does. */
+  contributors: [number, number][] | null;
+}
+
 export interface Entry {
   key: string;
   schedule: ScheduleJson;
+  promise: CollectiveFacts;
   starts: number[][];
   ends: number[][];
   sources: { site: string; file: string; line: number }[];

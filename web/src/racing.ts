@@ -82,7 +82,7 @@ export function stepsDone(one: Runner, now: number): number {
 
 /** Bytes that have gone through the busiest port, as a multiple of S. */
 export function busiestPort(one: Runner, now: number): number {
-  if (one.replay.schedule.collective === "barrier") return 0; // signals carry no bytes
+  if (!one.replay.promise.carries_data) return 0; // signals carry no bytes
   if (one.ports) return one.ports.through[Math.floor(now * (1 + 1e-9))] / one.replay.schedule.chunks;
   const sent = new Float64Array(one.replay.ranks);
   const received = new Float64Array(one.replay.ranks);

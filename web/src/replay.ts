@@ -7,11 +7,12 @@
  */
 
 import { Contributions } from "./contributions";
-import type { Entry, MoveRow, ScheduleJson } from "./document";
+import { every } from "./numbers";
+import type { CollectiveFacts, Entry, MoveRow, ScheduleJson } from "./document";
 
 export const NOTHING = -1;
 
-export type Replayable = Pick<Entry, "schedule" | "starts" | "ends">;
+export type Replayable = Pick<Entry, "schedule" | "promise" | "starts" | "ends">;
 
 export interface Move {
   /** Its number in the schedule, counted over all steps. */
@@ -45,11 +46,11 @@ export interface Fault {
   sentence: string;
 }
 
-const REDUCING = new Set(["all_reduce", "reduce", "reduce_scatter", "barrier"]);
 const KEPT_CELLS = 12_000_000; // in all snapshots together: about 100 MB
 
 export class Replay {
   readonly schedule: ScheduleJson;
+  readonly promise: CollectiveFacts;
   readonly ranks: number;
   readonly width: number;
   readonly steps: number;
@@ -70,11 +71,12 @@ export class Replay {
   constructor(given: Replayable) {
     const { schedule } = given;
     this.schedule = schedule;
+    this.promise = given.promise;
     this.ranks = schedule.ranks;
     this.width = schedule.chunks + schedule.scratch;
     this.steps = schedule.steps.length;
-    this.reduces = REDUCING.has(schedule.collective);
-    this.sets = new Contributions(this.ranks, schedule.collective === "barrier");
+    this.reduces = given.promise.reduces;
+    this.sets = new Contributions(this.ranks, given.promise.idempotent);
     this.ends = this.flatten(given.ends);
     this.starts = [0];
     for (const step of schedule.steps) this.starts.push(this.starts[this.starts.length - 1] + step.length);
@@ -146,7 +148,19 @@ export class Replay {
     const wanted = this.ends[cell];
     if (wanted === NOTHING || state.datum[cell] !== wanted) return false;
     const set = state.held[cell];
-    return !this.reduces || (this.sets.count(set) === this.ranks && !this.sets.doubled(set).size);
+    return !this.reduces || (this.holdsWanted(cell, set) && !this.sets.doubled(set).size);
+  }
+
+  /** The ranks that contribute to what a cell must hold in the end. */
+  wanted(cell: number): number[] {
+    const [first, end] = this.promise.contributors?.[Math.floor(cell / this.width)] ?? [0, this.ranks];
+    return every(end - first).map((rank) => first + rank);
+  }
+
+  private holdsWanted(cell: number, set: number): boolean {
+    if (!this.promise.contributors) return this.sets.count(set) === this.ranks;
+    const wanted = this.wanted(cell);
+    return this.sets.count(set) === wanted.length && wanted.every((rank) => this.sets.has(set, rank));
   }
 
   /** How many of the promised cells are as promised, and how many there are. */
@@ -168,8 +182,9 @@ export class Replay {
     for (let cell = 0; cell < this.ends.length; cell++) {
       const wanted = this.ends[cell];
       if (wanted === NOTHING) continue;
-      all += this.reduces ? this.ranks : 1;
-      if (state.datum[cell] === wanted) there += this.reduces ? Math.min(this.ranks, this.count(state, cell)) : 1;
+      const parts = !this.reduces ? 1 : this.promise.contributors ? this.wanted(cell).length : this.ranks;
+      all += parts;
+      if (state.datum[cell] === wanted) there += this.reduces ? Math.min(parts, this.count(state, cell)) : 1;
     }
     return all ? there / all : 1;
   }
@@ -202,10 +217,14 @@ export class Replay {
     }
     const doubled = this.doubled(state, cell);
     const there = [...doubled.values()].reduce((sum, times) => sum + times - 1, this.count(state, cell));
-    if (this.reduces && wanted !== NOTHING && (!onTheWay || there >= this.ranks)) {
-      const missing: number[] = [];
-      for (let rank = 0; rank < this.ranks; rank++) if (!this.has(state, cell, rank)) missing.push(rank);
+    const needed = this.wanted(cell);
+    if (this.reduces && wanted !== NOTHING && (!onTheWay || there >= needed.length)) {
+      const missing = needed.filter((rank) => !this.has(state, cell, rank));
       if (missing.length) parts.push(`lacks ${nameRanks(missing)}`);
+    }
+    if (this.reduces && wanted !== NOTHING && !onTheWay && this.promise.contributors) {
+      const surplus = this.contributors(state, cell).filter((rank) => !needed.includes(rank));
+      if (surplus.length) parts.push(`has ${nameRanks(surplus)}, which it should not`);
     }
     for (const times of [...new Set(doubled.values())].sort((a, b) => a - b)) {
       const who = [...doubled].filter(([, n]) => n === times).map(([rank]) => rank);
@@ -217,10 +236,10 @@ export class Replay {
   /** A datum in words, as in Python. */
   nameOf(datum: number): string {
     if (datum === NOTHING) return "nothing";
-    const { collective, chunks } = this.schedule;
-    const sliced = SLICED.has(collective);
+    const { chunks } = this.schedule;
+    const { sliced, exchanges } = this.promise;
     const part = sliced ? Math.max(1, Math.floor(chunks / this.ranks)) : 1;
-    if (collective === "all_to_all") {
+    if (exchanges) {
       return `slice ${Math.floor((datum % chunks) / part)} of rank ${Math.floor(datum / chunks)}`;
     }
     return sliced ? `slice ${Math.floor(datum / part)}` : `chunk ${datum}`;
@@ -334,8 +353,6 @@ export class Replay {
     return flat;
   }
 }
-
-const SLICED = new Set(["gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"]);
 
 function copyOf(state: State): State {
   return { done: state.done, datum: state.datum.slice(), held: state.held.slice() };

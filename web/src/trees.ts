@@ -27,8 +27,8 @@ const MOST_MOVES = 400_000;
 
 /** Every way that chunks take, by root. None for collectives whose chunks go one way each, or carry nothing. */
 export function treesOf(replay: Replay): Tree[] {
-  const { collective } = replay.schedule;
-  if (collective === "barrier" || collective === "all_to_all" || replay.size > MOST_MOVES) return [];
+  const { carries_data, exchanges } = replay.promise;
+  if (!carries_data || exchanges || replay.size > MOST_MOVES) return [];
   const trees = new Map<string, Tree>();
   for (const [datum, ways] of waysOf(replay)) {
     const branches = [...ways.branches.values()];

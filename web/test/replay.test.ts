@@ -1,19 +1,13 @@
 import { describe, expect, test } from "vitest";
 import type { ScheduleJson } from "../src/document";
-import { Replay, word } from "../src/replay";
+import { Replay, word, type Replayable } from "../src/replay";
 import { fixture } from "./fixture";
 
-interface Golden {
-  schedule: ScheduleJson;
-  starts: number[][];
-  ends: number[][];
+interface Golden extends Replayable {
   states: { datum: number[]; members: number[] }[];
 }
 
-interface Wrong {
-  schedule: ScheduleJson;
-  starts: number[][];
-  ends: number[][];
+interface Wrong extends Replayable {
   blamed: { message: string; rank: number; chunk: number; step: number };
 }
 
@@ -82,7 +76,8 @@ test("a thousand ranks are affordable", () => {
     sites: ["a:1"],
     steps,
   };
-  const replay = new Replay({ schedule, starts: row, ends: row });
+  const { promise } = fixture<Golden>("golden.json").find((one) => one.schedule.collective === "all_reduce")!;
+  const replay = new Replay({ schedule, promise, starts: row, ends: row });
   expect(replay.progress(replay.at(steps.length))).toEqual({ right: ranks, all: ranks });
   expect(replay.contributors(replay.at(3), 700)).toEqual([696, 697, 698, 699, 700, 701, 702, 703]);
 });

@@ -1,8 +1,11 @@
 import { expect, test } from "vitest";
 import type { MoveRow, Proof } from "../src/document";
-import { Replay } from "../src/replay";
+import { Replay, type Replayable } from "../src/replay";
 import { storyOf } from "../src/story";
+import { fixture } from "./fixture";
 
+const golden = fixture<Replayable>("golden.json");
+const { promise } = golden.find((one) => one.schedule.collective === "all_reduce")!;
 const COPY = 0;
 const REDUCE = 1;
 const move = (reduces: number, source: number, destination: number): MoveRow => [reduces, 0, source, destination, 0, 0];
@@ -18,7 +21,7 @@ function replayOf(...steps: MoveRow[][]): Replay {
     scratch: 0,
     sites: [""],
   };
-  return new Replay({ schedule: { ...schedule, steps }, starts: [[0], [0]], ends: [[0], [0]] });
+  return new Replay({ schedule: { ...schedule, steps }, promise, starts: [[0], [0]], ends: [[0], [0]] });
 }
 const proof = (rank: number, step: number): Proof => ({ ok: false, message: "", rank, chunk: 0, step, facts: [] });
 

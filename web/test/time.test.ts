@@ -1,15 +1,11 @@
 import { describe, expect, test } from "vitest";
-import type { Entry, ScheduleJson, TraceEvent } from "../src/document";
+import type { Entry, TraceEvent } from "../src/document";
 import { busiestPort, linksInUse, runner, shareAt, stepsDone } from "../src/racing";
-import { Replay } from "../src/replay";
+import { Replay, type Replayable } from "../src/replay";
 import { clocksOf, gaps, happening } from "../src/views/transfers";
 import { fixture } from "./fixture";
 
-interface Golden {
-  schedule: ScheduleJson;
-  starts: number[][];
-  ends: number[][];
-}
+type Golden = Replayable;
 
 const all = fixture<Golden>("golden.json");
 const golden = all.find(

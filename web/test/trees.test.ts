@@ -1,14 +1,10 @@
 import { describe, expect, test } from "vitest";
 import type { Entry, ScheduleJson } from "../src/document";
-import { Replay } from "../src/replay";
+import { Replay, type Replayable } from "../src/replay";
 import { layOutTree, onlyChunks, ridesOf, treesOf } from "../src/trees";
 import { fixture } from "./fixture";
 
-interface Golden {
-  schedule: ScheduleJson;
-  starts: number[][];
-  ends: number[][];
-}
+type Golden = Replayable;
 
 const golden = fixture<Golden>("golden.json");
 const title = ({ collective, algorithm, ranks }: ScheduleJson): string => `${collective} ${algorithm} ${ranks}`;

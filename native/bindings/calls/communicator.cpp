@@ -123,7 +123,7 @@ class PyCommunicator {
     // Runs one call, or passes it to the worker and returns its ticket.
     nb::object run(int collective, nb::handle input, nb::handle output, nb::handle op, int root, nb::handle algorithm,
                    nb::handle timeout, nb::handle dtype, bool in_background) {
-        check_caller(collectives[collective].name);
+        check_caller(collectives[collective].name.c_str());
         if (in_background || (worker_ && worker_->busy())) {
             auto job = shared_job();
             prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
@@ -148,7 +148,7 @@ class PyCommunicator {
             for (; !is_done(); moment = 0.05) {
                 // Not begun in time: the calls before it take too long. Once begun, it has its own timeout.
                 if (native_->gives_up_turn(since, job->call.timeout) && worker_->withdraw(*ticket))
-                    throw native_->not_my_turn(collectives[collective].name, job->call.timeout);
+                    throw native_->not_my_turn(collectives[collective].name.c_str(), job->call.timeout);
             }
         } else {
             Job job;
@@ -163,7 +163,7 @@ class PyCommunicator {
     std::unique_ptr<Deferred> deferred(int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                                        nb::handle algorithm, nb::handle timeout, nb::handle dtype,
                                        std::shared_ptr<Outcome> outcome) {
-        check_caller(collectives[collective].name);
+        check_caller(collectives[collective].name.c_str());
         auto job = shared_job();
         prepare(*job, collective, input, output, op, root, algorithm, timeout, dtype);
         job->call.pinned = true;  // whoever defers calls moves data to and from a device
@@ -308,7 +308,7 @@ class PyCommunicator {
             job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
             job.set(*native_, collective, input, output, op, root, dtype, vouched);
         } catch (const nb::builtin_exception& error) {
-            throw EngineError(Fault::usage, std::string(collectives[collective].name) + ": " + error.what());
+            throw EngineError(Fault::usage, collectives[collective].name + ": " + error.what());
         } catch (const nb::python_error& error) {
             if (!error.matches(PyExc_BufferError)) throw;
             nb::object unfit = nb::module_::import_("allfold.engines.engine").attr("UnfitArray");
@@ -369,7 +369,7 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         auto root_error = [&] {
             PyErr_Clear();
-            return EngineError(Fault::usage, std::string(collectives[collective].name) +
+            return EngineError(Fault::usage, collectives[collective].name +
                                                  ": root must be a rank, a whole number, not " + shown(arguments[4]));
         };
         nb::object index = nb::steal(in_python([&] { return PyNumber_Index(arguments[4]); }));
@@ -485,10 +485,18 @@ void bind_communicator(nb::module_& module) {
     module.attr("MOST_HANDED") = habits.most_handed;
     module.attr("COPIES_IN_ROWS") = habits.copies_in_rows;
     module.def("segment_bytes", &segment_bytes);
-    nb::list known;
-    for (const CollectiveFacts& one : collectives)
-        known.append(nb::make_tuple(one.name, one.rooted, one.reduces, one.in_place));
-    module.attr("COLLECTIVES") = nb::tuple(known);
+    // The table of src/allfold/collectives.py, one dictionary per collective.
+    module.def("define_collectives", [](const nb::list& table) {
+        if (nb::len(table) > most_collectives)
+            throw nb::value_error("more collectives than the extension has room for");
+        collectives.clear();
+        for (nb::handle one : table) {
+            auto fact = [&](const char* name) { return nb::cast<bool>(one[name]); };
+            collectives.push_back({nb::cast<std::string>(one["name"]), fact("rooted"), fact("takes_op"),
+                                   fact("in_place"), fact("carries_data"), fact("exchanges"), fact("combines_all"),
+                                   fact("brings_slice"), fact("gets_slice"), fact("root_brings"), fact("root_gets")});
+        }
+    });
     module.attr("OPS") = nb::make_tuple("sum", "avg", "product", "min", "max", "band", "bor", "bxor");
 }
 

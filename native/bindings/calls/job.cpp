@@ -43,36 +43,35 @@ uint64_t Job::whole(Collective collective, uint64_t size, bool has_input, bool h
         if (!good)
             throw nb::value_error((what + ", got " + std::to_string(in) + " and " + std::to_string(out)).c_str());
     };
-    bool in_place = facts_of(collective).in_place;
-    bool lacks_input = !has_input && !in_place && collective != Collective::scatter;
-    bool lacks_output = !has_output && collective != Collective::gather && collective != Collective::barrier;
-    if (lacks_input || lacks_output)
+    const CollectiveFacts& facts = facts_of(collective);
+    bool needs_input = !facts.in_place && !facts.root_brings;
+    bool needs_output = facts.carries_data && (facts.in_place || !facts.root_gets);
+    if ((needs_input && !has_input) || (needs_output && !has_output))
         throw nb::type_error("expected an array that speaks the buffer protocol or DLPack, got None");
-    switch (collective) {
-        case Collective::all_gather:
-        case Collective::gather:
-            need(!has_output || out == in * size, "the output must hold one input of every rank");
-            return in * size;
-        case Collective::reduce_scatter:
-        case Collective::scatter:
-            need(!has_input || in == out * size, "the input must hold one output for every rank");
-            return out * size;
-        case Collective::all_to_all:
-            need(in == out && in % size == 0, "input and output must be equally long, a multiple of the ranks");
-            return in;
-        default: return out;
+    if (facts.brings_slice) {
+        need(!has_output || out == in * size, "the output must hold one input of every rank");
+        return in * size;
     }
+    if (facts.gets_slice) {
+        need(!has_input || in == out * size, "the input must hold one output for every rank");
+        return out * size;
+    }
+    if (facts.exchanges)
+        need(in == out && in % size == 0, "input and output must be equally long, a multiple of the ranks");
+    return out;
 }
 
 void Job::set_op(Communicator& communicator, nb::handle op) {
     call.op = 0;
-    bool reduces = facts_of(call.collective).reduces;
-    if (reduces == op.is_none())
-        throw nb::type_error(reduces ? "an operation is needed, not None" : "it takes no operation");
+    const CollectiveFacts& facts = facts_of(call.collective);
+    if (facts.takes_op == op.is_none())
+        throw nb::type_error(facts.takes_op ? "an operation is needed, not None" : "it takes no operation");
     if (op.is_none()) return;
     if (nb::isinstance<nb::int_>(op)) {
         auto number = nb::cast<uint8_t>(op);
         call.op = number;
+        if (number == static_cast<uint8_t>(Op::average) && !facts.combines_all)
+            throw nb::type_error(nb::cast<std::string>(nb::module_::import_("allfold.ops").attr("NO_AVERAGE")).c_str());
         call.fold = find_fold(static_cast<Op>(number), call.dtype);
         if (!call.fold) {
             const char* name = name_of(static_cast<Op>(number));

@@ -68,8 +68,8 @@ class Plans {
     const Communicator& communicator_;
     nb::object compile_;
     std::unordered_map<std::string, std::shared_ptr<Plan>> plans_;
-    std::vector<Choice> choices_[16];
-    std::vector<Way> ways_[16];
+    std::vector<Choice> choices_[most_collectives];
+    std::vector<Way> ways_[most_collectives];
 };
 
 }  // namespace allfold

@@ -21,5 +21,6 @@ from . import (  # noqa: F401
     pat,
     neighbor,
     pairwise,
+    prefix,
     barrier,
 )

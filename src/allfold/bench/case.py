@@ -75,7 +75,7 @@ def bus_factor(collective: str, ranks: int) -> Fraction:
     kind = find_collective(collective)
     if not kind.carries_data:
         return Fraction(0)
-    if kind.name == "all_reduce":
+    if kind.round_trip:
         return Fraction(2 * (ranks - 1), ranks)
     return Fraction(ranks - 1, ranks) if kind.sliced else Fraction(1)
 
@@ -93,16 +93,13 @@ def lengths(case: Case, rank: int) -> tuple[int | None, int | None]:
         return None, None
     if kind.in_place:
         return None, case.count
-    whole_goes_in = kind.name in ("scatter", "reduce_scatter", "all_to_all")
-    whole_comes_out = kind.name in ("gather", "all_gather", "all_to_all")
-    source = None if kind.name == "scatter" and not is_root else case.count if whole_goes_in else case.part
-    target = None if kind.name == "gather" and not is_root else case.count if whole_comes_out else case.part
-    return source, target
+    source, target = (part.length(case.count, case.ranks, is_root) for part in (kind.starts, kind.ends))
+    return source or None, target or None
 
 
 def written_by(case: Case, rank: int, source: Array | None, target: Array | None) -> Array | None:
     """The array that a program on this rank would write before every call; None where it only receives."""
-    if case.collective == "broadcast" and rank != case.root:
+    if not case.kind.reads(rank == case.root):
         return None
     return target if case.kind.in_place else source
 
@@ -127,8 +124,10 @@ def repeats(case: Case) -> int:
     """How many calls can follow each other directly with a result that is still known and exact."""
     if not (case.kind.in_place and case.kind.reduces) or not case.kind.carries_data:
         return _MOST_REPEATS
-    if case.collective == "reduce" or case.op in ("product", "avg"):
-        return 1  # other ranks' arrays are undefined after a reduce; a quotient is not a whole number
+    if case.kind.ends.root_only or case.kind.has_order or case.op in ("product", "avg"):
+        return (
+            1  # other ranks' arrays are undefined after a reduce; prefixes of prefixes; a quotient is no whole number
+        )
     if case.op != "sum" or case.element.kind in ("bool", "integer"):
         return _MOST_REPEATS
     exact = {"float16": 2**11, "bfloat16": 2**8}.get(case.dtype, 2**24)
@@ -137,20 +136,18 @@ def repeats(case: Case) -> int:
 
 def count_wrong(case: Case, rank: int, target: Array | None, calls: int) -> int:
     """How many elements of the result are wrong after that many calls in a row."""
-    if target is None or (case.collective == "reduce" and rank != case.root):
+    if target is None or (case.kind.ends.root_only and rank != case.root):
         return 0
     ranks = range(case.ranks)
     if case.kind.reduces:
-        operands = [_contribution(case, other) for other in ranks]
+        operands = [_contribution(case, other) for other in case.kind.contributors(rank, case.ranks)]
         total = find_op(case.op).fold(operands, case.element, case.ranks)
         for _ in range(calls - 1 if case.kind.in_place else 0):
             total = find_op(case.op).fold([total] * case.ranks, case.element, case.ranks)
-        return _differences(target, total, rank * case.part if case.kind.sliced else 0)
-    if case.collective == "broadcast":
-        return _differences(target, _contribution(case, case.root))
-    if case.collective == "scatter":
-        return _differences(target, _contribution(case, case.root), rank * case.part)
-    offset = rank * case.part if case.collective == "all_to_all" else 0
+        return _differences(target, total, rank * case.part if case.kind.ends.sliced else 0)
+    if case.kind.starts.root_only:
+        return _differences(target, _contribution(case, case.root), rank * case.part if case.kind.ends.sliced else 0)
+    offset = rank * case.part if case.kind.exchanges else 0
     parts = [target[other * case.part : (other + 1) * case.part] for other in ranks]
     return sum(_differences(parts[other], _contribution(case, other), offset) for other in ranks)
 

@@ -108,10 +108,8 @@ class Allfold(_InMainMemory):
             named["op"] = case.op
         if case.kind.rooted:
             named["root"] = case.root
-        if case.collective == "scatter":
-            return partial(communicator.scatter, array=source, output=target, **named)
-        arrays = (target,) if case.kind.in_place else (source, target)
-        return partial(getattr(communicator, case.collective), *arrays, **named)
+        arrays = {"array": target} if case.kind.in_place else {"array": source, "output": target}
+        return partial(getattr(communicator, case.collective), **arrays, **named)
 
     def take_turn(self, case: Case, options: Mapping[str, Any]) -> None:
         from ..engines.shared_memory.choice import ALWAYS, Way
@@ -175,6 +173,8 @@ class Torch(_InMainMemory):
             "scatter": lambda: partial(dist.scatter, taken, self._parts(given, split), case.root, group=group),
             "barrier": lambda: partial(dist.barrier, group=group),
         }
+        if case.collective not in calls:
+            raise UsageError(f"torch.distributed has no {case.collective}")
         return calls[case.collective]()
 
     def _tensor(self, case: Case, array: Array | None) -> Any:
@@ -289,6 +289,8 @@ class Mpi(_InMainMemory):
             "all_to_all": lambda: partial(world.Alltoall, given, taken),
             "gather": lambda: partial(world.Gather, given, taken, root),
             "scatter": lambda: partial(world.Scatter, given, taken, root),
+            "scan": lambda: partial(world.Scan, mpi.IN_PLACE, taken, op),
+            "exscan": lambda: partial(world.Exscan, mpi.IN_PLACE, taken, op),
             "barrier": lambda: world.Barrier,
         }
         return calls[case.collective]()

@@ -27,7 +27,7 @@ from ..errors import UsageError
 from ..files import write_whole
 from ..launch.environment import launched_place
 from ..launch.spawn import check_ranks
-from ..ops import check_supported, find_op
+from ..ops import check_average, check_supported, find_op
 from ..registry import algorithms, find_algorithm
 from ..schedule import Schedule, load
 from ..wording import format_size, name_ranks, parse_size, size_row
@@ -188,13 +188,16 @@ def _rules(arguments: argparse.Namespace) -> Rules:
 
 def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
     dtype, op = find_dtype(arguments.dtype), find_op(arguments.op)
-    named = list(COLLECTIVES) if arguments.collective == "all" else arguments.collective.split(",")
+    # All that there are: torch has no prefixes, and an average is not defined for them.
+    known = [one.name for one in COLLECTIVES.values() if not (one.has_order and (arguments.torch or op.averages))]
+    named = known if arguments.collective == "all" else arguments.collective.split(",")
     memories = (False, True) if arguments.both else (arguments.shared,)
     tables = []
     for name in named:
         kind = find_collective(name.strip())
-        if kind.reduces and kind.carries_data:
+        if kind.takes_op:
             check_supported(op, dtype)
+            check_average(kind, op)
         case = case_of_size(kind.name, 0, arguments.ranks, dtype.name, op.name, arguments.root)
         chosen = _algorithms(kind.name, arguments.algo)
         # A barrier has no arrays, hence none of another kind.

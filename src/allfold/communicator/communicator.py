@@ -1,11 +1,12 @@
 """The communicator: what users hold. A rank, a size, and every collective on real data between real processes.
 
-Memory. `all_reduce`, `reduce` and `broadcast` work in place: the array that is given becomes the result (on ranks that
-get none, `reduce` uses it as workspace and leaves it undefined). The others take an input and an output, or return a
-new array where no output is given; the whole array is the concatenation of the ranks' parts in order. Arrays are
-anything contiguous in memory that supports the buffer protocol or DLPack; a NumPy array or a torch tensor that is not
-contiguous is copied, and the result copied back. Arrays made by `empty` lie in shared memory, and collectives on them
-copy nothing. Numbers are taken too, and their results returned; `all_gather_object` and its like take any object.
+Memory. `all_reduce`, `reduce`, `broadcast`, `scan` and `exscan` work in place: the array that is given becomes the
+result (on ranks that get none, `reduce` uses it as workspace and leaves it undefined). The others take an input and an
+output, or return a new array where no output is given; the whole array is the concatenation of the ranks' parts in
+order. Arrays are anything contiguous in memory that supports the buffer protocol or DLPack; a NumPy array or a torch
+tensor that is not contiguous is copied, and the result copied back. Arrays made by `empty` lie in shared memory, and
+collectives on them copy nothing. Numbers are taken too, and their results returned; `all_gather_object` and its like
+take any object.
 
 Every call must be made by every rank, in the same order, with the same collective, count, type, operation and root;
 otherwise all ranks raise `MismatchError`. No call waits longer than its timeout.
@@ -27,7 +28,7 @@ from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, UnfitA
 from ..engines.table import meet, meet_across
 from ..errors import AllfoldError, SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
-from ..ops import Op, find_op
+from ..ops import Op, check_average, find_op
 from ..registry import AnyAlgorithm
 from .arrays import check_writable, contiguous, copied, is_on_gpu, overlap, put_back, whole_numbers
 from .handle import Handle
@@ -52,6 +53,8 @@ _NAMES = tuple(COLLECTIVES)
     _ALL_GATHER,
     _REDUCE_SCATTER,
     _ALL_TO_ALL,
+    _SCAN,
+    _EXSCAN,
     _BARRIER,
 ) = range(len(_NAMES))
 
@@ -313,6 +316,58 @@ class Communicator(PointToPoint, Objects):
             return self._returned(_ALL_TO_ALL, array, None, 0, algorithm, async_op, timeout, dtype)
         return self._call(_ALL_TO_ALL, array, output, None, 0, algorithm, async_op, timeout, dtype)
 
+    def scan(
+        self,
+        array: Array,
+        op: str | Op = "sum",
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine the arrays of ranks 0 to r, in this order, on rank r: an inclusive prefix.
+
+        Every rank's array becomes its result; for numbers, it is returned. `avg` is not defined here.
+
+        >>> x = np.array([10.0, comm.rank + 1])
+        >>> comm.scan(x)  # rank 1 gets [20, 3]
+        >>> x
+        array([10.,  1.])
+        >>> comm.scan(comm.rank + 5)
+        5
+        """
+        try:
+            return self._call(_SCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
+        except UsageError:
+            if not isinstance(array, NUMBERS):
+                raise
+        return self._call_on_number(_SCAN, array, op, 0, algorithm, async_op, timeout, dtype)
+
+    def exscan(
+        self,
+        array: Array,
+        op: str | Op = "sum",
+        algorithm: Algorithm = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine the arrays of ranks 0 to r−1, in this order, on rank r: an exclusive prefix.
+
+        Every rank's array becomes its result; for numbers, it is returned. Rank 0, which has no rank below it, keeps
+        what it has (MPI leaves that undefined). `avg` is not defined here.
+
+        >>> begins = comm.exscan(3 + comm.rank)  # rank 1 gets 3
+        >>> begins if comm.rank else 0
+        0
+        """
+        try:
+            return self._call(_EXSCAN, None, array, op, 0, algorithm, async_op, timeout, dtype)
+        except UsageError:
+            if not isinstance(array, NUMBERS):
+                raise
+        return self._call_on_number(_EXSCAN, array, op, 0, algorithm, async_op, timeout, dtype)
+
     def barrier(
         self, algorithm: Algorithm = None, async_op: bool = False, timeout: float | None = None
     ) -> Handle | None:
@@ -485,6 +540,8 @@ class Communicator(PointToPoint, Objects):
             raise UsageError(f"{collective}: root must be a rank from 0 to {self.size - 1}, not {root}")
         check_timeout(collective, timeout)
         found = None if op is None else find_op(op)
+        if found is not None:
+            check_average(COLLECTIVES[collective], found)
         call = Call(
             collective,
             input=source,
@@ -512,7 +569,7 @@ class Communicator(PointToPoint, Objects):
             raise UsageError(f"{collective}: a number is not changed in the background; pass x = numpy.array([…])")
         array = in_place(collective, number)
         self._call(code, None, array, op, root, algorithm, False, *rest)
-        return number_in(array, number) if code != _REDUCE or self.rank == root else None
+        return number_in(array, number) if not COLLECTIVES[collective].ends.root_only or self.rank == root else None
 
     def _returned(
         self, code: int, array: Any, op: Any, root: int, algorithm: Algorithm, async_op: bool, *rest: Any
@@ -577,7 +634,7 @@ class Communicator(PointToPoint, Objects):
             check_writable(collective, target)
         if source is not None and target is not None and overlap(plain_source, plain_target):
             # Copy the shorter one: an input that is a part of its output, or an output that is a part of its input.
-            if collective in ("scatter", "reduce_scatter"):
+            if COLLECTIVES[collective].ends.sliced:
                 plain_target = copied(plain_target)
             else:
                 plain_source = copied(plain_source)

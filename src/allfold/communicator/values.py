@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..collectives import find_collective
 from ..errors import UsageError
 from .arrays import is_on_gpu
 
@@ -50,11 +51,12 @@ def output_for(call: str, array: Any, ranks: int) -> Any:
 def _result_shape(call: str, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
     """Ranks' parts follow each other in the first dimension."""
     length, *rest = shape or (1,)
-    if call in ("gather", "all_gather"):
+    promise = find_collective(call)
+    if promise.starts.sliced:
         return length * ranks, *rest
     if length % ranks:
         raise UsageError(f"{call}: {length} rows cannot be divided among {ranks} ranks; give an output")
-    return (length, *rest) if call == "all_to_all" else (length // ranks, *rest)
+    return (length // ranks, *rest) if promise.ends.sliced else (length, *rest)
 
 
 def describe_part(array: Any, ranks: int) -> tuple[bool, str, tuple[int, ...]]:

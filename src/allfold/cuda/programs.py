@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..collectives import NOTHING
+from ..collectives import COLLECTIVES, NOTHING
 from ..engines.engine import Call
 from ..errors import UsageError
 from ..programs.compile import WORK, Programs
@@ -92,7 +92,9 @@ def check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, 
         return
     shorter, longer = sorted((source, target), key=lambda array: array.bytes)
     overlaps = shorter.pointer < longer.pointer + longer.bytes and longer.pointer < shorter.pointer + shorter.bytes
-    if overlaps and (call.collective == "all_to_all" or shorter.pointer != longer.pointer + rank * shorter.bytes):
+    if overlaps and (
+        COLLECTIVES[call.collective].exchanges or shorter.pointer != longer.pointer + rank * shorter.bytes
+    ):
         raise UsageError(
             f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"
         )
@@ -104,18 +106,5 @@ def elements_of(call: Call, source: OnDevice | None, target: OnDevice | None, si
     assert array is not None
     if source is not None and target is not None and source.dtype != target.dtype:
         raise UsageError(f"{call.collective}: the input is {source.dtype}, the output {target.dtype}")
-    given, wanted = (0 if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
-    if call.collective in ("all_gather", "gather"):
-        whole, fits = given * size, target is None or wanted == given * size
-    elif call.collective in ("reduce_scatter", "scatter"):
-        whole, fits = wanted * size, source is None or given == wanted * size
-    elif call.collective == "all_to_all":
-        whole, fits = given, given == wanted and given % size == 0
-    else:
-        whole, fits = wanted, True
-    if not fits:
-        raise UsageError(
-            f"{call.collective}: one array must be {size} times as long as the other, or equal for all_to_all; got {given} "
-            f"and {wanted}"
-        )
-    return whole
+    lengths = (None if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
+    return COLLECTIVES[call.collective].whole(size, *lengths)

@@ -213,13 +213,12 @@ def _move(batch: Batch, room: np.ndarray[Any, Any] | None, array: OnDevice | Non
 
 def _goes_in(call: Call, is_root: bool) -> bool:
     """Whether what the output holds before the call matters."""
-    return call.collective in ("all_reduce", "reduce") or (call.collective == "broadcast" and is_root)
+    promise = COLLECTIVES[call.collective]
+    return promise.in_place and promise.reads(is_root)
 
 
 def _comes_out(call: Call, is_root: bool) -> bool:
-    if call.collective == "reduce":
-        return is_root
-    return not (call.collective == "broadcast" and is_root)
+    return COLLECTIVES[call.collective].writes(is_root)
 
 
 def _pieces(call: Call, target: OnDevice | None) -> Iterator[OnDevice | None]:

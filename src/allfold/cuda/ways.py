@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from ..collectives import COLLECTIVES
+from ..collectives import COLLECTIVES, WHOLE, Collective
 from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
@@ -38,7 +38,6 @@ STAGED_UP_TO = 1 << 20
 """Bytes of the whole array, where processes take turns on the GPU."""
 ONE_ROUND_UP_TO = 4 << 20
 """Bytes up to which every rank folds the whole array (one wait), where they do not; beyond, each rank its share."""
-_ALIKE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")  # every rank has the same arrays
 _TURN_SECONDS, _TRIAL_SECONDS = 50e-6, 0.02
 _MOST_REMEMBERED = 1024
 _MOST_SCHEDULES = 256
@@ -96,7 +95,7 @@ class Ways:
         # Of the whole buffer: a root may have more of it than the others, and all must go the same way.
         bytes = elements_of(call, source, target, runner.engine.size) * array.dtype.itemsize
         if bytes > (STAGED_UP_TO if self.takes_turns else 0):
-            reached = runner.blocks.find(source, target) if call.collective in _ALIKE else None
+            reached = runner.blocks.find(source, target) if has_alike(COLLECTIVES[call.collective]) else None
             built = named or self._built(call, self._choice(call, bytes, reached is not None))
             if runner.can_run(call, array.dtype.name, built, reached):
                 return runner.prepare(call, source, target, built, reached)
@@ -146,7 +145,11 @@ class Ways:
         return error if self.runner is None else self.runner.lost(error)
 
     def _choice(self, call: Call, bytes: int, is_reached: bool) -> str:
-        if call.collective == "all_reduce" and not is_reached and (self.takes_turns or bytes <= ONE_ROUND_UP_TO):
+        if (
+            COLLECTIVES[call.collective].round_trip
+            and not is_reached
+            and (self.takes_turns or bytes <= ONE_ROUND_UP_TO)
+        ):
             return "naive"
         return choices(call.collective, self.staging.engine.size)[-1][1]
 
@@ -187,6 +190,11 @@ class Ways:
         if self.runner is not None:
             self.runner.close(seconds)
         self.remembered.clear()
+
+
+def has_alike(promise: Collective) -> bool:
+    """Whether every rank has the same arrays, and gets something."""
+    return not promise.rooted or promise.ends == WHOLE
 
 
 def _takes_turns(runner: Runner, device: Device, context: int, timeout: float | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _native
-from ..collectives import COLLECTIVES, Collective
+from ..collectives import COLLECTIVES
 from ..dtypes import Dtype, find_dtype
 from ..errors import UsageError
 from ..ops import check_supported
@@ -109,32 +109,10 @@ def arrays_of(call: Call, ranks: int) -> tuple[Dtype, int, Flat | None, Flat | N
     if input is not None and output is not None and np.shares_memory(input, output):
         raise UnfitArray("the input and the output overlap")
     promise = COLLECTIVES[call.collective]
-    if (call.op is None) == (promise.reduces and promise.carries_data):  # a barrier combines signals only
+    if (call.op is None) == promise.takes_op:
         what = "an operation is needed, not None" if call.op is None else "it takes no operation"
         raise UsageError(f"{call.collective}: {what}")
     if call.op is not None:
         check_supported(call.op, dtype)
-    return dtype, _whole_elements(promise, ranks, input, output), input, output
-
-
-def _whole_elements(promise: Collective, ranks: int, input: Flat | None, output: Flat | None) -> int:
-    """The elements of the whole buffer: the longer of the two arrays, checked against the shorter one."""
-    ins, outs = 0 if input is None else input.size, 0 if output is None else output.size
-
-    def need(good: bool, what: str) -> None:
-        if not good:
-            raise UsageError(f"{promise.name}: {what}, got {ins} and {outs}")
-
-    lacks_input = input is None and not promise.in_place and promise.name != "scatter"
-    lacks_output = output is None and promise.name not in ("gather", "barrier")
-    if lacks_input or lacks_output:
-        raise UsageError(f"{promise.name}: expected an array that speaks the buffer protocol or DLPack, got None")
-    if promise.name in ("gather", "all_gather"):
-        need(output is None or outs == ins * ranks, "the output must hold one input of every rank")
-        return ins * ranks
-    if promise.name in ("scatter", "reduce_scatter"):
-        need(input is None or ins == outs * ranks, "the input must hold one output for every rank")
-        return outs * ranks
-    if promise.name == "all_to_all":
-        need(ins == outs and ins % ranks == 0, "input and output must be equally long, a multiple of the ranks")
-    return outs
+    lengths = (None if array is None else array.size for array in (input, output))
+    return dtype, promise.whole(ranks, *lengths), input, output

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .. import _native
+from ..collectives import COLLECTIVES
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
 from ..ops import Op
 from ..registry import AnyAlgorithm
@@ -32,6 +34,9 @@ from ..wording import name_ranks
 
 if TYPE_CHECKING:
     from .._native import Outcome
+
+if _native.MISSING is None:  # before anything uses the extension: it has no table of collectives of its own
+    _native.define_collectives([one.facts() for one in COLLECTIVES.values()])
 
 Array = Any
 

@@ -82,7 +82,7 @@ class Signature(NamedTuple):
     def unpacked(cls, packed: bytes) -> Signature:
         elements, schedule, custom, root, collective, dtype, op, algorithm, name, place = _PACKED.unpack(packed)
         promise = COLLECTIVES[_COLLECTIVES[collective]]
-        op_name = "" if not (promise.reduces and promise.carries_data) else _text(name) if custom else _OPS[op]
+        op_name = "" if not promise.takes_op else _text(name) if custom else _OPS[op]
         return cls(promise.name, _DTYPES[dtype], elements, op_name, custom, root, _text(algorithm), schedule, place)
 
     @property
@@ -101,7 +101,7 @@ class Signature(NamedTuple):
         words = []
         if promise is None or promise.carries_data:
             words.append(f"{self.dtype}[{self.elements}]")
-        if promise is not None and promise.carries_data and promise.reduces:
+        if promise is not None and promise.takes_op:
             words.append(f"custom operation {self.op}" if self.custom else self.op)
         if promise is not None and promise.rooted:
             words.append(f"root {self.root}")

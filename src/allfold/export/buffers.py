@@ -30,29 +30,22 @@ class Buffers:
 
     def begin(self, chunk: int) -> Place:
         """Where a chunk lies at the start."""
-        gathers = self.schedule.collective in ("all_gather", "gather")
-        return "i", chunk - self.rank * self._part if gathers else chunk
+        return "i", chunk - self.rank * self._part if self.schedule.promise.starts.sliced else chunk
 
     def home(self, chunk: int) -> Place | None:
         """The place of a chunk in the output, if it has one."""
-        collective = self.schedule.collective
+        promise = self.schedule.promise
         if chunk >= self.schedule.chunks:
             return None
-        if collective in ("reduce_scatter", "scatter"):
+        if promise.ends.sliced:
             return ("o", chunk - self.rank * self._part) if self._owns(chunk) else None
-        everywhere = collective in ("all_reduce", "all_gather", "all_to_all", "broadcast")
-        return ("o", chunk) if everywhere or self.rank == self.schedule.root else None
+        return ("o", chunk) if not promise.ends.root_only or self.rank == self.schedule.root else None
 
     def sizes(self) -> tuple[int, int]:
         """The number of chunks of the input and of the output."""
-        at_root, whole = self.rank == self.schedule.root, self.schedule.chunks
-        return {
-            "all_reduce": (whole, whole),
-            "reduce": (whole, whole if at_root else 0),
-            "broadcast": (whole if at_root else 0, whole),
-            "gather": (self._part, whole if at_root else 0),
-            "scatter": (whole if at_root else 0, self._part),
-            "all_gather": (self._part, whole),
-            "reduce_scatter": (whole, self._part),
-            "all_to_all": (whole, whole),
-        }[self.schedule.collective]
+        schedule, at_root = self.schedule, self.rank == self.schedule.root
+        given, taken = (
+            part.length(schedule.chunks, schedule.ranks, at_root)
+            for part in (schedule.promise.starts, schedule.promise.ends)
+        )
+        return given, taken

@@ -10,6 +10,7 @@ import pickle
 from typing import Any
 
 from ..chrome_trace import Row, Track, process_name, trace
+from ..collectives import COLLECTIVES, WHOLE
 from .perfetto import check_trace
 
 TORCH_VERSION = "2.10"  # of the analyser's format
@@ -103,14 +104,9 @@ def _ranks_of(group: dict[str, Any], number: dict[int, int]) -> list[int]:
 
 
 def _entry(call: dict[str, Any], member: dict[str, Any], group: dict[str, Any], name: str) -> dict[str, Any]:
-    whole, part = call["elements"], call["elements"] // group["size"]
-    sizes = {
-        "all_gather": (part, whole),
-        "gather": (part, whole),
-        "reduce_scatter": (whole, part),
-        "scatter": (whole, part),
-    }
-    input_size, output_size = sizes.get(call["collective"], (whole, whole))
+    promise = COLLECTIVES.get(call["collective"])  # the file may name another
+    parts = (WHOLE, WHOLE) if promise is None else (promise.starts, promise.ends)
+    input_size, output_size = (part.length(call["elements"], group["size"], True) for part in parts)
     dtype = _TORCH_DTYPES.get(call["dtype"], call["dtype"])
     done = call["call"] <= member["last_done"]
     created = None if call["begun"] is None else int(call["begun"] * 1e9)

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UsageError
 from ..registry import algorithms, schedule
 from ..schedule import Move, Schedule, build, copy, reduce
 from .found import Task
@@ -34,11 +35,13 @@ def per_host(task: Task) -> int:
 
 
 def fits(task: Task) -> bool:
-    return task.ranks <= MOST_RANKS and per_host(task) > 1
+    return task.ranks <= MOST_RANKS and per_host(task) > 1 and not task.promise.has_order
 
 
 def channels(task: Task) -> Iterator[Schedule]:
     """Every algorithm over channels of every kind; only what can be proved in time."""
+    if task.promise.has_order:
+        raise UsageError(f"the method of channels changes the order of the ranks, which matters to {task.collective}")
     many = per_host(task)
     for base in (name for name in _BASES if name in algorithms(task.collective, task.ranks, task.root)):
         if not task.left:

@@ -28,16 +28,15 @@ from ..wording import suggest
 from .built_in import MOST_COUNTED, MOST_RANKS, built_in
 from .channels import channels
 from .channels import fits as fits_channels
-from .forest.throughput import SENSES, throughput
+from .forest.throughput import fits as fits_throughput
+from .forest.throughput import throughput
 from .found import Found, Progress, Task
 from .greedy import fits as fits_greedy
 from .greedy import greedy
 from .least import least_of
 from .levels import fits as fits_levels
 from .levels import levels
-from .paths.flows import COLLECTIVES as FLOWING
 from .paths.flows import flows_of
-from .paths.scattered import COLLECTIVES as ONE_WAY
 from .steps import fits as fits_steps
 from .steps import steps
 from .together import FoundTogether, find_groups
@@ -169,7 +168,7 @@ def _find(
         progress,
         most_moves,
     )
-    if promise.name in FLOWING and ranks > 1:
+    if promise.one_way and ranks > 1:
         task = replace(task, flows=flows_of(task))
     least = least_of(task)
     task = replace(task, bound=least.time)
@@ -225,7 +224,7 @@ class _Search:
             if not self.task.left and self.best is not None and name != _ALWAYS:
                 continue
             # Fewer steps may be better even where the least is nearly met: greedy has few, and is quick.
-            if self.task.ranks > _MANY and self.task.collective == "all_to_all" and self.task.near:
+            if self.task.ranks > _MANY and self.task.promise.exchanges and self.task.near:
                 continue
             worth = {"steps": 0.1, "greedy": 0.002 if self.task.good else 0.0}.get(name, 1.0 if self.task.good else 0.0)
             if self.best is not None and _waits(self.best[1]) < worth and not self._priced_quickly(name):
@@ -249,7 +248,7 @@ class _Search:
         """The methods that suit the task: for many bytes first, then for few."""
         task = self.task
         fitting = {
-            "throughput": task.collective in (*SENSES, *ONE_WAY),
+            "throughput": fits_throughput(task),
             "greedy": fits_greedy(task),
             "channels": fits_channels(task),
             "levels": fits_levels(task),
@@ -257,7 +256,7 @@ class _Search:
             "steps": task.ranks <= _FEW and fits_steps(task),
         }
         chosen = [name for name, fits in fitting.items() if fits]
-        if task.collective == "all_to_all" and task.ranks > _MANY:  # a search takes minutes, and may not be worth it
+        if task.promise.exchanges and task.ranks > _MANY:  # a search takes minutes, and may not be worth it
             chosen.sort(key=lambda name: name != _ALWAYS)
         return chosen
 

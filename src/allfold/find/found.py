@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..collectives import Collective, find_collective
 from ..price.cost.certificate import Certificate
 from ..price.cost.cost import Cost
 from ..price.cost.cuts import TightestCut
@@ -50,6 +51,10 @@ class Task:
     """What the schedules that were yielded so far cost, the last one last: a method may go by it."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What a method has to say besides schedules, as plain data: `Found.notes`."""
+
+    @property
+    def promise(self) -> Collective:
+        return find_collective(self.collective)
 
     @property
     def whole(self) -> Topology:

@@ -20,7 +20,7 @@ from ..schedule import Schedule
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
 from .paths.all_to_all import MOST_RANKS, all_to_all
-from .spreading import COLLECTIVES, Rounds, phases, schedule_of
+from .spreading import KNOWN, Rounds, phases, schedule_of
 
 _MOST_MOVES = 2**25
 _CHUNKS = (1, 2, 4, 8, 3, 6, 16, 12, 32)
@@ -33,18 +33,18 @@ _PER_RANK = 24
 
 
 def fits(task: Task) -> bool:
-    if task.collective == "all_to_all":
+    if task.promise.exchanges:
         return task.ranks <= MOST_RANKS
     origins = task.ranks if task.root is None else 1
-    return task.collective in COLLECTIVES and origins * task.ranks <= _MOST_MOVES
+    return task.collective in KNOWN and origins * task.ranks <= _MOST_MOVES
 
 
 def greedy(task: Task) -> Iterator[Schedule]:
-    if task.collective == "all_to_all":
+    if task.promise.exchanges:
         yield from all_to_all(task)
         return
-    if task.collective not in COLLECTIVES:
-        known = ", ".join([*COLLECTIVES, "all_to_all"])
+    if task.collective not in KNOWN:
+        known = ", ".join([*KNOWN, "all_to_all"])
         raise UsageError(f"the greedy method finds {known}, not {task.collective}")
     if not fits(task):
         raise UsageError(f"{task.ranks} ranks are too many for the greedy method: more than {_MOST_MOVES:,} moves")

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..collectives import find_collective
 from ..price.cost.bounds import least_distance, least_spread, most_useful, shared_by_all
 from ..price.cost.certificate import Certificate, LinkPrices, facts_of_prices
 from ..price.cost.cuts import TightestCut, least_leaving, tightest_cut
@@ -54,9 +53,11 @@ def _known(task: Task) -> Iterator[Least]:
     for bound in _by_links(task):
         if bound is not None:
             yield _least(task, "links", bound.per_byte * task.size, bound.why, bound)
-    promise, folds = find_collective(task.collective), bool(task.topology.folding)
-    if not folds and promise.reduces and promise.carries_data and task.topology.reduction != float("inf"):
-        combined = Fraction(task.ranks - 1, task.ranks) * task.size / Fraction(task.topology.reduction)
+    promise, folds = task.promise, bool(task.topology.folding)
+    if not folds and promise.takes_op and task.topology.reduction != float("inf"):
+        combined = (
+            Fraction(promise.combinations(task.ranks), task.ranks) * task.size / Fraction(task.topology.reduction)
+        )
         yield _least(task, "combining", combined, "ranks cannot combine faster")
     why = "word cannot reach all ranks sooner"
     if not folds:
@@ -83,7 +84,7 @@ def _least(
 
 
 def _by_links(task: Task) -> Iterator[LinkPrices | None]:
-    if task.collective == "barrier":
+    if not task.promise.carries_data:
         return
     cut = tightest_cut(task.collective, task.network, task.root)
     yield None if cut is None else cut.prices(task.collective, task.root)
@@ -104,7 +105,7 @@ def _by_groups(task: Task) -> Iterator[LinkPrices | None]:
     """
     ranks, network = task.ranks, task.network
     named = [(cut.name, cut.group[:ranks]) for cut in task.topology.cuts]
-    if task.collective == "all_reduce":
+    if task.promise.round_trip:
         for name, group in named:
             groups = np.unique(group)
             if not 1 < len(groups) < ranks:

@@ -19,21 +19,16 @@ from ..registry import schedule
 from ..schedule import Schedule
 from .found import Task
 
-_PARTS = {
-    "all_reduce": ("scatter", "across", "gather"),
-    "reduce_scatter": ("scatter", "across"),
-    "all_gather": ("across", "gather"),
-}
 _INSIDE = ("scatter", "gather")
 
 
 def fits(task: Task) -> bool:
-    return bool(task.topology.folding) and task.collective in _PARTS and groups_of(task) is not None
+    return bool(task.topology.folding) and bool(_parts(task)) and groups_of(task) is not None
 
 
 def levels(task: Task) -> Iterator[Schedule]:
-    groups, parts = groups_of(task), _PARTS.get(task.collective)
-    if groups is None or parts is None:
+    groups, parts = groups_of(task), _parts(task)
+    if groups is None or not parts:
         return
     for inside, across in product(("direct", "ring"), repeat=2):
         if not task.left:
@@ -42,6 +37,17 @@ def levels(task: Task) -> Iterator[Schedule]:
         how: dict[str, Any] = {part: inside if part in _INSIDE else across for part in parts}
         found = schedule(task.collective, "two_level", task.ranks, groups=groups, **how)
         yield replace(found, algorithm=f"{inside}_{across}_{task.topology.name}")
+
+
+def _parts(task: Task) -> list[str]:
+    """What `two_level` takes an algorithm for: inside groups before, across, and inside groups after."""
+    if task.promise.rooted or not task.promise.trees:
+        return []
+    before, after = (
+        (["scatter"] if True in task.promise.trees else []),
+        (["gather"] if False in task.promise.trees else []),
+    )
+    return [*before, "across", *after]
 
 
 def groups_of(task: Task) -> list[list[int]] | None:

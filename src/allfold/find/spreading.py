@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..collectives import COLLECTIVES
 from ..schedule import Move, Schedule, build, copy, reduce
 from .found import Task
 from .neighbours import Neighbours
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "broadcast", "reduce", "all_reduce")
+KNOWN = tuple(name for name, promise in COLLECTIVES.items() if promise.trees)
+"""The collectives that trees can carry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +47,7 @@ class Phase:
 
 
 def phases(task: Task) -> list[Phase]:
-    return {
-        "all_gather": [Phase(False)],
-        "broadcast": [Phase(False)],
-        "reduce_scatter": [Phase(True)],
-        "reduce": [Phase(True)],
-        "all_reduce": [Phase(True), Phase(False)],
-    }[task.collective]
+    return [Phase(collects) for collects in COLLECTIVES[task.collective].trees]
 
 
 def schedule_of(task: Task, method: str, chunks: int, rounds: Sequence[Rounds]) -> Schedule:

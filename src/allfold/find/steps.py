@@ -25,7 +25,7 @@ from .breadth_first import breadth_first, spread
 from .exact import MOST_VARIABLES, Answer, exists, hops
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
-from .spreading import COLLECTIVES, Phase, Rounds, phases, schedule_of
+from .spreading import KNOWN, Phase, Rounds, phases, schedule_of
 
 _MOST_CHUNKS = 6
 """Chunks per rank that are tried, unless the bound needs more."""
@@ -53,7 +53,7 @@ class Point:
 
 def fits(task: Task) -> bool:
     """Whether the exact search has a chance: one chunk per rank in the fewest steps is small enough."""
-    if task.collective not in COLLECTIVES or task.ranks > 64:
+    if task.collective not in KNOWN or task.ranks > 64:
         return False
     among = neighbours_of(task.topology, task.ranks)
     origins = task.ranks if task.root is None else 1
@@ -63,8 +63,8 @@ def fits(task: Task) -> bool:
 
 def steps(task: Task) -> Iterator[Schedule]:
     """Schedules on the frontier, exactly where the network is small; breadth-first broadcast otherwise."""
-    if task.collective not in COLLECTIVES:
-        raise UsageError(f"the method of steps finds {', '.join(COLLECTIVES)}, not {task.collective}")
+    if task.collective not in KNOWN:
+        raise UsageError(f"the method of steps finds {', '.join(KNOWN)}, not {task.collective}")
     solver("find")
     if task.ranks == 1:
         yield schedule_of(task, "steps", 1, [])

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..collectives import find_collective
 from ..errors import UsageError
 from ..patterns import fold_together
 from ..price.cost.bounds import most_useful, require_not_below
-from ..price.cost.certificate import ONE_WAY, Certificate, LinkPrices, demand_of, facts_of_prices, rounded_down
+from ..price.cost.certificate import Certificate, LinkPrices, demand_of, facts_of_prices, rounded_down
 from ..price.cost.load import Load
 from ..price.cost.program import least_together
 from ..price.topology.seen import Seen, check_groups, seen_from, slowed
@@ -252,7 +253,7 @@ def _least(
     if topology.by_size and len({len(group) for group in groups}) > 1:
         return best  # a link may be faster for one group than for another
     topology = at_best(topology, most_useful(collective, len(groups[0]), size))
-    if collective in ONE_WAY:
+    if find_collective(collective).one_way:
         known = _by_ways(collective, topology, groups, root, [found.certificate for found in alone])
     else:
         known = least_together(collective, topology, groups, root, seconds)

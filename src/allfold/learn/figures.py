@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..algorithms.tree import log_down, log_up
-from ..collectives import COLLECTIVES, brings_slice
+from ..collectives import COLLECTIVES
 from ..engines.reference.replay import replay
 from ..errors import AllfoldError
 from ..price.cost.closed_form import Form, closed_form
@@ -108,7 +108,7 @@ def promises(ranks: int) -> Rows:
     for one in COLLECTIVES.values():
         least = one.bounds(ranks)
         port = least.busiest_port_bytes
-        brought = port * (ranks if brings_slice(one) else 1)
+        brought = port * (ranks if one.starts.sliced else 1)
         rows.append([one.name, one.summary, show(least.rounds), f"{show(port)} S", f"{show(brought)} D"])
     return rows
 

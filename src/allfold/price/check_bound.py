@@ -20,11 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from ..collectives import COLLECTIVES, Collective
 from ..errors import BoundError, UsageError
 from .topology.topology import Topology
-
-ROOT_SENDS, ROOT_RECEIVES, ONE_WAY = ("broadcast", "scatter"), ("reduce", "gather"), ("all_to_all", "scatter", "gather")
-COMBINES = ("reduce", "all_reduce", "reduce_scatter")
 
 
 def check_bound(certificate: dict[str, Any], topology: Topology) -> Fraction:
@@ -51,20 +49,21 @@ def _number(text: str) -> Fraction:
 
 def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
     collective, ranks, root, size = (data[key] for key in ("collective", "ranks", "root", "size"))
-    known = (*COMBINES, *ONE_WAY, "broadcast", "all_gather", "barrier")
-    if (data["format"], data["version"]) != ("allfold-bound", 1) or collective not in known:
+    if (data["format"], data["version"]) != ("allfold-bound", 1) or collective not in COLLECTIVES:
         raise UsageError(f"{data['format']!r:.40} version {data['version']!r:.40} for {collective!r:.40} is not known")
+    promise = COLLECTIVES[collective]
     if type(ranks) is not int or not 1 <= ranks <= topology.ranks or type(size) is not int or size < 0:
         raise UsageError(f"it is for {ranks!r:.40} ranks and {size!r:.40} bytes, on {topology.ranks} ranks")
-    if (type(root) is int and 0 <= root < ranks) != (collective in (*ROOT_SENDS, *ROOT_RECEIVES)):
+    if (type(root) is int and 0 <= root < ranks) != promise.rooted:
         raise UsageError(f"the root of {collective} is {root!r:.40}")
-    if (kind := data["kind"]) == "links" and collective != "barrier":
-        return _paid(data, topology, collective, ranks, root) * size
-    if kind == "combining" and collective in COMBINES and not topology.folding:
-        return Fraction(ranks - 1, ranks) * size / Fraction(topology.reduction)
+    if (kind := data["kind"]) == "links" and promise.carries_data:
+        return _paid(data, topology, promise, ranks, root) * size
+    if kind == "combining" and promise.takes_op and not topology.folding:
+        return Fraction(promise.combinations(ranks), ranks) * size / Fraction(topology.reduction)
     if kind == "distance":
         start, end = data["from"], data["to"]
-        if (collective in ROOT_SENDS and start != root) or (collective in ROOT_RECEIVES and end != root):
+        at_root = (start if promise.starts.root_only else root) == (end if promise.ends.root_only else root) == root
+        if not at_root or start not in promise.contributors(end, ranks):
             raise BoundError(f"in this {collective}, nothing need go from rank {start!r:.40} to rank {end!r:.40}")
         far = (takes := _messages(topology, ranks))[range(ranks)[start]]
         while ((nearer := (far[:, None] + takes).min(axis=0)) < far).any():
@@ -77,32 +76,33 @@ def _proved(data: dict[str, Any], topology: Topology) -> Fraction:
     return Fraction(0)
 
 
-def _paid(data: dict[str, Any], topology: Topology, collective: str, ranks: int, root: int | None) -> Fraction:
+def _paid(data: dict[str, Any], topology: Topology, promise: Collective, ranks: int, root: int | None) -> Fraction:
     numbers = {link.name: number for number, link in enumerate(topology.links)}
     price = {numbers[name]: _number(text) for name, text in data["prices"].items()}
     counted = data["sets"][: 1 if topology.folding else None]
     sets = [(np.isin(np.arange(ranks), one["ranks"]), _number(one["weight"])) for one in counted]
     figures = [*price.values(), *(weight for _, weight in sets)]
-    useful = max(1, data["size"] * (ranks if collective == "all_to_all" else 1))
+    useful = max(1, data["size"] * (ranks if promise.exchanges else 1))
     earned = demand = Fraction(0)
     for link, one in price.items():
         earned += one * max(Fraction(bw) * useful / max(int(at), useful) for at, _, bw in topology.links[link].rows)
     scale = lcm(*(one.denominator for one in figures))
     charge = [int(price.get(link, 0) * scale) for link in range(len(topology.links))]
     pays = _over_pairs(topology, ranks, np.asarray(charge, np.int64 if sum(figures) * scale < 2**40 else object))
-    if collective in ONE_WAY:
+    if promise.one_way:
         for over in range(ranks):
             pays = np.minimum(pays, pays[:, [over]] + pays[[over]])
-        from_root = pays[root] if collective in ROOT_SENDS else pays[:, root] if collective in ROOT_RECEIVES else pays
+        from_root = pays[root] if promise.starts.root_only else pays[:, root] if promise.ends.root_only else pays
         return Fraction(sum(from_root.ravel().tolist())) / ranks / (scale * earned)
     for inside, weight in ((inside, int(weight * scale)) for inside, weight in sets if 0 < inside.sum() < ranks):
         pays = pays - np.outer(inside, ~inside).astype(pays.dtype) * weight
-        part = {"all_gather": int(inside.sum()), "reduce_scatter": int((~inside).sum())}.get(collective, ranks)
-        needed = collective not in ("broadcast", "reduce") or bool(inside[root]) == (collective == "broadcast")
+        part = int(inside.sum()) if promise.starts.sliced else int((~inside).sum()) if promise.ends.sliced else ranks
+        wanted = (inside[promise.contributors(one, ranks)].any() for one in np.flatnonzero(~inside).tolist())
+        needed = bool(inside[root]) == promise.starts.root_only if promise.rooted else any(wanted)
         demand += weight * Fraction(part if needed else 0, ranks)
     for start, end in np.argwhere(pays < 0):
         raise BoundError(f"a message from rank {start} to rank {end} leaves sets of more weight than it pays")
-    if collective == "all_reduce" and not topology.folding:
+    if promise.round_trip and not topology.folding:
         demand += 2 * _spanning_tree(np.minimum(pays, pays.T))
     return demand / (scale * earned)
 

@@ -87,6 +87,6 @@ def _call(communicator: Communicator, case: Case, source: Any, target: Any, algo
     if not case.kind.carries_data:
         communicator.barrier(algorithm=algorithm)
         return
-    arrays = (target,) if case.kind.in_place else (target, source) if case.collective == "scatter" else (source, target)
+    arrays = {"array": target} if case.kind.in_place else {"array": source, "output": target}
     rooted = {"root": case.root} if case.kind.rooted else {}
-    getattr(communicator, case.collective)(*arrays, algorithm=algorithm, **rooted)
+    getattr(communicator, case.collective)(**arrays, algorithm=algorithm, **rooted)

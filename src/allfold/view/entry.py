@@ -73,6 +73,7 @@ def entry(
     document: dict[str, Any] = {
         "key": key_of(schedule.collective, schedule.algorithm, schedule.ranks, schedule.root, name, size),
         "schedule": schedule.to_json(),
+        "promise": promise_of(schedule),
         "starts": _widened(schedule.promise.starts_with(schedule.ranks, schedule.root, schedule.chunks), width),
         "ends": _widened(schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks), width),
         "sources": sites_of(schedule),
@@ -90,6 +91,14 @@ def entry(
     if recording is not None:
         document["recording"] = _since_the_first(recording if isinstance(recording, dict) else recording.to_json())
     return document
+
+
+def promise_of(schedule: Schedule) -> dict[str, Any]:
+    """The facts of the collective, and by rank whose contributions it wants, [first, end); None: everybody's."""
+    promise, ranks = schedule.promise, schedule.ranks
+    wanted = [promise.contributors(rank, ranks) for rank in range(ranks)] if promise.reduces else []
+    everyone = promise.combines_all or not promise.reduces
+    return {**promise.facts(), "contributors": None if everyone else [[one.start, one.stop] for one in wanted]}
 
 
 def schedule_up_to_error(

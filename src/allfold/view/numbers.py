@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from ..collectives import brings_slice
 from ..engines.reference.replay import Replay
 from ..errors import UsageError
 from ..ops import Op, find_op
@@ -29,13 +28,13 @@ def read_values(text: str, schedule: Schedule) -> Rows:
     if not promise.carries_data:
         raise UsageError(f"--values: {_an(promise.name)} carries no data")
     if text.strip() == "random":
-        length = schedule.chunks // ranks if brings_slice(promise) else schedule.chunks
+        length = schedule.chunks // ranks if promise.starts.sliced else schedule.chunks
         return [[float(one) for one in row] for row in np.random.default_rng().integers(0, 10, (ranks, length))]
     try:
         rows = [[float(word) for word in row.replace(",", " ").split()] for row in text.split(";")]
     except ValueError as error:
         raise UsageError(f'--values: {error}; expected numbers, as in "1 2 3; 4 5 6; 7 8 9", or random') from None
-    if len(rows) == 1 and promise.name in ("broadcast", "scatter"):
+    if len(rows) == 1 and promise.starts.root_only:
         rows = rows * ranks
     if len(rows) != ranks or len({len(row) for row in rows}) > 1 or not rows[0]:
         lengths = ", ".join(str(len(row)) for row in rows[:8])

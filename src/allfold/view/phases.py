@@ -20,8 +20,6 @@ from ..wording import name_ranks
 Groups = Sequence[Sequence[int]]
 Numbers = NDArray[np.int64]
 
-_COPYING = {"gather": "collect", "scatter": "hand out", "broadcast": "hand out", "all_to_all": "exchange"}
-
 
 def phases_of(schedule: Schedule, declared: Sequence[Phase] = (), groups: Groups | None = None) -> list[dict[str, Any]]:
     """Phases as plain JSON: name, first step (an index), how many, and the sentence of each step."""
@@ -67,13 +65,18 @@ def _derived(schedule: Schedule) -> list[_Span]:
 
 
 def _name(schedule: Schedule, reduces: NDArray[np.bool_]) -> str:
-    if schedule.collective == "barrier":
+    if not schedule.promise.carries_data:
         return "signal"
     if reduces.all():
         return "add up"
     if reduces.any():
         return "add and pass on"
-    return "hand out" if schedule.promise.reduces else _COPYING.get(schedule.collective, "pass on")
+    promise = schedule.promise
+    if promise.exchanges:
+        return "exchange"
+    if promise.ends.root_only and not promise.reduces:
+        return "collect"
+    return "hand out" if promise.reduces or promise.rooted else "pass on"
 
 
 def _columns(schedule: Schedule, step: int) -> tuple[NDArray[np.bool_], Numbers, Numbers]:
@@ -96,7 +99,7 @@ def sentence_of(schedule: Schedule, step: int) -> str:
     pairs = np.unique(np.stack([source[travels], destination[travels]], axis=1), axis=0)
     who = _who(pairs, schedule.ranks)
     arriving = reduces[travels]
-    if schedule.collective == "barrier":
+    if not schedule.promise.carries_data:
         return f"{who}: a signal, without data."
     keeps = (
         "adds what comes"

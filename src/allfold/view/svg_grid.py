@@ -54,7 +54,7 @@ class Drawing:
         # A reduction that lies in another chunk's column shows which chunk it is.
         self.named = promise.reduces and schedule.chunks > 1 and bool((columns["chunk"] != columns["into"]).any())
         self.promised = promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
-        last = schedule.ranks * schedule.chunks - 1 if promise.name == "all_to_all" else schedule.chunks - 1
+        last = schedule.ranks * schedule.chunks - 1 if promise.exchanges else schedule.chunks - 1
         if promise.reduces:
             wide = self.across * self.pitch - self.pitch + self.mark + 2 * _PADDING
             high = down * self.pitch - self.pitch + self.mark + 2 * _PADDING + (7.0 if self.named else 0.0)
@@ -183,11 +183,11 @@ class Drawing:
             return False
         if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
             return False
-        return not self.counts_ranks or state.contributions(rank, chunk) == self.schedule.ranks
+        return state.has_wanted(rank, chunk)
 
     def name_of(self, datum: int) -> str:
         """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""
-        if self.schedule.collective != "all_to_all":
+        if not self.schedule.promise.exchanges:
             return str(datum)
         part = self.schedule.chunks // self.schedule.ranks
         origin, chunk = divmod(datum, self.schedule.chunks)

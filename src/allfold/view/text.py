@@ -138,8 +138,8 @@ class _Cells:
         largest = len(str(schedule.ranks - 1))
         if not promise.reduces:
             part = schedule.chunks // promise.slices(schedule.ranks)
-            extra = 1 + len(str(part - 1)) if promise.name == "all_to_all" and part > 1 else 0
-            width = 2 * largest + 1 + extra if promise.name == "all_to_all" else len(str(schedule.chunks - 1))
+            extra = 1 + len(str(part - 1)) if promise.exchanges and part > 1 else 0
+            width = 2 * largest + 1 + extra if promise.exchanges else len(str(schedule.chunks - 1))
         else:
             width = schedule.ranks if schedule.ranks <= _DIGITS else 2 * len(str(schedule.ranks)) + 1
             width += len(str(schedule.chunks - 1)) + 1 if named else 0
@@ -176,11 +176,11 @@ class _Cells:
             return False
         if int(state.datum[rank * state.width + chunk]) != self.promised[rank, chunk]:
             return False
-        return not self.schedule.promise.reduces or state.contributions(rank, chunk) == self.schedule.ranks
+        return state.has_wanted(rank, chunk)
 
     def _name(self, datum: int) -> str:
         """Which piece of data: its chunk, or for an all_to_all the rank it is from and the rank it is for."""
-        if self.schedule.collective != "all_to_all":
+        if not self.schedule.promise.exchanges:
             return str(datum)
         part = self.schedule.chunks // self.schedule.ranks
         origin, chunk = divmod(datum, self.schedule.chunks)
@@ -242,7 +242,7 @@ def _legend(schedule: Schedule, cells: _Cells, width: int) -> Iterator[Text]:
     ranks, promise = schedule.ranks, schedule.promise
     notes: list[tuple[str, str]] = []
     if not promise.reduces:
-        many = promise.name == "all_to_all"
+        many = promise.exchanges
         slice_of_last = (f"{ranks - 1}→0", f"what rank {ranks - 1} has for rank 0")
         notes.append(slice_of_last if many else ("0", "chunk 0 lies here"))
         notes.append(("·", "holds nothing"))

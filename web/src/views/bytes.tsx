@@ -261,7 +261,7 @@ const carriedOf = remembered((entry: Entry, step: number): number[] => {
   return carried;
 });
 
-const carriesData = (entry: Entry): boolean => entry.schedule.collective !== "barrier";
+const carriesData = (entry: Entry): boolean => entry.promise.carries_data;
 
 /** What the links have carried so far; at the start, and where routes are unknown, what they carry in all. */
 function sofarOf(entry: Entry, step: number): number[] {

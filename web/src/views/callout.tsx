@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { amountIn, changeInWords, changesOf, resultOf, type Numbers } from "../amounts";
 import { every } from "../numbers";
-import { NOTHING, type Replay, type State } from "../replay";
+import { NOTHING, nameRanks, type Replay, type State } from "../replay";
 import { sentence } from "../words";
 import { Around, type Grid } from "./grid";
 
@@ -39,9 +39,17 @@ export function explained(
     wants === NOTHING
       ? "what it holds in the end does not matter"
       : numbers && replay.reduces
-        ? `in the end ${resultOf(numbers, replay, wants)} must be here: the ${numbers.op} of ${brief ? "its column" : "what all ranks have in this column"}`
+        ? `in the end ${resultOf(numbers, replay, cell)} must be here: the ${numbers.op} of ${columnOf(replay, cell, brief)}`
         : `in the end ${replay.nameOf(wants)} must be here`;
   return brief ? `This cell ${now}; ${then}.` : `This cell is chunk ${chunk} on rank ${rank}. It ${now}; ${then}.`;
+}
+
+/** Whose numbers a cell wants: those of all ranks, or of some. */
+function columnOf(replay: Replay, cell: number, brief: boolean): string {
+  const wanted = replay.wanted(cell);
+  if (wanted.length < replay.ranks)
+    return `what ${nameRanks(wanted)} ${wanted.length === 1 ? "has" : "have"} in ${brief ? "its" : "this"} column`;
+  return brief ? "its column" : "what all ranks have in this column";
 }
 
 /** What a step does, at one cell that it changes: in the first row, if there is one. */

@@ -198,8 +198,8 @@ function piece(
 }
 
 function shortName(replay: Replay, datum: number): string {
-  const { chunks, collective } = replay.schedule;
-  if (collective !== "all_to_all") return String(datum);
+  const { chunks } = replay.schedule;
+  if (!replay.promise.exchanges) return String(datum);
   const part = Math.max(1, Math.floor(chunks / replay.ranks));
   return `${Math.floor(datum / chunks)}→${Math.floor((datum % chunks) / part)}`;
 }

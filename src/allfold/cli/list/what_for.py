@@ -6,7 +6,7 @@ import argparse
 from fractions import Fraction
 from typing import Any
 
-from ...collectives import brings_slice, find_collective
+from ...collectives import find_collective
 from ...price.cost.plan import duration, plan
 from ...price.topology.parse import this_machine_unless
 from ...wording import format_size, parse_size
@@ -23,6 +23,8 @@ TASKS = (
     ("deal out one rank's data", "scatter"),
     ("results to one rank, to save", "gather"),
     ("sum on one rank, to log", "reduce"),
+    ("running totals over ranks", "scan"),
+    ("where each rank's part begins", "exscan"),
     ("wait for everybody", "barrier"),
 )
 SIZE = "64M"
@@ -54,7 +56,7 @@ def _row(task: str, name: str, ranks: int, size: int, topology: Any) -> dict[str
     port = collective.bounds(ranks).busiest_port_bytes
     carried = size if collective.carries_data else 0
     best = plan(name, topology, ranks=ranks, size=carried).winner
-    brings = Fraction(1, ranks) if brings_slice(collective) else Fraction(int(collective.carries_data))
+    brings = Fraction(1, ranks) if collective.starts.sliced else Fraction(int(collective.carries_data))
     return {
         "task": task,
         "collective": name,
@@ -70,7 +72,7 @@ def _row(task: str, name: str, ranks: int, size: int, topology: Any) -> dict[str
 
 def _words(row: dict[str, Any], size: int) -> list[str]:
     port, brings = Fraction(row["busiest_port"]), row["brings"]
-    only_root = row["collective"] in ("broadcast", "scatter")
+    only_root = find_collective(row["collective"]).starts.root_only
     brought = "nothing" if not brings else "S" if brings == 1 else f"S/{row['ranks']}"
     moved = f"{times(port.limit_denominator(10**6))} S = {row['busiest_port_bytes'] / 1e6:,.1f} MB" if brings else "0"
     return [

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...collectives import find_collective
 from ...documents import DocumentError, list_at, object_at, text_at, whole_at
 from ..shared_memory.tuning import TuningError, read_document, tuning_path
 from .fronts import most_bytes
@@ -28,7 +29,8 @@ _WAYS = {
     "scatter": ("hierarchical", {"across": "driver", "down": "driver"}),
     "all_gather": ("two_level", {"across": "direct", "gather": "direct"}),
     "reduce_scatter": ("two_level", {"scatter": "direct", "across": "direct"}),
-    "all_to_all": ("direct", {}),
+    "scan": ("tree", {}),
+    "exscan": ("tree", {}),
     "barrier": ("hierarchical", {"up": "driver", "across": "naive", "down": "driver"}),
 }
 
@@ -62,22 +64,23 @@ class Crossing:
         `bytes`: of the whole array on one rank, all slices together. `commutative`: whether the operation is; if not, and
         the ranks of the islands are not consecutive, the call is folded in rank order between all ranks.
         """
+        promise = find_collective(collective)
         groups, many = [list(island) for island in islands], len(islands)
         order = [rank for group in groups for rank in group]
         if not commutative and order != list(range(len(order))):
-            return "driver" if collective == "reduce" else "direct", {}
-        if collective == "all_reduce":
+            return "driver" if promise.rooted else "direct", {}
+        if promise.round_trip:
             if bytes > self.leaders_up_to:
                 by = {"scatter": "direct", "across": self.algorithm(many), "gather": "direct"}
                 return "two_level", {"groups": groups, **by}
             across = "naive" if bytes <= self.leaders(many) else "direct"
             return "hierarchical", {"groups": groups, "up": "driver", "across": across, "down": "driver"}
-        if collective in ("gather", "scatter") and bytes > SLICES_BY_LEADERS:
+        if promise.sliced and promise.rooted and bytes > SLICES_BY_LEADERS:
             return "driver", {}
-        if collective in ("all_gather", "reduce_scatter") and bytes <= SLICES_BY_LEADERS:
+        if promise.sliced and promise.trees and bytes <= SLICES_BY_LEADERS:
             return "hierarchical", {"groups": groups, "up": "driver", "across": "direct", "down": "driver"}
-        name, by = _WAYS[collective]
-        if collective == "broadcast" and many > _MOST_SPOKES:
+        name, by = _WAYS.get(collective, ("direct", {}))
+        if promise.in_place and promise.starts.root_only and many > _MOST_SPOKES:
             by = {**by, "across": "tree"}
         return name, {"groups": groups, **by} if by else {}
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...collectives import NOTHING, brings_slice
+from ...collectives import NOTHING
 from ...division import chunk_bounds
 from ...dtypes import Array, Dtype, describe, find_dtype, narrow
 from ...errors import ScheduleError, UsageError
-from ...ops import Function, Op, check_supported, find_op
+from ...ops import Function, Op, check_average, check_supported, find_op
 from ...schedule import Schedule
-from ...symbolic import Folds, State
+from ...symbolic import Folds, State, unkept
 from ...wording import name_ranks
 
 Inputs = Iterable[ArrayLike | None] | None
@@ -44,9 +44,9 @@ def replay(
 class Replay:
     """A schedule under way on the inputs of all ranks.
 
-    `inputs` holds one array per rank: its buffer for all_reduce, reduce and broadcast (which uses only the root's; the
-    others may be None); its slice for gather and all_gather; the whole array for reduce_scatter, all_to_all and, at
-    the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
+    `inputs` holds one array per rank: its buffer for all_reduce, reduce, scan, exscan and broadcast (which uses only
+    the root's; the others may be None); its slice for gather and all_gather; the whole array for reduce_scatter,
+    all_to_all and, at the root, scatter (None elsewhere); nothing at all for a barrier. They are not modified.
 
     `dtype` is that of the inputs unless given. It must be given for bfloat16, whose data is passed as arrays of uint16.
 
@@ -69,8 +69,9 @@ class Replay:
         self.op = find_op(op)
         self._state = State(schedule)
         self.dtype, self._shape, arrays = _take_inputs(schedule, inputs, dtype)
-        if schedule.promise.reduces and schedule.promise.carries_data:
+        if schedule.promise.takes_op:
             check_supported(self.op, self.dtype)
+            check_average(schedule.promise, self.op)
             if not self.op.commutative:
                 _check_rank_order(schedule, self.op)
         self._cells = self._divide(arrays)
@@ -118,8 +119,8 @@ class Replay:
         schedule = self.schedule
         if not schedule.promise.carries_data:
             return [None] * schedule.ranks
+        self._check_end()
         wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)
-        self._check_end(wanted)
         outputs: list[Array | None] = []
         for rank, row in enumerate(wanted):
             parts = [self._filled(self._number(rank, chunk)) for chunk in np.flatnonzero(row != NOTHING).tolist()]
@@ -145,30 +146,29 @@ class Replay:
             rank, chunk = divmod(cell, width)
             array = arrays[rank]
             assert array is not None
-            before = rank * array.size if _comes_in_slices(schedule) else 0
+            before = rank * array.size if schedule.promise.starts.sliced else 0
             cells[cell] = array[bounds[chunk] - before : bounds[chunk + 1] - before]
         return cells
 
     def _output_shape(self) -> Shape:
-        name, shape = self.schedule.collective, self._shape
-        if name in ("scatter", "reduce_scatter"):
+        shape = self._shape
+        if self.schedule.promise.ends.sliced:
             return (shape[0] // self.schedule.ranks, *shape[1:])
         return _whole_shape(self.schedule, shape)
 
-    def _check_end(self, wanted: Array) -> None:
+    def _check_end(self) -> None:
         schedule, state = self.schedule, self._state
-        state_of = (schedule.ranks, state.width)
-        wrong = state.datum.reshape(state_of)[:, : schedule.chunks] != wanted
-        if schedule.promise.reduces:
-            wrong |= state.count.reshape(state_of)[:, : schedule.chunks] != schedule.ranks
-        wrong &= wanted != NOTHING
+        results, wrong = unkept(state)
         if not wrong.any():
             return
-        rank, chunk = (int(index) for index in np.argwhere(wrong)[0])
-        cell = rank * state.width + chunk
-        held, expected = state.name_of(state.datum[cell]), state.name_of(wanted[rank, chunk])
+        cell = int(results[wrong.argmax()])
+        rank, chunk = divmod(cell, state.width)
+        wanted = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank, chunk]
+        held, expected = state.name_of(state.datum[cell]), state.name_of(wanted)
         if schedule.promise.reduces:
-            expected += f" of all {schedule.ranks} ranks"
+            needed = schedule.promise.contributors(rank, schedule.ranks)
+            everyone = len(needed) == schedule.ranks
+            expected += f" of all {schedule.ranks} ranks" if everyone else f" of {name_ranks(needed)}"
             if state.datum[cell] != NOTHING:
                 held += f" of {name_ranks(state.contributors(rank, chunk))}"
         message = (
@@ -204,12 +204,8 @@ def _check_rank_order(schedule: Schedule, op: Op) -> None:
 # The inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _comes_in_slices(schedule: Schedule) -> bool:
-    return brings_slice(schedule.promise)
-
-
 def _whole_shape(schedule: Schedule, shape: Shape) -> Shape:
-    if not _comes_in_slices(schedule):
+    if not schedule.promise.starts.sliced:
         return shape
     return (schedule.ranks * shape[0], *shape[1:]) if shape else (schedule.ranks,)
 
@@ -227,14 +223,14 @@ def _take_inputs(schedule: Schedule, inputs: Inputs, dtype: object) -> tuple[Dty
     if len(given) != ranks:
         raise UsageError(f"{promise.name}: {schedule.title} takes {ranks} inputs, one per rank, but {len(given)} came")
 
-    only_root = promise.name in ("broadcast", "scatter")
+    only_root = promise.starts.root_only
     lacking = [rank for rank, one in enumerate(given) if one is None and (rank == schedule.root or not only_root)]
     if lacking:
         raise UsageError(f"{promise.name}: an input is needed of {name_ranks(lacking)}")
     carried = [None if one is None else _carry(promise.name, rank, one, wanted) for rank, one in enumerate(given)]
     _check_same(promise.name, carried)
     kind, shape = next((one[0], one[1].shape) for one in carried if one is not None)
-    if promise.sliced and not _comes_in_slices(schedule) and (not shape or shape[0] % ranks):
+    if promise.sliced and not promise.starts.sliced and (not shape or shape[0] % ranks):
         raise UsageError(f"{promise.name}: the first axis of {describe(kind, shape)} does not make {ranks} slices")
     used = [None if only_root and rank != schedule.root else one for rank, one in enumerate(carried)]
     return kind, shape, [None if one is None else _frozen(one[1]) for one in used]

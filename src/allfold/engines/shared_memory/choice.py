@@ -68,19 +68,14 @@ REACH_FROM = 16 * 1024
 
 def choices(collective: str, ranks: int) -> list[Choice]:
     """What to take for which size, the smallest sizes first. Measured on machines with 2 and 16 cores."""
-    rooted = [(REACH_FROM, "driver", False), (ALWAYS, "driver", True)]
-    everywhere = [(REACH_FROM, "direct", False), (ALWAYS, "direct", True)]
-    return {
-        "all_reduce": [(_naive_up_to(ranks), "naive", False), (ALWAYS, "direct", True)],
-        "reduce": [(_naive_up_to(ranks), "driver", False), (ALWAYS, "direct", True)],
-        "broadcast": rooted,
-        "gather": rooted,
-        "scatter": rooted,
-        "all_gather": everywhere,
-        "reduce_scatter": everywhere,
-        "all_to_all": everywhere,
-        "barrier": [(ALWAYS, "direct", False)],
-    }[collective]
+    promise = find_collective(collective)
+    if not promise.carries_data:
+        return [(ALWAYS, "direct", False)]
+    if promise.combines_all and promise.in_place:
+        small = "driver" if promise.rooted else "naive"
+        return [(_naive_up_to(ranks), small, False), (ALWAYS, "direct", True)]
+    usual = "driver" if promise.rooted else "direct"
+    return [(REACH_FROM, usual, False), (ALWAYS, usual, True)]
 
 
 @lru_cache(maxsize=1024)
@@ -92,7 +87,8 @@ def folds_from_left(collective: str, algorithm: str, ranks: int) -> bool:
     promise = find_collective(collective)
     if not promise.reduces or promise.idempotent or algorithm in {name for _, name, _ in choices(collective, ranks)}:
         return True  # tests check this for the rule itself
-    from_left = _expressions(schedule("all_reduce", "naive", ranks))
+    reference = ("all_reduce", "naive") if promise.combines_all else (collective, choices(collective, ranks)[-1][1])
+    from_left = _expressions(schedule(*reference, ranks))
     roots = range(ranks) if promise.rooted else (None,)
     return all(_expressions(schedule(collective, algorithm, ranks, root)) == from_left for root in roots)
 
@@ -112,10 +108,10 @@ def ways(collective: str, ranks: int) -> list[Way]:
     two fetches from one process at once slow each other down. So it pays where everybody fetches chunks of some size
     from everybody and nothing comes back; an all_reduce through the work area stays in the caches.
     """
-    fetched_from = 0
+    promise, fetched_from = find_collective(collective), 0
     if ranks == 2 and collective in _FETCHED_BETWEEN_TWO:
         fetched_from = _FETCHED_BETWEEN_TWO[collective]
-    elif collective in ("all_gather", "all_to_all", "reduce_scatter", "scatter"):
+    elif promise.sliced and not promise.ends.root_only:
         fetched_from = _FETCHED_PER_RANK * ranks
     return [Way(fetched_from - 1, False), Way(ALWAYS, True)] if fetched_from else [Way(ALWAYS, False)]
 

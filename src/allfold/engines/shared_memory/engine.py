@@ -375,7 +375,7 @@ class SharedMemory(Engine):
     def _in_rank_order(self, call: Call, name: str | None, op: Op) -> str | None:
         """The name of a call's algorithm, if it keeps rank order. The rule's choice does; a tuned choice may not."""
         by_rule = choices(call.collective, self.size)[-1][1]
-        root = call.root if call.collective == "reduce" else None
+        root = call.root if COLLECTIVES[call.collective].rooted else None
         check_rank_order(call.collective, self._algorithm_named(call.collective, name or by_rule), self.size, root, op)
         is_tuned = self._tuning.of(call.collective, self.size) is not None
         return by_rule if name is None and is_tuned else name

@@ -296,7 +296,7 @@ def _operands(node: Node) -> list[tuple[int, int, int]]:
 
 def _bringing(nodes: Sequence[Node], node: Node, source: int, chunk: int) -> int:
     part = f"{chunk}:{node.attributes['into']}"
-    for need in node.needs:
+    for need in reversed(node.needs):  # the last: an earlier one may have brought what the chunk held before
         other = nodes[need].attributes
         if nodes[need].type == RECEIVE and other["comm_src"] == source and part in str(other["chunks"]).split(","):
             return need

@@ -71,15 +71,15 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
             one.settle()
     for one in ranks:
         one.finish()
-    sliced = schedule.promise.slices(schedule.ranks)
-    one_rank = schedule.collective in ("gather", "scatter")  # here the count is one slice, not the whole buffer
+    promise = schedule.promise
+    one_rank = promise.sliced and promise.rooted  # here the count is one slice, not the whole buffer
     return Algorithm(
         name=schedule.algorithm,
         collective=schedule.collective,
         protocol="Simple",
         channels=max(one.channels for one in ranks),
-        chunks_per_loop=schedule.chunks // sliced if one_rank else schedule.chunks,
-        in_place=schedule.collective != "all_to_all",
+        chunks_per_loop=schedule.chunks // schedule.ranks if one_rank else schedule.chunks,
+        in_place=not promise.exchanges,
         out_of_place=True,
         gpus=tuple(one.gpu(fused) for one in ranks),
     )

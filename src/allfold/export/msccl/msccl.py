@@ -124,13 +124,13 @@ class _Memory:
         self.promise = find_collective(algorithm.collective)
         slices = self.promise.slices(self.ranks)
         loop = algorithm.chunks_per_loop
-        self.chunks = loop * self.ranks if algorithm.collective in ("gather", "scatter") else loop
+        self.chunks = loop * self.ranks if self.promise.sliced and self.promise.rooted else loop
         if self.chunks % slices:
             raise UsageError(f"{algorithm.name}: nchunksperloop={loop} does not divide among {self.ranks} GPUs")
         self.part = self.chunks // slices
         self._own = {  # the buffers that hold a rank's own slice only
-            "i": algorithm.collective in ("all_gather", "gather"),
-            "o": algorithm.collective in ("reduce_scatter", "scatter"),
+            "i": self.promise.starts.sliced,
+            "o": self.promise.ends.sliced,
         }
         self.root = self._find_root(root) if self.promise.rooted else None
 
@@ -139,7 +139,7 @@ class _Memory:
             if not 0 <= given < self.ranks:
                 raise UsageError(f"{self.algorithm.name}: root {given} is not one of {self.ranks} GPUs")
             return given
-        source = self.algorithm.collective in ("broadcast", "scatter")  # the root is the rank that has this buffer
+        source = self.promise.starts.root_only  # the root is the rank that has this buffer
         found = []
         for rank, gpu in enumerate(self.algorithm.gpus):
             steps = [step for block in gpu.blocks for step in block.steps if step.type != "nop"]

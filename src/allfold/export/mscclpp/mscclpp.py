@@ -42,7 +42,7 @@ def write(schedule: Schedule) -> str:
         "name": schedule.algorithm,
         "collective": next(word for word, ours in COLLECTIVES.items() if ours == schedule.collective),
         "protocol": "Simple",
-        "inplace": schedule.collective != "all_to_all",
+        "inplace": not schedule.promise.exchanges,
         "reuse_resources": False,
         "gpus": [rank.gpu() for rank in ranks],
         "num_threads_per_block": 1024,

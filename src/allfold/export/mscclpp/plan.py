@@ -282,13 +282,13 @@ def _run(plan: dict[str, Any]) -> tuple[Actions, Happening]:
 def _moves(
     plan: dict[str, Any], collective: str, chunks: int, actions: Actions, happening: Happening
 ) -> list[TimedMove]:
-    part = chunks // len(plan["gpus"])
+    part, promise = chunks // len(plan["gpus"]), find_collective(collective)
     writer: dict[Place, int] = {}
     readers: dict[Place, list[int]] = defaultdict(list)
 
     def row(rank: int, buffer: str, index: int) -> Place:
         """Input and output count as one memory, as in place: a plan for both modes must work in place too."""
-        own = (buffer == "i" and collective == "all_gather") or (buffer == "o" and collective == "reduce_scatter")
+        own = (buffer == "i" and promise.starts.sliced) or (buffer == "o" and promise.ends.sliced)
         return (rank, "s", index) if buffer == "s" else (rank, "row", index + (rank * part if own else 0))
 
     def touch(action: int, place: Place, writes: bool) -> None:

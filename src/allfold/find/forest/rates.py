@@ -66,7 +66,7 @@ def rates_of(task: Task, collects: bool) -> list[Rates]:
     if near.direct:
         return [_direct(near.reversed() if collects else near, weight, collects)]
     regular = _shared(task, weight, collects, by_class=True)
-    cut = tightest_cut(task.collective if task.collective != "all_reduce" else _HALF[collects], task.network, task.root)
+    cut = tightest_cut(_HALF[collects] if task.promise.round_trip else task.collective, task.network, task.root)
     least = 0.0 if cut is None else cut.time(float(weight.sum()))
     if task.ranks * (task.ranks - 1) > MOST_PAIRS or regular.time <= least * (1 + _CLOSE):
         return [regular]

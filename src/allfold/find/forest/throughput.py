@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from ...collectives import COLLECTIVES, Collective
 from ...errors import UsageError
 from ...price.cost.cuts import tightest_cut
 from ...price.topology.network import Network
 from ...schedule import Schedule
 from ..found import Task
-from ..paths.scattered import COLLECTIVES as ONE_WAY
 from ..paths.scattered import scattered
 from ..rounds import lengths_of
 from .emit import Stage, by_depth, in_rounds, schedule_of
@@ -27,14 +27,6 @@ from .overlap import overlapped
 from .rates import Rates, rates_of
 from .trees import Forest, Number, forest_of, numbers_of, quick_forests
 
-SENSES = {
-    "all_gather": (False,),
-    "broadcast": (False,),
-    "reduce_scatter": (True,),
-    "reduce": (True,),
-    "all_reduce": (True, False),
-}
-"""For every collective: which ways its stages run; True collects."""
 _MOST_MOVES = 250_000  # of a schedule in rounds; one step per depth may have more
 _SMALL = 16  # ranks up to which more is tried: rounds of several lengths, and even smaller chunks
 _LARGE, _LARGEST = 64, 256  # ranks: beyond the first, trees are first packed quickly; beyond the second, only so
@@ -44,12 +36,16 @@ _PACES = (0.5, 0.0)
 _WORTH, _PATIENCE = 0.995, 2  # smaller chunks must be so much cheaper, or the next ones
 
 
+def fits(task: Task) -> bool:
+    return bool(task.promise.trees) or _is_scattered(task.promise)
+
+
 def throughput(task: Task) -> Iterator[Schedule]:
-    if task.collective in ONE_WAY:
+    if _is_scattered(task.promise):
         yield from scattered(task)
         return
-    if task.collective not in SENSES:
-        known = ", ".join([*SENSES, *ONE_WAY])
+    if not task.promise.trees:
+        known = ", ".join(name for name, one in COLLECTIVES.items() if one.trees or _is_scattered(one))
         raise UsageError(f"the method throughput is for {known}, not for {task.collective}")
     name = f"throughput_{task.topology.name}"
     if task.ranks == 1:
@@ -58,16 +54,21 @@ def throughput(task: Task) -> Iterator[Schedule]:
     overlaps, both_ways = _worth_overlapping(task), _is_symmetric(task.network)
     if overlaps and both_ways:
         yield from overlapped(task, name)
-    searches = [_search(task, collects) for collects in SENSES[task.collective]]
+    searches = [_search(task, collects) for collects in task.promise.trees]
     for stages in zip(*searches, strict=False):
         yield schedule_of(task, name, list(stages))
     if overlaps and not both_ways:  # trees that go up and down then lose what links have more one way: last, if at all
         yield from overlapped(task, name)
 
 
+def _is_scattered(promise: Collective) -> bool:
+    """Whether it is a scatter or a gather, which need paths rather than trees."""
+    return promise.one_way and promise.rooted
+
+
 def _worth_overlapping(task: Task) -> bool:
     """Whether an all_reduce cannot come near the bound if it collects first and spreads then."""
-    if task.collective != "all_reduce" or task.ranks > MOST_OVERLAPPED:
+    if not task.promise.round_trip or task.ranks > MOST_OVERLAPPED:
         return False
     cuts = [tightest_cut(half, task.network) for half in ("reduce_scatter", "all_gather")]
     return sum(cut.time(task.size) for cut in cuts if cut is not None) > task.bound * _FAR

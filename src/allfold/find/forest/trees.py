@@ -123,7 +123,7 @@ def numbers_of(task: Task, rates: Rates) -> list[Number]:
         if (np.abs(wished - whole) < _ROUNDING * many).all():
             found.append(Number(many, 1.0, whole.astype(np.int64)))
             break
-        usual = many in _WITH_FEW_PRIMES if task.collective == "all_reduce" else many <= 16 or many % 4 == 0
+        usual = many in _WITH_FEW_PRIMES if task.promise.round_trip else many <= 16 or many % 4 == 0
         if rates.ranks <= _LARGE and (usual or task.chunks is not None):
             least = _least(task, rates, many)
             found += [] if least is None else [least]

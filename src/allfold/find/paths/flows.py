@@ -40,9 +40,6 @@ class Flows:
     """What every link charges, so that all pay as much as links can earn; None if the solver did not come to its end."""
 
 
-COLLECTIVES = ("all_to_all", "scatter", "gather")
-
-
 def flows_of(task: Task) -> Flows | None:
     """The flows over `pairs_of`, or over neighbours where these are too many; None if those are, too, or time is over.
 
@@ -58,7 +55,7 @@ def flows_of(task: Task) -> Flows | None:
     if len(starts) * len(among.source) > _MOST_FLOWS or not len(among.names):
         return None
     task.say(f"{task.collective}: the flow that keeps the busiest link least busy")
-    return least_busy_flows(among.reversed() if task.collective == "gather" else among, starts, task.left / 2)
+    return least_busy_flows(among.reversed() if task.promise.ends.root_only else among, starts, task.left / 2)
 
 
 def _near_the_root(among: Neighbours, host: NDArray[np.int32], root: int) -> Neighbours:

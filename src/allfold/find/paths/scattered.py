@@ -23,7 +23,6 @@ from ..rounds import lengths_of, per_round
 from .arrange import Far, Paths, Step, along_flows, balanced, far_from, hop_by_hop, round_by_round, shortest
 from .flows import Flows, flows_of
 
-COLLECTIVES = ("scatter", "gather")
 MOST_RANKS = 1024
 _CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FINEST = 12
@@ -41,7 +40,7 @@ def scattered(task: Task) -> Iterator[Schedule]:
     flows = task.flows or flows_of(task)
     if flows is None:
         among = neighbours_of(task.topology, task.ranks)
-        among = among.reversed() if task.collective == "gather" else among
+        among = among.reversed() if task.promise.ends.root_only else among
     else:
         among = flows.among
     far = far_from(among, np.array([task.root]))
@@ -93,7 +92,7 @@ def _arranged(task: Task, among: Neighbours, paths: Paths) -> Iterator[list[Step
 
 
 def _schedule(task: Task, among: Neighbours, chunks: int, steps: list[Step]) -> Schedule:
-    back = task.collective == "gather"
+    back = task.promise.ends.root_only
     name = f"throughput_{task.topology.name}"
     moves = (_moves(among, chunks, step, back) for step in (reversed(steps) if back else steps))
     return build(task.collective, name, task.ranks, task.root, moves, task.ranks * chunks)

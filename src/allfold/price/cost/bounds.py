@@ -20,7 +20,7 @@ from ..topology.sizes import at_best
 from ..topology.topology import Cut, Ranks, Topology
 from .certificate import LinkPrices
 from .cuts import TightestCut, tightest_cut
-from .program import COLLECTIVES, least_by_program
+from .program import least_by_program
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     own = np.arange(ranks, dtype=np.int32)
     cuts = [Cut("the port of a rank", own, float(topology.bandwidth[: 2 * topology.ranks].max())), *topology.cuts]
     # Where switches fold, a group need not send what it has combined more than once.
-    once = 1.0 if topology.folding and promise.name == "all_reduce" else inf
+    once = 1.0 if topology.folding and promise.round_trip else inf
     crossing = [
         (min(once, must_cross(collective, cut.group[:ranks], root)) * size / cut.bandwidth, cut.name) for cut in cuts
     ]
@@ -92,21 +92,21 @@ def lower_bounds(collective: str, topology: Topology, ranks: int, size: float, r
     for found in crossing[1:]:
         if found[0] > slowest[0] * (1 + 1e-9):  # of equal ones the first, which has the shortest name
             slowest = found
-    combines = promise.reduces and promise.carries_data and not topology.folding
+    combines = promise.takes_op and not topology.folding
     return LowerBounds(
         latency=max(
             0.0 if topology.folding else least_latency(topology, ranks),
             least_distance(promise.name, topology, ranks, root)[0],
         ),
         bandwidth=slowest[0],
-        reduction=(ranks - 1) / ranks * size / topology.reduction if combines else 0.0,
+        reduction=promise.combinations(ranks) / ranks * size / topology.reduction if combines else 0.0,
         cut=slowest[1],
     )
 
 
 def most_useful(collective: str, ranks: int, size: float) -> float:
     """Bytes that a message can carry of use to anybody: all there is. In an all_to_all every rank has a buffer of its own."""
-    return ranks * size if collective == "all_to_all" else size
+    return ranks * size if find_collective(collective).exchanges else size
 
 
 _MOST_SEARCHED = 128
@@ -140,7 +140,8 @@ def _by_program(collective: str, topology: Topology, ranks: int, root: int | Non
 @lru_cache(maxsize=64)
 def shared_by_all(collective: str, topology: Topology, ranks: int, root: int | None) -> LinkPrices | None:
     """The slowest of the links that every message crosses, such as a bus or a hub."""
-    if not 2 <= ranks <= _MOST_WRITTEN or collective == "barrier":
+    promise = find_collective(collective)
+    if not 2 <= ranks <= _MOST_WRITTEN or not promise.carries_data:
         return None
     routes = topology.routes(*every_pair(ranks))
     pair = np.repeat(np.arange(len(routes)), routes.lengths)
@@ -153,15 +154,15 @@ def shared_by_all(collective: str, topology: Topology, ranks: int, root: int | N
         through = routes.links == link
         share = np.ones(len(pair)) if routes.share is None else routes.share
         if (np.bincount(pair[through], share[through], len(routes)) >= 1).all():
-            alone = [[rank] for rank in range(ranks) if rank != root]
-            if collective in ("all_gather", "broadcast"):  # what each must receive, rather than what it must send
+            alone = [[rank] for rank in range(ranks)]
+            if not promise.combines_all:  # what each must receive, rather than what it must send
                 alone = [[one for one in range(ranks) if one != rank] for [rank] in alone]
             sets = (
-                [(one, Fraction(1)) for one in alone]
-                if collective in COLLECTIVES and collective != "all_reduce"
-                else []
+                []
+                if promise.one_way or promise.round_trip
+                else [(one, Fraction(1)) for one in alone if promise.must_leave(ranks, root, one)]
             )
-            demand = find_collective(collective).bounds(ranks).bytes
+            demand = promise.bounds(ranks).bytes
             return LinkPrices(topology, {link: 1}, sets, demand, f"every message crosses {topology.links[link].name}")
     return None
 
@@ -174,15 +175,16 @@ def must_cross(collective: str, group: Ranks, root: int | None) -> float:
     """
     sizes = np.unique(group, return_counts=True)[1]
     groups, ranks = len(sizes), len(group)
-    if groups == 1 or collective == "barrier":
+    promise = find_collective(collective)
+    if groups == 1 or not promise.carries_data:
         return 0.0
-    if collective == "all_reduce":
+    if promise.round_trip:
         return 2 * (groups - 1) / groups  # all groups together must send 2(G−1) times S
-    if collective in ("broadcast", "reduce"):
+    if not promise.sliced:
         return 1.0
-    if collective in ("gather", "scatter"):
+    if promise.rooted:
         return float(ranks - np.count_nonzero(group == group[root or 0])) / ranks
-    if collective == "all_to_all":
+    if promise.exchanges:
         return float((sizes * (ranks - sizes)).max()) / ranks
     return float(ranks - sizes.min()) / ranks
 
@@ -217,12 +219,16 @@ def least_distance(collective: str, topology: Topology, ranks: int, root: int | 
     far = _distances(topology, ranks)
     if far is None:
         return _across_the_grid(topology, ranks, root)
-    if collective in ("broadcast", "scatter"):
+    promise = find_collective(collective)
+    if promise.starts.root_only:
         source, destination = root or 0, int(far[root or 0].argmax())
-    elif collective in ("reduce", "gather"):
+    elif promise.ends.root_only:
         source, destination = int(far[:, root or 0].argmax()), root or 0
     else:
-        source, destination = divmod(int(far.argmax()), ranks)
+        wanted = np.zeros_like(far, dtype=bool)  # from where something must come, by destination
+        for rank in range(ranks):
+            wanted[promise.contributors(rank, ranks), rank] = True
+        source, destination = divmod(int(np.where(wanted, far, 0.0).argmax()), ranks)
     return float(far[source, destination]), source, destination
 
 

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...collectives import find_collective
 from ..topology.pairs import every_pair
 from ..topology.topology import Topology
 
 if TYPE_CHECKING:
     from .cuts import TightestCut
-
-ONE_WAY = ("all_to_all", "scatter", "gather")
-"""Collectives in which nothing is copied or combined on the way."""
 
 Weights = Sequence[tuple[Sequence[int], Fraction]]
 """Sets of ranks with their weights."""
@@ -97,24 +95,6 @@ def rounded_down(number: Fraction) -> float:
     return near if Fraction(near) <= number else nextafter(near, -inf)
 
 
-def must_leave(collective: str, ranks: int, root: int | None, inside: Sequence[int]) -> Fraction:
-    """How much of the buffer must leave a set of ranks, whatever the algorithm; 0 for a set of all or none."""
-    many = len(inside)
-    if not 0 < many < ranks:
-        return Fraction(0)
-    has_root = root in inside
-    return {
-        "broadcast": Fraction(has_root),
-        "reduce": Fraction(not has_root),
-        "all_reduce": Fraction(1),
-        "all_gather": Fraction(many, ranks),
-        "reduce_scatter": Fraction(ranks - many, ranks),
-        "all_to_all": Fraction(many * (ranks - many), ranks),
-        "scatter": Fraction(ranks - many if has_root else 0, ranks),
-        "gather": Fraction(0 if has_root else many, ranks),
-    }.get(collective, Fraction(0))
-
-
 def facts_of_prices(bound: LinkPrices) -> dict[str, Any]:
     names = bound.topology.links
     return {
@@ -128,10 +108,11 @@ def demand_of(
     collective: str, topology: Topology, ranks: int, root: int | None, prices: Mapping[int, int], sets: Weights = ()
 ) -> Fraction:
     """What must be paid, per byte of the buffer. Sets must not weigh more than messages pay (`fitting`)."""
-    if collective in ONE_WAY:
+    promise = find_collective(collective)
+    if promise.one_way:
         return _cheapest_ways(collective, topology, ranks, root, prices)
-    paid = sum((weight * must_leave(collective, ranks, root, inside) for inside, weight in sets), Fraction(0))
-    if collective != "all_reduce":
+    paid = sum((weight * promise.must_leave(ranks, root, inside) for inside, weight in sets), Fraction(0))
+    if not promise.round_trip:
         return paid
     # What messages pay beyond the sets, whichever way they go. G groups of ranks need 2(G−1) messages between them to
     # hear of each other; so half of these prices form a spanning tree at least.
@@ -188,6 +169,7 @@ def _cheapest_ways(
         way = way.astype(np.int64)
     for over in range(ranks):
         way = np.minimum(way, way[:, over, None] + way[over])
-    used = {"scatter": way[root], "gather": way[:, root]}.get(collective, way)
+    promise = find_collective(collective)
+    used = way[root] if promise.starts.root_only else way[:, root] if promise.ends.root_only else way
     total = used.sum()
     return Fraction(int(total) if isinstance(total, np.integer) else total) / ranks

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _native
+from ...collectives import find_collective
 from ...errors import UsageError
 from ...wording import counted, name_ranks, ranges
 from ..topology.network import Network, Vertices
-from .certificate import LinkPrices, must_leave
+from .certificate import LinkPrices
 from .divisions import worst_division
 
 
@@ -52,7 +53,7 @@ class TightestCut:
         if self.together:
             return LinkPrices(self.network.topology, links, (), Fraction(2 * (ranks - 1)), str(self), self)
         inside = np.flatnonzero(self.inside[:ranks] ^ self.transposed).tolist()
-        demand = must_leave(collective, ranks, root, inside)
+        demand = find_collective(collective).must_leave(ranks, root, inside)
         return LinkPrices(self.network.topology, links, ((inside, Fraction(1)),), demand, str(self), self)
 
     @property
@@ -96,26 +97,27 @@ _LARGEST = 2**61  # of what flows add up
 def tightest_cut(collective: str, network: Network, root: int | None = None) -> TightestCut | None:
     """The cut that bounds a collective on a network; None where cuts say nothing, or the network is too large."""
     ranks = network.ranks
-    if not 2 <= ranks <= MOST_RANKS or collective == "barrier":
+    promise = find_collective(collective)
+    if not 2 <= ranks <= MOST_RANKS or not promise.carries_data:
         return None
-    if collective == "all_to_all":
+    if promise.exchanges:
         return _divided(network)
     everyone, each = np.arange(ranks), np.ones(ranks, np.int64)
     first = (everyone == (root or 0)).astype(np.int64)
-    if collective in ("all_gather", "reduce_scatter"):
+    if promise.sliced and not promise.rooted:
         weight, sinks = each, everyone
-    elif collective in ("gather", "scatter"):
+    elif promise.sliced:
         weight, sinks = each - first, everyone[first == 1]
     else:
         weight, sinks = first, everyone[first == 0]
-    spreads = collective in ("all_gather", "broadcast", "gather")
-    whole = collective in ("broadcast", "reduce", "all_reduce")
+    spreads = not promise.combines_all and not promise.ends.sliced  # also a scan: what rank 0 has reaches everybody
+    whole = not promise.sliced
     found = [
         _worst(graph, weight, sinks, transposed, None if whole else ranks)
         for graph, transposed in ((network, False), (network.transposed(), True))
-        if collective == "all_reduce" or transposed != spreads
+        if promise.round_trip or transposed != spreads
     ]
-    if collective == "all_reduce" and not network.topology.folding:
+    if promise.round_trip and not network.topology.folding:
         # With one-way messages, news of P ranks reach all of them in no fewer than 2(P−1) messages.
         out = np.flatnonzero(network.tail < ranks)
         found.append(TightestCut(network, np.arange(network.vertices) < ranks, out, 2.0 * (ranks - 1), False, True))

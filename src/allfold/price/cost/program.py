@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import _native
+from ...collectives import find_collective
 from ...errors import SolverMissing
 from ..topology.pairs import crossing, needed_pairs
 from ..topology.seen import Seen, seen_from
 from ..topology.topology import Topology
 from .certificate import LinkPrices, Weights, demand_of, paid_by_pair, weighed_by_pair
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 WHY = "however the ranks share the links, nothing is faster (by a linear program)"
 
 _MOST_RANKS = 64
@@ -49,7 +49,8 @@ def least_by_program(
     collective: str, topology: Topology, ranks: int, root: int | None, seconds: float
 ) -> LinkPrices | None:
     """None if the network is too large, if no link has a limit, or if there was no time."""
-    if collective not in COLLECTIVES or not 2 <= ranks <= _MOST_RANKS:
+    promise = find_collective(collective)
+    if not promise.trees or not 2 <= ranks <= _MOST_RANKS:
         return None
     pairs = needed_pairs(topology, ranks)
     if len(pairs[0]) > _MOST_PAIRS:
@@ -57,7 +58,7 @@ def least_by_program(
     links, crossed = crossing(topology, pairs)
     if not len(links):
         return None
-    if collective != "all_reduce" and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
+    if not promise.round_trip and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
         return None  # every pair has links of its own, and the tightest cut says as much
     program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
     found = program.solve(time.monotonic() + seconds)
@@ -74,7 +75,7 @@ def least_together(
 
     There is one `LinkPrices` per group, on the network as the group sees it. What they say adds up.
     """
-    if collective not in COLLECTIVES:
+    if not find_collective(collective).trees:
         return None
     seen = [seen_from(topology, group) for group in groups]
     pairs = [needed_pairs(one, len(group)) for one, group in zip(seen, groups, strict=True)]
@@ -145,14 +146,13 @@ class _Program:
         bandwidth: NDArray[np.float64],
     ) -> None:
         self.ranks, (self.source, self.destination) = ranks, pairs
-        self.trees = collective == "all_reduce"
-        self.slices = ranks if collective in ("all_gather", "reduce_scatter") else 1
+        promise = find_collective(collective)
+        self.trees = promise.round_trip
+        self.slices = promise.slices(ranks)
         self.unit = float(bandwidth.max()) * self.slices
         first = np.eye(1, ranks, root or 0, np.int64)[0]
         self.weight = first if root is not None or self.trees else np.ones(ranks, np.int64)
-        self.ways = {"all_reduce": (False, True), "reduce": (True,), "reduce_scatter": (True,)}.get(
-            collective, (False,)
-        )
+        self.ways = tuple(sorted(promise.trees))
         many = self.many = len(self.source)
         ends, which = np.unique(np.sort(np.stack(pairs, axis=1), axis=1), axis=0, return_inverse=True)
         self.tree_ends = (
