@@ -25,7 +25,7 @@ from .levels import Levels
 _ALL_REDUCE, _REDUCE, _BROADCAST = (list(COLLECTIVES).index(name) for name in ("all_reduce", "reduce", "broadcast"))
 _QUICK_OPS = {op.name for op in OPS.values() if op.commutative and not op.averages}
 
-Begin = Callable[[Call, bool, Sequence[_native.Prepared]], Any]
+Begin = Callable[[Call, bool, Sequence["_native.Prepared"]], Any]
 
 
 class Executor:
