@@ -122,7 +122,12 @@ def by_all_sets(collective: str, topology: Topology, root: int | None, size: int
     worst = Fraction(0)
     for many in range(1, ranks):
         for inside in combinations(range(ranks), many):
+            wanted_above = Fraction(
+                inside != tuple(range(ranks - many, ranks))
+            )  # some rank outside comes after one inside
             need = {
+                "scan": wanted_above,
+                "exscan": wanted_above,
                 "all_gather": Fraction(many, ranks),
                 "reduce_scatter": Fraction(ranks - many, ranks),
                 "all_to_all": Fraction(many * (ranks - many), ranks),

@@ -412,8 +412,8 @@ def connected_networks(count: int) -> Iterator[Topology]:
 def test_the_least_is_the_worst_of_all_sets_or_more(topology: Topology) -> None:
     """Every collective on one network, without a search."""
     for collective in WITH_DATA:
-        if collective in ("all_to_all", "scatter", "gather"):
-            continue  # they need flows, which a search looks for first
+        if not COLLECTIVES[collective].trees:
+            continue  # some need flows, which a search looks for first; of scans only weaker bounds are known
         root = 0 if COLLECTIVES[collective].rooted else None
         task = task_for(collective, topology, size=GB)
         least = least_of(task)

@@ -306,7 +306,7 @@ def bits_of_its_schedule(comm: Communicator, collective: str) -> tuple[Results, 
             own = drawn(comm.rank, whole, dtype)
             inputs = [drawn(rank, whole, dtype) for rank in range(comm.size)] if comm.rank == 0 else []
             for op in ops if promise.reduces else ("sum",):
-                if length >= LONG and op in ("max", NOT_COMMUTATIVE):
+                if (length >= LONG and op in ("max", NOT_COMMUTATIVE)) or (op == "avg" and promise.has_order):
                     continue
                 for root in range(comm.size) if promise.rooted and length == 7 else (comm.size - 1,):
                     bytes = own.nbytes * (comm.size if collective in ("gather", "all_gather") else 1)
