@@ -51,7 +51,7 @@ class Part:
     """The root has it, and the other ranks have nothing."""
 
     def length(self, whole: int, ranks: int, is_root: bool) -> int:
-        """How many of the `whole` elements (or chunks) a rank has."""
+        """The number of elements (or chunks) that a rank has, of `whole` in the buffer."""
         return 0 if self.root_only and not is_root else whole // ranks if self.sliced else whole
 
     def held(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.bool_]:
@@ -86,9 +86,9 @@ class Collective:
     name: str
     summary: str
     starts: Part
-    """What a rank brings."""
+    """The part of the buffer that a rank has before the call."""
     ends: Part
-    """What a rank gets."""
+    """The part of the buffer that a rank has after the call."""
     least: Callable[[int], tuple[int, int | Fraction, int | Fraction]]
     """For this many ranks: the fewest messages, bytes in all, and bytes through the busiest port (as multiples of S)."""
     reduces: bool = False
@@ -100,7 +100,7 @@ class Collective:
     """A contribution may arrive twice (a barrier's signal); elsewhere that is an error."""
     carries_data: bool = True
 
-    # What follows from that -------------------------------------------------------------------------------------------
+    # Derived -------------------------------------------------------------------------------------------
 
     @cached_property
     def rooted(self) -> bool:
@@ -148,24 +148,24 @@ class Collective:
         return self.combines_all and self.carries_data and self.ends == WHOLE
 
     def may_lack(self, is_input: bool) -> bool:
-        """Whether some ranks have no input, or no output, array at all."""
+        """True if some ranks pass no input array (or no output array)."""
         if not self.carries_data or self.in_place:
             return is_input or not self.carries_data
         return (self.starts if is_input else self.ends).root_only
 
     def reads(self, is_root: bool) -> bool:
-        """Whether what a rank's array holds before the call matters."""
+        """True if the call reads the rank's array."""
         return is_root or not self.starts.root_only
 
     def writes(self, is_root: bool) -> bool:
-        """Whether a rank gets a result that its array did not hold before."""
+        """True if the rank's array holds a new result after the call."""
         return (is_root or not self.ends.root_only) and not (self.starts == AT_ROOT and self.in_place and is_root)
 
     def slices(self, ranks: int) -> int:
         return ranks if self.sliced else 1
 
     def chunks(self, ranks: int, named: int) -> int:
-        """How many chunks the buffer has if the highest chunk that moves name is `named - 1`."""
+        """The number of chunks of the buffer if the highest chunk that moves name is `named - 1`."""
         return ranks if self.sliced else max(1, named)
 
     def starts_with(self, ranks: int, root: int | None, chunks: int) -> NDArray[np.int32]:
@@ -182,12 +182,12 @@ class Collective:
         return Bounds((ranks - 1).bit_length(), messages, Fraction(total), Fraction(port))
 
     def combinations(self, ranks: int) -> int:
-        """How often two buffers must be combined, on all ranks together: k contributions need k − 1."""
+        """The number of times that two buffers must be combined, on all ranks together: k contributions need k − 1."""
         sets = (self.contributors(rank, ranks) for rank in range(1 if self.combines_all else ranks))
         return max(map(len, sets)) - 1
 
     def must_leave(self, ranks: int, root: int | None, inside: Sequence[int]) -> Fraction:
-        """How much of the buffer must leave a set of ranks, whatever the algorithm; 0 for a set of all or none."""
+        """The share of the buffer that must leave a set of ranks, whatever the algorithm; 0 for a set of all or none."""
         many = len(inside)
         if not 0 < many < ranks or not self.carries_data:
             return Fraction(0)
@@ -230,7 +230,7 @@ class Collective:
         return taken or 0
 
     def facts(self) -> dict[str, Any]:
-        """What the extension and the page need to know of it."""
+        """The facts that are handed to the extension and the page."""
         return {
             "name": self.name,
             "rooted": self.rooted,

@@ -99,7 +99,7 @@ class State:
         return sum(map(int.bit_count, self.members[cell].tolist()))
 
     def has_wanted(self, rank: int, chunk: int) -> bool:
-        """Whether a chunk holds the contributions that the collective wants there, and no others."""
+        """True if a chunk holds the contributions that the collective wants there, and no others."""
         if not self.promise.reduces:
             return True
         wanted = self.promise.contributors(rank, self.schedule.ranks)

@@ -94,7 +94,7 @@ class Group(dist.ProcessGroup):
         return work
 
     def _serving(self, call: str, tensors: Sequence[Any]) -> Any:
-        """What serves these tensors: a `Device`, or another backend."""
+        """The `Device`, or other backend, that serves these tensors."""
         if not tensors:
             return self._host
         if not isinstance(tensors[0], Tensor):
@@ -102,7 +102,7 @@ class Group(dist.ProcessGroup):
         return self.serving(tensors[0].device)
 
     def serving(self, device: torch.device) -> Any:
-        """What serves tensors of a device: a `Device`, or another backend. All ranks take part in its first use."""
+        """The `Device`, or other backend, that serves tensors of a device. All ranks take part in its first use."""
         host, kind = self._host, device.type
         if kind in self._others:
             return self._others[kind]

@@ -18,7 +18,7 @@ _ORDINARY = frozenset((Tensor, torch.nn.Parameter))  # those that have memory of
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor's memory can be taken as it is."""
+    """True if the tensor's memory can be taken as it is."""
     return (
         tensor.__class__ in _ORDINARY
         and tensor.layout is _STRIDED
@@ -28,7 +28,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def is_ready(tensor: Tensor) -> bool:
-    """Whether the engine can take the tensor as it is: plain, in main memory, of a type that it knows."""
+    """True if the engine can take the tensor as it is: plain, in main memory, of a type that it knows."""
     return (  # not by `is_plain`: small calls notice another function
         tensor.is_cpu
         and tensor.__class__ in _ORDINARY
