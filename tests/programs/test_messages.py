@@ -123,20 +123,20 @@ def is_harmless(made: MessagePrograms, what: str) -> bool:
     one = made.programs[rank][at]
     if one.kind != Kind.FOLD:
         return False
-    return ("twice" in what and one.destination not in one.sources) or (
-        "left out" in what and is_told_twice(made.schedule, rank)
-    )
+    if "twice" in what:
+        return one.destination not in one.sources
+    return "left out" in what and len(one.sources) == 1 and one.destination.at in told_twice(made.schedule, rank)
 
 
-def is_told_twice(schedule: Schedule, rank: int) -> bool:
-    """Somebody sends this rank what it has: the root of a broadcast, or a host to which a guest's slice comes back."""
-    state = State(schedule)
+def told_twice(schedule: Schedule, rank: int) -> set[int]:
+    """Chunks that a rank is sent though it has them: of the root of a broadcast, or a guest's slice that comes back."""
+    state, told = State(schedule), set()
     while not state.done:
         before = state.expression.copy()
         target = state.advance().target
-        if (before[target] == state.expression[target])[target // state.width == rank].any():
-            return True
-    return False
+        again = target[(before[target] == state.expression[target]) & (target // state.width == rank)]
+        told |= set((again % state.width).tolist())
+    return told
 
 
 def test_programs_with_something_wrong_are_refused() -> None:
