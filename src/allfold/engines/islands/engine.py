@@ -3,7 +3,7 @@
 A group has four parts. `calls.py` has the calls and their time: they are made one after the other, by the thread that
 calls or in the background. `agreement.py` compares what ranks call before data are used. `membership.py` knows who is
 there and what has failed; a failure cuts the fabric and aborts the island, which ends all waits. `execution/` carries
-calls out. `group.py` puts the parts together.
+calls out. `parts.py` puts the parts together.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..signature import check_groups
 from .calls import Background
 from .crossing import Crossing
 from .execution.probe import clock_shift, probe
-from .group import Group
+from .parts import Parts
 from .roster import Roster
 
 
 class Islands(Engine):
     """One rank's end of a group that spans islands."""
 
-    def __init__(self, parts: Group) -> None:
+    def __init__(self, parts: Parts) -> None:
         self.parts, self._roster = parts, parts.roster
         self.rank, self.size = parts.roster.rank, parts.roster.size
         self.label, self.timeout = parts.roster.label, parts.roster.timeout
@@ -112,7 +112,7 @@ class Islands(Engine):
         fabric = self.parts.fabric.another(f"group {number}", chosen)
         world, members = self.parts.world, [roster.ranks[rank] for rank in chosen]
         smaller = Roster.of(world.rank, world.islands, members, label, self.timeout, number)
-        return Islands(Group.join(world, smaller, shared, fabric, self.timeout))
+        return Islands(Parts.join(world, smaller, shared, fabric, self.timeout))
 
     def shrink(self, timeout: float | None) -> Engine:
         return self.parts.membership.shrink(self.timeout if timeout is None else timeout)

@@ -27,7 +27,7 @@ from ..shared_memory.engine import meet as meet_inside
 from ..shared_memory.members import number_of
 from .crossing import Tuned, find_tuned
 from .engine import Islands
-from .group import Group
+from .parts import Parts
 from .roster import Roster, Shared
 from .world import World, host_name
 
@@ -151,7 +151,7 @@ def _of_world(world: World, island: SharedMemory, within: float, label: str, tim
     assert collectives is not None
     roster = Roster.of(world.rank, world.islands, range(world.size), label, timeout, 0)
     fabric = world.fabric.another("calls", roster.ranks)
-    return Islands(Group.join(world, roster, Shared(collectives, island), fabric, within))
+    return Islands(Parts.join(world, roster, Shared(collectives, island), fabric, within))
 
 
 def _tried(ranks: Sequence[int], rank: int, key: str, timeout: float, room: int | None) -> SharedMemory | None:

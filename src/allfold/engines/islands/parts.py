@@ -19,7 +19,7 @@ from .wire import Links
 from .world import World
 
 
-class Group:
+class Parts:
     """`membership`: who is there; `executor`, with `agreement` in it: how a call is carried out; `calls`: when, and for
     how long; `letters`: users' messages."""
 
@@ -34,7 +34,7 @@ class Group:
         self.letters = Letters(roster, world.post, shared.messages.messages, self.membership, self.calls.check_open)
 
     @classmethod
-    def join(cls, world: World, roster: Roster, shared: Shared, fabric: Fabric, within: float) -> Group:
+    def join(cls, world: World, roster: Roster, shared: Shared, fabric: Fabric, within: float) -> Parts:
         """This rank's end of a new group; all of its ranks call it, and wait for each other, for this many seconds."""
         shared.collectives.native.sleep_early()
         group = cls(world, roster, shared, fabric)
