@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch_ranks import full, run_ranks
 
 import allfold.torch
-from allfold.engines.islands import group as islands
+from allfold.engines.islands import parts
 from allfold.engines.islands.fronts import Fronts
 from allfold.errors import AllfoldError
 from allfold.torch.work import GroupTimeout
@@ -207,7 +207,7 @@ def leave_at_once(rank: int, store: str) -> tuple[int, int]:
         return Fronts(*args)
 
     if rank == 2:
-        islands.Fronts = connect_slowly
+        parts.Fronts = connect_slowly
     dist.init_process_group("allfold", init_method=f"file://{store}", rank=rank, world_size=4)
     post = dist.group.WORLD.communicator._engine.parts.world.post
     if rank == 3:
