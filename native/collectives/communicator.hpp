@@ -181,6 +181,7 @@ class Communicator {
     [[noreturn]] void fail_mismatch(Running& running);
     [[noreturn]] void fail_late(Running& running, uint32_t late, uint32_t awaited);
     [[noreturn]] void fail_timeout(Running& running, uint32_t peer);
+    void blame_late(uint32_t culprit);
     bool is_open(uint32_t peer) const {
         return posts_[peer]->standing.load(std::memory_order_relaxed) == static_cast<uint32_t>(Standing::open);
     }

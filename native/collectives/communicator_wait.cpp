@@ -202,6 +202,8 @@ void Communicator::fail_mismatch(Running& running) {
 void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) {
     bool waits = running.deadline != Clock::time_point{};
     if (waits && running.deadline - Clock::now() < running.timeout / 2) fail_timeout(running, awaited);
+    // This rank gives up because of the same rank as the other one, and says so.
+    if (uint32_t whom = posts_[late]->waiting_for.load(std::memory_order_relaxed)) blame_late(whom - 1);
     retire(Standing::late);
     std::vector<uint32_t> absent = this->absent();
     std::string text = std::string(name_of(running)) + ": ";
@@ -215,8 +217,13 @@ void Communicator::fail_late(Running& running, uint32_t late, uint32_t awaited) 
 }
 
 void Communicator::fail_timeout(Running& running, uint32_t peer) {
-    retire(Standing::late);
     Late late = late_for(call_, peer);
+    uint32_t culprit = held_up_by(peer);
+    // The awaited rank may have come just now, while others have not.
+    if (!late.came && posts_[culprit]->last_call.load(std::memory_order_acquire) >= call_)
+        culprit = held_up_by(late.ranks.front());
+    blame_late(culprit);
+    retire(Standing::late);
     char within[48];
     std::snprintf(within, sizeof within, " within %g s ", std::chrono::duration<double>(running.timeout).count());
     std::string text = std::string(name_of(running)) + ": " + late.sentence() + within + where(call_);
@@ -224,6 +231,13 @@ void Communicator::fail_timeout(Running& running, uint32_t peer) {
     constexpr size_t most_described = 4;
     for (size_t i = 0; i < std::min(late.ranks.size(), most_described); ++i) text += last_seen(late.ranks[i]);
     throw EngineError(Fault::timeout, text);
+}
+
+// Whom a rank waits for when it gives up stays in its post, for ranks that come later (Blame::fate). By then that one
+// may wait for nobody any more, so this must be the rank at the end of the chain. To be called before retire(), which
+// releases it.
+void Communicator::blame_late(uint32_t culprit) {
+    posts_[rank_]->waiting_for.store(culprit + 1, std::memory_order_relaxed);
 }
 
 bool Communicator::gives_up_turn(Clock::time_point since, Clock::duration timeout) const {

@@ -376,6 +376,36 @@ def test_who_comes_after_another_gave_up_hears_who_is_stuck() -> None:
     assert said.startswith("all_reduce: rank 0 came but did not do its part; rank 2 gave up: it had waited too long")
 
 
+@pytest.mark.parametrize("last", [0, 2])
+def test_who_comes_after_another_gave_up_hears_who_kept_everybody_waiting(last: int) -> None:
+    """Rank 2 is late for the first call, in which rank 0 waits for it and rank 1 for nobody. Rank 1 gives up in the second
+    call. Then rank 2 comes, and the two are told about rank 2, in either order."""
+
+    def work(comm: Communicator) -> str:
+        if comm.rank == 2:
+            assert gave_up.wait(PATIENCE)
+        comm.reduce(np.ones(4), root=0, algorithm="driver", timeout=PATIENCE)
+        if comm.rank == 1:
+            rank0 = members(comm)[0]
+            deadline = time.monotonic() + PATIENCE
+            while _native.flight(rank0.arena, rank0.post)["waiting_for"] != 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        if comm.rank == last:
+            assert other_came.wait(PATIENCE)
+        patience = 0.1 if comm.rank == 1 else PATIENCE
+        said = fails(CollectiveTimeout, comm.all_reduce, np.ones(40), algorithm="ring", timeout=patience)
+        (gave_up if comm.rank == 1 else other_came).set()
+        return said
+
+    gave_up, other_came = threading.Event(), threading.Event()
+    said = run_threads(work, 3)
+    assert said[1].startswith("all_reduce: ranks 0 and 2 did not come within 0.1 s")
+    blamed = r"rank \d gave up: it had waited too long for rank 2 \(call 2 of the world\)"
+    for rank in (0, 2):
+        assert re.search(blamed, said[rank]), said
+
+
 # From outside ---------------------------------------------------------------------------------------------------------
 
 PATIENT = """
