@@ -71,7 +71,7 @@ SEEDS ?= 1000
 # Random networks against prices, simulations, the checker of certificates and all sets of ranks (docs/find.md).
 bounds: setup ## random networks, on which no schedule may beat its bound and the proof of every bound is checked (SEEDS=1000); minutes
 	$(announce)
-	$(VENV)/bin/python tests/find/bounds.py --seeds $(SEEDS)
+	$(VENV)/bin/python tests/search/bounds.py --seeds $(SEEDS)
 
 # Seeded trials on every engine, each with one fault: what do the ranks return or raise, when, and what is left behind
 # (docs/reliability.md)?

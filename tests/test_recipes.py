@@ -74,7 +74,7 @@ def test_an_algorithm(package: Package) -> None:
 
         from ..patterns import Pattern, copies
         from ..registry import Phase, algorithm
-        from ..schedule import Move, copy
+        from ..schedules import Move, copy
 
 
         def turns(ranks: int) -> Iterator[Pattern]:
@@ -96,7 +96,7 @@ def test_an_algorithm(package: Package) -> None:
                 yield [copy((rank + step) % ranks, rank, (rank - 1) % ranks) for rank in range(ranks)]
         ''',
     )
-    package.add_line("algorithms/__init__.py", "    neighbor,\n", "    recipe,")
+    package.add_line("algorithms/table.py", '    "neighbor",\n', '    "recipe",')
     said = package.run(
         """
         import allfold as af
@@ -251,7 +251,7 @@ def test_an_export(package: Package) -> None:
 
         from __future__ import annotations
 
-        from ..schedule import Schedule
+        from ..schedules import Schedule
         from ..verify import verify
 
 

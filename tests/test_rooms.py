@@ -26,13 +26,13 @@ ROOMS = [
     "division",
     "dtypes",
     "ops",
-    "schedule",
+    "schedules",
     "symbolic",
     "patterns",
     "registry",
     "algorithms",
     "programs",
-    "verify",
+    "proof",
     "proved",
     "fabrics",
     "engines.engine",
@@ -51,7 +51,7 @@ ROOMS = [
     "price.cost",
     "price.simulate",
     "price",
-    "find",
+    "search",
     "view",
     "bench",
     "tune",
@@ -63,7 +63,7 @@ ROOMS = [
     "",  # allfold itself, and `python -m allfold`
 ]
 # How a schedule shows itself: imported only when asked for.
-UPWARDS = {("schedule", "view")}
+UPWARDS = {("schedules", "view")}
 WITHOUT_CIRCLES = ["engines.islands"]
 MOST_FILES = 16
 ONE_PER_ALGORITHM = "algorithms"  # families, one per file: as many as there are

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .schedule import Schedule, step_of_moves
+from .schedules import Schedule, step_of_moves
 
 Index = NDArray[np.int32]
 Share = NDArray[np.float64]

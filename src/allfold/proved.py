@@ -13,9 +13,9 @@ from .programs.check import check
 from .programs.compile import Memory, Programs, compile
 from .programs.messages import MessagePrograms, check_messages, lower
 from .programs.versions import Versions
+from .proof import check_promise, verify
 from .registry import Algorithm, AnyAlgorithm, algorithm_of, schedule
-from .schedule import Schedule
-from .verify import check_promise, verify
+from .schedules import Schedule
 
 # Ranks that are threads of one process need the same programs at the same time: one of them makes them for all. A
 # forked child has the lock, but not the thread that may have held it.

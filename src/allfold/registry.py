@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from importlib import import_module
+from threading import RLock
 from types import MethodType
 from typing import Any, TypeVar
 
 from .collectives import COLLECTIVES, find_collective
 from .errors import ScheduleError, UsageError
 from .patterns import Patterns
-from .schedule import MOST_RANKS, Move, Schedule, build
+from .schedules import MOST_RANKS, Move, Schedule, build
 from .wording import suggest
 
 Steps = Iterable[Iterable[Move]]
@@ -73,11 +75,87 @@ AnyAlgorithm = str | Callable[..., Steps] | Algorithm | Schedule
 """How an algorithm is named in a call: by its name, as a generator function, as one that is registered, or as a schedule
 for just these ranks."""
 
-_registry: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
 _REGISTERED_AS = "__allfold_algorithms__"  # on a function: name and chunks by collective, which travel with it
+_BUILT_IN = f"{__package__}.algorithms"
 
-on_replacement: list[Callable[[], None]] = []
-"""Called when a name gets a new function: whatever was made from the old one is stale."""
+
+class Registry:
+    """Algorithms by collective and name: those that ship with allfold, and those that users register.
+
+    The built-in ones are loaded when somebody first asks. Their own modules import this one, so it cannot load them
+    while it is imported itself.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Algorithm]] = {name: {} for name in COLLECTIVES}
+        self._loaded = False
+        self._loading = RLock()
+        self._replacing: list[Algorithm] | None = None
+        self.on_replacement: list[Callable[[], None]] = []
+        """Called when a name gets a new function: whatever was made from the old one is stale."""
+
+    def of(self, collective: str) -> dict[str, Algorithm]:
+        """The algorithms of a collective by name, in the order in which they are listed."""
+        if not self._loaded:
+            self._load()
+        return self._known[collective]
+
+    def all(self) -> list[Algorithm]:
+        return [one for collective in COLLECTIVES for one in self.of(collective).values()]
+
+    def add(self, new: Algorithm) -> None:
+        """Register an algorithm. A name that another one has is refused, except inside `replacing`."""
+        # The names of built-in algorithms are taken, so these are loaded before anything else is added.
+        is_built_in = (new.function.__module__ or "").startswith(f"{_BUILT_IN}.")
+        names = self._known[new.collective] if is_built_in else self.of(new.collective)
+        known = names.get(new.name)
+        if self._replacing is not None:
+            self._replacing.append(new)
+        elif known is not None and not _is_again(known, new):
+            raise UsageError(f"{new.collective} already has an algorithm {new.name!r}, in {known.function.__module__}")
+        names[new.name] = new
+        if known is not None and (new.made is None or known.made != new.made):
+            for stale in self.on_replacement:
+                stale()
+
+    @contextmanager
+    def replacing(self) -> Iterator[list[Algorithm]]:
+        """Inside, any name may be registered again. Yields the list of those that are registered inside."""
+        self._replacing = []
+        try:
+            yield self._replacing
+        finally:
+            self._replacing = None
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget at the end what is registered inside."""
+        before = {collective: dict(self.of(collective)) for collective in COLLECTIVES}
+        try:
+            yield
+        finally:
+            self._known = before
+
+    def _load(self) -> None:
+        with self._loading:
+            families = import_module(f"{_BUILT_IN}.table").FAMILIES
+            # A family may have been imported by itself, before the others.
+            places = {f"{_BUILT_IN}.{family}": place for place, family in enumerate(families)}
+            for collective, known in self._known.items():
+                in_order = sorted(known.values(), key=lambda one: places.get(one.function.__module__, len(places)))
+                self._known[collective] = {one.name: one for one in in_order}
+            self._loaded = True
+
+
+def _is_again(known: Algorithm, new: Algorithm) -> bool:
+    """Tell a notebook cell or a module that is run again, and a schedule that replaces a schedule, from a clash."""
+    if known.made is not None or new.made is not None:
+        return known.made is not None and new.made is not None
+    old, function = known.function, new.function
+    return (old.__module__, old.__qualname__) == (function.__module__, function.__qualname__)
+
+
+REGISTRY = Registry()
 
 
 def algorithm(
@@ -123,19 +201,13 @@ def algorithm(
         key = name or getattr(function, "__name__", None)
         if not callable(function) or not key:
             raise UsageError(f"@algorithm goes before a generator function, not before {function!r}")
-        known = _registry[collective].get(key)
-        if known is not None and (known.made is not None or _identity(known.function) != _identity(function)):
-            raise UsageError(f"{collective} already has an algorithm {key!r}, in {known.function.__module__}")
         try:
             # A new dictionary: a function made by functools.wraps shares that of the function it wraps.
             marks = {**getattr(function, _REGISTERED_AS, {}), collective: (key, chunks)}
             setattr(function, _REGISTERED_AS, marks)
         except AttributeError:
             raise UsageError(f"@algorithm goes before a function of a module or a notebook, not {function!r}") from None
-        _registry[collective][key] = Algorithm(collective, key, function, chunks, steps, port, patterns, named)
-        if known is not None:
-            for stale in on_replacement:
-                stale()
+        REGISTRY.add(Algorithm(collective, key, function, chunks, steps, port, patterns, named))
         return function
 
     return register
@@ -156,26 +228,14 @@ def register(made: Schedule, name: str | None = None) -> Algorithm:
     key = made.algorithm if name is None else name
     if not isinstance(key, str) or not key.isidentifier():
         raise UsageError(f"register: {key!r:.80} cannot be the name of an algorithm; expected letters, digits and _")
-    known = _registry[made.collective].get(key)
-    if known is not None and known.made is None:
-        raise UsageError(f"{made.collective} already has an algorithm {key!r}, in {known.function.__module__}")
-    named = made if made.algorithm == key else replace(made, algorithm=key)
-    _registry[made.collective][key] = algorithm_of(made.collective, named)
-    if known is not None and known.made != named:
-        for stale in on_replacement:
-            stale()
-    return _registry[made.collective][key]
-
-
-def _identity(function: Callable[..., Steps]) -> tuple[str, str]:
-    # A notebook cell or a module that is run again defines the same function again, which replaces the old one.
-    return function.__module__, function.__qualname__
+    new = algorithm_of(made.collective, made if made.algorithm == key else replace(made, algorithm=key))
+    REGISTRY.add(new)
+    return new
 
 
 def algorithms_of_script() -> list[Algorithm]:
     """What the script or notebook itself has registered: other processes cannot import it from any module."""
-    every = [one for known in _registry.values() for one in known.values()]
-    return [one for one in every if one.made is not None or one.function.__module__ == "__main__"]
+    return [one for one in REGISTRY.all() if one.made is not None or one.function.__module__ == "__main__"]
 
 
 def algorithms(collective: str, ranks: int | None = None, root: int | None = None) -> list[str]:
@@ -184,7 +244,7 @@ def algorithms(collective: str, ranks: int | None = None, root: int | None = Non
     >>> af.algorithms("barrier")
     ['dissemination', 'direct', 'tree', 'hierarchical']
     """
-    known = _registry[find_collective(collective).name].values()
+    known = REGISTRY.of(find_collective(collective).name).values()
     asked = ranks, root or 0
     return [
         one.name for one in known if one.made is None or ranks is None or (one.made.ranks, one.made.root or 0) == asked
@@ -192,7 +252,7 @@ def algorithms(collective: str, ranks: int | None = None, root: int | None = Non
 
 
 def find_algorithm(collective: str, name: str) -> Algorithm:
-    known = _registry[find_collective(collective).name]
+    known = REGISTRY.of(find_collective(collective).name)
     if name not in known:
         raise UsageError(f"{collective} has no algorithm {name!r}; {suggest(name, known)}")
     return known[name]
@@ -322,7 +382,3 @@ def _whole(what: str, value: object, least: int, most: int | None) -> int:
         limits = f"at least {least}" if most is None else f"between {least} and {most}"
         raise UsageError(f"{what} must be {limits}, not {number}")
     return number
-
-
-# The built-in algorithms register themselves when they are loaded. At the end, because they need what is above.
-import_module(".algorithms", __package__)

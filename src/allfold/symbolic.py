@@ -17,7 +17,7 @@ from .collectives import NOTHING
 from .division import longer_by
 from .errors import ScheduleError
 from .pure.hashes import combined
-from .schedule import Schedule, describe
+from .schedules import Schedule, describe
 from .wording import name_ranks
 
 Cells = NDArray[np.int64]

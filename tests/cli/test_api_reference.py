@@ -13,7 +13,8 @@ import pytest
 from docs_programs import docs_program
 
 import allfold as af
-from allfold import price, registry
+from allfold import price
+from allfold.registry import REGISTRY
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,9 @@ def reference() -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def forget_what_examples_register(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-    monkeypatch.setattr(registry, "_registry", known)
+def forget_what_examples_register() -> Iterator[None]:
+    with REGISTRY.scope():
+        yield
 
 
 def entries(reference: ModuleType) -> Iterator[Any]:

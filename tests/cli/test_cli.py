@@ -21,6 +21,7 @@ from allfold.cli import choose, main
 from allfold.cli.verify import _Case, summarize
 from allfold.collectives import COLLECTIVES, find_collective
 from allfold.files import write_whole
+from allfold.registry import REGISTRY
 from allfold.view.text import draw, moves_as_text
 
 COMMANDS = (
@@ -80,9 +81,8 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def forget_what_files_registered() -> Iterator[None]:
     """A command ends with its process; here, what its file registers must not show up in later tests."""
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-    yield
-    registry._registry.update(known)
+    with REGISTRY.scope():
+        yield
     choose._load.cache_clear()
 
 

@@ -65,8 +65,9 @@ def test_the_modules_that_are_named_exist(page: str) -> None:
         while names and ((place / names[0]).is_dir() or (place / f"{names[0]}.py").is_file()):
             place /= names.pop(0)
         if names:  # something that the module defines or imports
-            module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-            assert re.search(rf"\b{names[0]}\b", module.read_text(encoding="utf-8")), f"{page}: there is no {name}"
+            modules = [*place.glob("__init__.py*"), *place.parent.glob(f"{place.name}.py")]
+            text = "".join(module.read_text(encoding="utf-8") for module in modules)
+            assert re.search(rf"\b{names[0]}\b", text), f"{page}: there is no {name}"
 
 
 def test_the_files_that_comments_name_exist() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from test_docs import PAGES, ROOT
 
-from allfold import registry
 from allfold.cli import main
+from allfold.registry import REGISTRY
 
 CORRECTED = "range(ranks - 1):  # once"
 # The others print times, run until they are stopped, or start what a test cannot check.
@@ -53,13 +53,17 @@ def write_file(block: str) -> None:
         Path(f"{named[1]}.py").write_text(block, encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def forget_what_pages_register() -> Iterator[None]:
+    with REGISTRY.scope():
+        yield
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_output_in_the_pages_is_real(
     page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-    monkeypatch.setattr(registry, "_registry", known)  # what files on the pages register stays here
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     for language, block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL):

@@ -27,7 +27,7 @@ from allfold.engines.shared_memory.choice import ALWAYS, choices
 from allfold.engines.shared_memory.programs import MEMORIES
 from allfold.ops import OPS, check_supported
 from allfold.proved import programs_of
-from allfold.schedule import Move
+from allfold.schedules import Move
 
 Array = NDArray[Any]
 

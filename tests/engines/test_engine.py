@@ -28,7 +28,7 @@ import allfold
 from allfold.communicator.communicator import Communicator
 from allfold.errors import RankFailed
 from allfold.launch import spawn as launcher
-from allfold.schedule import Move
+from allfold.schedules import Move
 
 EXHAUSTIVE = pytest.mark.exhaustive
 PATIENCE = 60.0  # seconds after which something that should happen at once is taken not to happen

@@ -39,7 +39,7 @@ from allfold.communicator.communicator import Communicator
 from allfold.engines.shared_memory import engine as shared_memory
 from allfold.errors import CollectiveTimeout, MismatchError, RankLost, ScheduleError, UsageError
 from allfold.launch.threads import run_threads
-from allfold.schedule import Move
+from allfold.schedules import Move
 
 # Under a sanitizer a call takes ten times as long, and what matters is interleavings, not values.
 EXHAUSTIVE = pytest.mark.exhaustive

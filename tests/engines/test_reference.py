@@ -21,7 +21,7 @@ from allfold.engines.reference.replay import Replay, replay
 from allfold.errors import ScheduleError, UsageError
 from allfold.ops import OPS, Op, op
 from allfold.registry import Algorithm
-from allfold.schedule import Move, Schedule, copy, reduce
+from allfold.schedules import Move, Schedule, copy, reduce
 
 Array = NDArray[Any]
 

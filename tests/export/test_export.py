@@ -11,24 +11,22 @@ from export_cases import block, gpu, xml
 from test_cli import Call, assert_printed
 
 import allfold as af
-from allfold import registry
 from allfold.cli import choose, main
 from allfold.export import perfetto
 from allfold.export.chakra import chakra
 from allfold.export.equivalence import check_equivalent
+from allfold.registry import REGISTRY
 
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-
     def run(*words: str) -> tuple[int, str, str]:
         status = main(words)
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 
-    yield run
-    registry._registry.update(known)
+    with REGISTRY.scope():
+        yield run
     choose._load.cache_clear()
 
 

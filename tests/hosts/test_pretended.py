@@ -27,7 +27,7 @@ from allfold.errors import ScheduleError
 from allfold.launch.environment import Place
 from allfold.price.topology.topology import Topology
 from allfold.registry import algorithms, schedule
-from allfold.schedule import Schedule
+from allfold.schedules import Schedule
 
 HOSTS = [(1, 3), (2, 2), (2, 1, 1)]
 LENGTHS = (0, 1, 7, 1000, 70_001)

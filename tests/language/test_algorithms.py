@@ -13,9 +13,8 @@ import pytest
 from written_formulas import port_written, steps_written, value
 
 import allfold as af
-from allfold import registry
 from allfold.collectives import COLLECTIVES
-from allfold.registry import find_algorithm
+from allfold.registry import REGISTRY, find_algorithm
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
@@ -270,8 +269,8 @@ def test_parts_that_move_slices_to_other_places_need_groups_of_one_size() -> Non
             yield [af.copy(r, r, d, into=(r + 1) % ranks + ranks) for d in range(ranks)]
         yield [af.copy((r + 1) % ranks + ranks, d, d, into=r) for d in range(ranks) for r in range(ranks)]
 
-    af.algorithm("all_gather", "shifted for a test", chunks=lambda ranks: ranks)(shifted)
-    try:
+    with REGISTRY.scope():
+        af.algorithm("all_gather", "shifted for a test", chunks=lambda ranks: ranks)(shifted)
         for groups, fits in (([[0, 2], [1, 3]], True), ([[0], [1, 2, 3]], False)):
             for phase in ("across", "gather"):
                 parameters = {"groups": groups, phase: "shifted for a test"}
@@ -280,5 +279,3 @@ def test_parts_that_move_slices_to_other_places_need_groups_of_one_size() -> Non
                     continue
                 with pytest.raises(af.UsageError, match="it moves slices to other places"):
                     af.schedule("all_gather", "two_level", 4, **parameters)
-    finally:
-        registry._registry["all_gather"].pop("shifted for a test")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 import allfold as af
 from allfold import Schedule
 from allfold.collectives import COLLECTIVES
-from allfold.registry import Algorithm
+from allfold.registry import REGISTRY, Algorithm
 
 EVERY = [(collective, name) for collective in COLLECTIVES for name in af.algorithms(collective)]
 
@@ -144,6 +145,13 @@ def test_fuzzed_json_gives_typed_errors_only(key: str, value: Any) -> None:
         pass
 
 
+@pytest.fixture
+def forget_what_tests_register() -> Iterator[None]:
+    with REGISTRY.scope():
+        yield
+
+
+@pytest.mark.usefixtures("forget_what_tests_register")
 def test_registration() -> None:
     @af.algorithm("all_reduce", "test_registration_once")
     def once(ranks: int) -> Any:
@@ -157,9 +165,6 @@ def test_registration() -> None:
         af.algorithm("all_reduce", "ring")(once)
     with pytest.raises(af.UsageError, match="unknown collective 'all_redu'; did you mean 'all_reduce'"):
         af.algorithm("all_redu")
-    from allfold.registry import _registry
-
-    del _registry["all_reduce"]["test_registration_once"]
 
 
 @pytest.mark.parametrize(

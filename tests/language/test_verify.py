@@ -344,6 +344,6 @@ def test_the_programs_across_hosts_are_proved_too(monkeypatch: pytest.MonkeyPatc
         made = lower(schedule)
         return replace(made, programs=[made.programs[0][:-1], *made.programs[1:]])
 
-    monkeypatch.setattr(sys.modules["allfold.verify"], "lower", lowered)
+    monkeypatch.setattr(sys.modules["allfold.proof"], "lower", lowered)
     with pytest.raises(ScheduleError, match="rank 0"):
         af.verify(af.schedule("all_reduce", "ring", 4))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allfold import registry
 from allfold.learn.figures import compute
 from allfold.learn.lesson import Lesson
 from allfold.learn.worker import judge_file
+from allfold.registry import REGISTRY
 
 
 def solved_file(lesson: Lesson) -> str:
@@ -22,8 +22,5 @@ def judged(lesson: Lesson, text: str, folder: Path) -> dict[str, Any]:
     """As the process of its own would say it, but in this one: starting Python takes longer than most proofs."""
     file = folder / f"{lesson.name}.py"
     file.write_text(text, encoding="utf-8")
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-    try:
+    with REGISTRY.scope():  # what the file registers must not show up in other tests
         return judge_file(lesson, file)
-    finally:
-        registry._registry.update(known)  # what the file has registered must not show up in other tests

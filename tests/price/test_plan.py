@@ -25,7 +25,7 @@ from allfold.patterns import Pattern, copies
 from allfold.price import Topology, cost, find_topology, plan, sweep
 from allfold.price.cost.plan import MOST_COUNTED, duration
 from allfold.price.topology.this_machine import Cache, Card, Core, Gpu, Machine, Node
-from allfold.registry import algorithm, find_algorithm
+from allfold.registry import REGISTRY, algorithm, find_algorithm
 from allfold.view.topology import drawing_as_svg, drawing_as_text, tree_of
 from allfold.wording import parse_size
 
@@ -104,15 +104,18 @@ def test_a_tournament_of_many_is_priced_where_routes_are_alike() -> None:
     assert list(differ.left_out) == ["pairwise"] and "no closed form for 2,049 ranks" in differ.left_out["pairwise"]
 
 
+@pytest.fixture(autouse=True)
+def forget_what_tests_register() -> Iterator[None]:
+    with REGISTRY.scope():
+        yield
+
+
 def test_an_algorithm_of_your_own_is_counted() -> None:
     @algorithm("all_reduce", "mine_for_the_plan")
     def mine(ranks: int):  # type: ignore[no-untyped-def]
         yield from find_algorithm("all_reduce", "ring").function(ranks)
 
-    try:
-        found = plan("all_reduce", find_topology("one_host", 6), 6, 6000, ["ring", "mine_for_the_plan"])
-    finally:
-        del af.registry._registry["all_reduce"]["mine_for_the_plan"]
+    found = plan("all_reduce", find_topology("one_host", 6), 6, 6000, ["ring", "mine_for_the_plan"])
     assert found.costs[0].time == pytest.approx(found.costs[1].time)
     assert {one.algorithm: one.source for one in found.costs} == {"ring": "closed form", "mine_for_the_plan": "counted"}
 
@@ -124,13 +127,8 @@ def test_an_algorithm_of_your_own_that_says_its_costs_is_planned_for_many_ranks(
     def mine(ranks: int):  # type: ignore[no-untyped-def]
         yield from ring.function(ranks)
 
-    try:
-        found = plan("all_reduce", find_topology("torus", 4096), 4096, 2**20, ["ring", "mine_that_says_it"])
-        assert price.closed_form("all_reduce", "mine_that_says_it", 4096) == price.closed_form(
-            "all_reduce", "ring", 4096
-        )
-    finally:
-        del af.registry._registry["all_reduce"]["mine_that_says_it"]
+    found = plan("all_reduce", find_topology("torus", 4096), 4096, 2**20, ["ring", "mine_that_says_it"])
+    assert price.closed_form("all_reduce", "mine_that_says_it", 4096) == price.closed_form("all_reduce", "ring", 4096)
     assert found.costs[0].time == found.costs[1].time and not found.left_out
     with pytest.raises(af.UsageError, match="steps must be a function of the number of ranks, not 3"):
         algorithm("all_reduce", "mine_that_says_it", steps=3)  # type: ignore[arg-type]
@@ -163,11 +161,9 @@ def fails_later(ranks: int) -> Iterator[Pattern]:
         ({"port": lambda ranks: inf}, r"^mine: port\(ranks=8\) gave inf; expected a number from 0 up, or None"),
     ],
 )
-def test_costs_of_your_own_that_fail_are_named(
-    declared: dict[str, Any], sentence: str, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_costs_of_your_own_that_fail_are_named(declared: dict[str, Any], sentence: str, call: Call) -> None:
     mine = replace(find_algorithm("all_reduce", "ring"), **{"name": "mine", "patterns": None, **declared})
-    monkeypatch.setitem(af.registry._registry["all_reduce"], "mine", mine)
+    REGISTRY.add(mine)
     with pytest.raises(af.UsageError, match=sentence) as caught:
         price.closed_form("all_reduce", "mine", 8)
     if "raised LookupError" in sentence:
@@ -179,9 +175,9 @@ def test_costs_of_your_own_that_fail_are_named(
         assert said == (2, "", f"allfold plan: {caught.value}\n")
 
 
-def test_patterns_of_your_own_that_fail_for_a_root_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_of_your_own_that_fail_for_a_root_are_named() -> None:
     mine = replace(find_algorithm("broadcast", "tree"), name="mine", patterns=fails)
-    monkeypatch.setitem(af.registry._registry["broadcast"], "mine", mine)
+    REGISTRY.add(mine)
     with pytest.raises(af.UsageError, match=r"^mine: patterns\(ranks=4, root=0\) raised LookupError: lost the way$"):
         plan("broadcast", find_topology("one_host", 4), 4, 2**20)
 

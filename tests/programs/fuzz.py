@@ -31,7 +31,7 @@ from allfold.programs.compile import Programs, compile
 from allfold.programs.rows import Lists
 from allfold.programs.versions import Versions
 from allfold.registry import Algorithm
-from allfold.schedule import Schedule
+from allfold.schedules import Schedule
 
 MEMORIES = ("private", "readable", "shared")
 BLOCK = 25  # seeds per round and number of ranks

@@ -17,7 +17,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.errors import ScheduleError, UsageError
 from allfold.programs.messages import Kind, MessagePrograms, check_messages, lower
 from allfold.registry import algorithms, schedule
-from allfold.schedule import Schedule, build, copy, reduce
+from allfold.schedules import Schedule, build, copy, reduce
 from allfold.symbolic import State
 
 RANKS = (1, 2, 3, 4, 5, 8, 9)

@@ -27,8 +27,8 @@ from allfold.programs.check import check
 from allfold.programs.compile import compile
 from allfold.programs.rows import Lists
 from allfold.proved import message_programs_of, programs_of, schedule_of
-from allfold.registry import Algorithm
-from allfold.schedule import Move, copy, reduce
+from allfold.registry import REGISTRY, Algorithm
+from allfold.schedules import Move, copy, reduce
 from allfold.symbolic import State
 
 Steps = Iterator[list[Move]]
@@ -202,20 +202,20 @@ def test_what_a_script_registers_reaches_its_ranks() -> None:
     assert json.loads(done.stdout) == [[whole, whole]] * 3
 
 
-def test_a_wrapped_function_does_not_change_what_it_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registry", {name: dict(known) for name, known in registry._registry.items()})
+def test_a_wrapped_function_does_not_change_what_it_wraps() -> None:
+    with REGISTRY.scope():
 
-    @af.algorithm("all_reduce", "wrapped", chunks=2)
-    def inner(ranks: int) -> Steps:
-        yield from ()
+        @af.algorithm("all_reduce", "wrapped", chunks=2)
+        def inner(ranks: int) -> Steps:
+            yield from ()
 
-    @functools.wraps(inner)
-    def outer(ranks: int) -> Steps:
-        yield from inner(ranks)
+        @functools.wraps(inner)
+        def outer(ranks: int) -> Steps:
+            yield from inner(ranks)
 
-    af.algorithm("all_reduce", "wrapping", chunks=3)(outer)
-    assert af.schedule("all_reduce", inner, 1).chunks == 2
-    assert af.schedule("all_reduce", outer, 1).chunks == 3
+        af.algorithm("all_reduce", "wrapping", chunks=3)(outer)
+        assert af.schedule("all_reduce", inner, 1).chunks == 2
+        assert af.schedule("all_reduce", outer, 1).chunks == 3
 
 
 # What the engine relies on --------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import allfold as af
 from allfold import _native, algorithms, pure, schedule, symbolic
 from allfold.errors import ScheduleError
-from allfold.find.find import find
 from allfold.price import torus
 from allfold.price.cost.cuts import whole_numbers
 from allfold.price.topology.network import network_of
 from allfold.programs.compile import compile
-from allfold.verify import verify
+from allfold.proof import verify
+from allfold.search.find import find
 
 SOURCE = Path(af.__file__).parent
 # What needs ranks has no twin: these rooms are only entered with an engine.

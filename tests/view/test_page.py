@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 import allfold as af
-from allfold import Schedule, registry
+from allfold import Schedule
 from allfold.cli import choose, main
 from allfold.cli.show.film import frames
 from allfold.collectives import COLLECTIVES, NOTHING
 from allfold.price import find_topology
 from allfold.price.cost.plan import plan
 from allfold.price.simulate.simulate import simulate
+from allfold.registry import REGISTRY, find_algorithm
 from allfold.view import html
 from allfold.view.page import document, entry, page_of, schedule_up_to_error, topologies, views
 from allfold.view.text import draw
@@ -70,9 +71,8 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def forget_what_files_registered() -> Iterator[None]:
-    known = {collective: dict(found) for collective, found in registry._registry.items()}
-    yield
-    registry._registry.update(known)
+    with REGISTRY.scope():
+        yield
     choose._load.cache_clear()
 
 
@@ -204,7 +204,7 @@ def test_an_algorithm_made_of_others_shows_its_own_file_first() -> None:
 
 def test_a_namesake_does_not_show_the_source_of_another() -> None:
     def ring(ranks: int) -> Iterator[list[af.Move]]:
-        yield from registry.find_algorithm("all_reduce", "naive").function(ranks)
+        yield from find_algorithm("all_reduce", "naive").function(ranks)
 
     found = entry(af.schedule("all_reduce", ring, 4))
     assert found["code"]["file"] == "naive.py" and "lines" not in found

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -33,7 +34,7 @@ from allfold.studio.server import Studio as Server
 from allfold.view.page import entry
 
 COMMAND = [sys.executable, "-m", "allfold", "studio", "--no-browser"]
-RING = inspect.getsource(sys.modules["allfold.algorithms.ring"])
+RING = inspect.getsource(import_module("allfold.algorithms.ring"))
 CASE = {"collective": "all_reduce", "ranks": 4, "root": None, "topology": "hosts:ranks_per_host=2", "size": 4096}
 
 
@@ -341,7 +342,7 @@ def test_a_worker_waits_for_the_next_edit() -> None:
 
 
 def test_the_algorithm_that_is_meant_is_taken(studio: Studio) -> None:
-    text = inspect.getsource(sys.modules["allfold.algorithms.recursive"])
+    text = inspect.getsource(import_module("allfold.algorithms.recursive"))
     for name in ("recursive_doubling", "halving_doubling"):
         status, found = studio.edit(text, algorithm=name)
         assert status == 200 and found["schedule"]["algorithm"] == name

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..patterns import Everybody, Pattern, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, reduce
+from ..schedules import Move, reduce
 from .groups import Groups, checked
 from .hierarchical import falling, hierarchical, leader_chunks, rising, tree_across, tree_inside, two_trees
 from .naive import naive

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..patterns import Pattern, Seats, Share, copies, local, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .compose import together
 from .recursive import FOLD_IN, FOLD_OUT, fold_in, fold_out, has_guests, seats
 from .swing import ADD as SWING_ADD

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..patterns import Pattern, copies, local
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy
+from ..schedules import Move, copy
 from .tree import doublings, log_up
 
 

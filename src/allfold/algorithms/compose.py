@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from ..registry import Algorithm, algorithm_of, schedule
-from ..schedule import Move, Schedule, copy, reduce
+from ..schedules import Move, Schedule, copy, reduce
 
 
 def part_of(collective: str, name: str, ranks: int, root: int | None = None) -> Schedule:

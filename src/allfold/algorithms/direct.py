@@ -13,7 +13,7 @@ import numpy as np
 
 from ..patterns import Everybody, Seats, copies
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .driver import driver_gather, spokes
 
 ADD = Phase("add up", "Every rank sends each chunk to the rank that owns it, which adds up what comes.", lambda p: 1)

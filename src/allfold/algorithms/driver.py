@@ -9,7 +9,7 @@ import numpy as np
 
 from ..patterns import Seats, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 
 
 def spokes(ranks: int, root: int) -> tuple[Seats, Seats]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import isqrt, lcm
 
 from ..errors import UsageError
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .compose import parts_of
 
 Groups = Sequence[Sequence[int]]

@@ -16,7 +16,7 @@ import numpy as np
 from ..collectives import COLLECTIVES
 from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, Schedule
+from ..schedules import Move, Schedule
 from .compose import part_of, placed, together
 from .groups import Groups, checked, group_count, group_size, pieces_of, ring_across, room, room_of_slices
 from .ring import around

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ..patterns import Everybody
 from ..registry import Phase, algorithm
-from ..schedule import Move, reduce
+from ..schedules import Move, reduce
 
 
 @algorithm(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..patterns import Pattern, copies
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy
+from ..schedules import Move, copy
 
 
 def swaps(ranks: int) -> Iterator[Pattern]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..patterns import Everybody, Pattern, Patterns, copies
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy
+from ..schedules import Move, copy
 
 MOST_PAIRED = 2048  # ranks; a tournament has a different pairing in every step, P² messages in all
 

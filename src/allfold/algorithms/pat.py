@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import UsageError
 from ..patterns import Messages, Pattern, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .tree import log_down, log_up
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..patterns import Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .tree import doublings, log_down, log_up
 
 SHIFT = Phase("shift", "Every rank hands its buffer to the next rank.", lambda p: 1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..patterns import Messages, Pattern, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .tree import doublings, log_down
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 
 _ADD = "Every rank passes a chunk to the right, where it is added."
 _HAND = "Every rank passes a finished chunk on to the right."

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..patterns import Pattern, copies, local
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 
 OWN, PASSING = 0, 1  # the buffer, and the scratch chunk that holds the buffer passing through
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..patterns import Pattern, copies
 from ..registry import Phase, algorithm
-from ..schedule import Move
+from ..schedules import Move
 from .recursive import FOLD_IN, FOLD_OUT, HALVE, halving, halving_patterns, has_guests
 from .ring import around, ring_all_gather
 from .tree import COLLECT, SPREAD, levels, log_down, log_up, tree_gather, tree_scatter

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..patterns import Messages, Pattern, Seats, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 from .compose import together
 from .tree import log_up
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..patterns import Pattern, Seats, Share, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, copy, reduce
+from ..schedules import Move, copy, reduce
 
 
 def log_up(ranks: int) -> int:

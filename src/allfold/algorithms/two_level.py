@@ -13,7 +13,7 @@ import numpy as np
 
 from ..patterns import Messages, Pattern, copies, reductions
 from ..registry import Phase, algorithm
-from ..schedule import Move, Schedule
+from ..schedules import Move, Schedule
 from .compose import part_of, parts_of, placed, together
 from .groups import Groups, checked, group_count, group_size, pieces_of, ring_across, room, room_of_slices
 from .ring import around

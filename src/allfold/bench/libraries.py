@@ -22,7 +22,7 @@ from .case import Case
 
 if TYPE_CHECKING:
     from ..communicator.communicator import Communicator
-    from ..schedule import Schedule
+    from ..schedules import Schedule
 
 Call = Callable[[], object]
 
@@ -95,7 +95,7 @@ class Allfold(_InMainMemory):
         communicator = self._communicator
         named: dict[str, Any] = {"algorithm": options.get("algorithm")}
         if file := options.get("file"):
-            from ..schedule import load
+            from ..schedules import load
 
             if file not in self._schedules:
                 self._schedules[file] = load(file)

@@ -29,7 +29,7 @@ from ..launch.environment import launched_place
 from ..launch.spawn import check_ranks
 from ..ops import check_average, check_supported, find_op
 from ..registry import algorithms, find_algorithm
-from ..schedule import Schedule, load
+from ..schedules import Schedule, load
 from ..wording import format_size, name_ranks, parse_size, size_row
 from .usage.bench import LEAST_ROUNDS
 

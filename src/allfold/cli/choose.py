@@ -18,7 +18,7 @@ from typing import Any
 from ..collectives import COLLECTIVES, find_collective
 from ..errors import AllfoldError, UsageError
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
-from ..schedule import Schedule, load
+from ..schedules import Schedule, load
 from ..wording import suggest
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..registry import algorithms, find_algorithm, schedule
-from ..schedule import Counts, Schedule
+from ..schedules import Counts, Schedule
 from ..wording import counted
 from .choose import is_schedule, rank_counts, read_schedule
 from .terminal import progress, times, width, write_json, write_lines, write_table

@@ -13,8 +13,8 @@ from ..communicator.communicator import Communicator
 from ..engines.reference.replay import replay
 from ..errors import ScheduleError
 from ..launch.spawn import spawn
+from ..proof import Proof, verify
 from ..registry import algorithms, schedule
-from ..verify import Proof, verify
 from ..view.text import draw
 from .compare import count, write_comparison
 from .terminal import times, width, write_json, write_lines, write_table

@@ -11,8 +11,8 @@ from pathlib import Path
 from ..errors import UsageError
 from ..export import FORMATS
 from ..files import write_whole
-from ..schedule import Schedule
-from ..verify import verify
+from ..proof import verify
+from ..schedules import Schedule
 from ..wording import format_size, parse_size, suggest
 from .choose import choose, ranks_of
 from .terminal import progress

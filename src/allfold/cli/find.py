@@ -13,13 +13,13 @@ from rich.text import Text
 from ..collectives import find_collective
 from ..errors import UsageError
 from ..files import write_whole
-from ..find.find import PROVING, find
-from ..find.found import Found
-from ..find.together import FoundTogether
 from ..price.cost.plan import Planner, duration
 from ..price.topology.parse import this_machine_unless
 from ..price.topology.topology import Topology
 from ..price.topology.without import without
+from ..search.find import PROVING, find
+from ..search.found import Found
+from ..search.together import FoundTogether
 from ..wording import counted, format_size, parse_size, ranges
 from .choose import one_rank_count
 from .terminal import progress, write_json, write_lines, write_table

@@ -19,7 +19,7 @@ from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
 from ..learn.text import Block, Picture, Prose, Table, read_in
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..studio.edit import Limits
 from ..view.text import draw
 from ..wording import counted

@@ -19,7 +19,7 @@ from ..price.simulate.noise import Noise
 from ..price.simulate.simulate import MOST_MESSAGES, simulate
 from ..price.simulate.timeline import Timeline
 from ..price.topology.parse import find_topology
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..view.text import title
 from ..view.timeline import timeline_as_svg, timeline_as_text
 from ..wording import counted, parse_size

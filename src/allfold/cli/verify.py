@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from ..collectives import find_collective
 from ..errors import AllfoldError, ScheduleError, UsageError
-from ..verify import verify
+from ..proof import verify
 from ..wording import ranges
 from .choose import Choice, choose, choose_all, rank_counts
 from .terminal import progress, write_json, write_lines, write_table

@@ -12,7 +12,7 @@ from ..collectives import COLLECTIVES, NOTHING
 from ..engines.engine import Call
 from ..errors import UsageError
 from ..programs.compile import WORK, Programs
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .staging import OnDevice
 
 Slot = tuple[int, int, int]  # rank, space, index

@@ -33,7 +33,7 @@ from ..engines.signature import ON_THE_GPU, STAGED, Signature, difference
 from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
 from ..programs.versions import Memory
 from ..proved import programs_of
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..wording import name_ranks
 from .blocks import Reached
 from .compose import ALIGNED, AREA_BYTES, After, Places, State, compose

@@ -27,7 +27,7 @@ from ..errors import DeviceError, RankLost
 from ..ops import OPS
 from ..proved import schedule_of
 from ..registry import AnyAlgorithm, find_algorithm
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .batch import Batch
 from .driver import Device
 from .programs import elements_of

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..ops import check_supported
 from ..proved import check_rank_order, schedule_of
 from ..registry import AnyAlgorithm
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .engine import Call, UnfitArray
 from .signature import Signature
 

@@ -14,7 +14,7 @@ from ..collectives import COLLECTIVES
 from ..dtypes import DTYPES, Dtype
 from ..errors import MismatchError
 from ..ops import OPS
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..wording import name_ranks
 from .engine import Call
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..schedule import Schedule
+from ..schedules import Schedule
 
 Place = tuple[str, int]
 """A buffer (i, o or s) and an offset in it."""

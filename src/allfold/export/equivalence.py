@@ -8,7 +8,7 @@ import numpy as np
 
 from ..collectives import NOTHING
 from ..errors import ScheduleError
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import State
 
 

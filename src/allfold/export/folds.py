@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import Cells, State
 
 Cell = tuple[int, int]

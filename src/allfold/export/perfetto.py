@@ -18,9 +18,9 @@ from ..collectives import find_collective
 from ..documents import parse
 from ..errors import UsageError
 from ..price.simulate.timeline import Timeline
-from ..schedule import Schedule, copy, reduce
-from ..schedule import build as build_schedule
-from ..verify import verify
+from ..proof import verify
+from ..schedules import Schedule, copy, reduce
+from ..schedules import build as build_schedule
 
 STEP = 1000.0  # microseconds that a step takes
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import ScheduleError, UsageError
-from ..schedule import COLUMNS, Schedule, of_table
+from ..schedules import COLUMNS, Schedule, of_table
 
 Place = tuple[int, str, int]
 """A rank, a space of its memory and an index in it. What has no place in the format gets one in space "t"."""

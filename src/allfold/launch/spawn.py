@@ -388,6 +388,7 @@ def _pickled_algorithms() -> list[bytes]:
 def _modules(work: Callable[..., Any], pickled: bytes, places: list[int], common: Mapping[str, str]) -> list[str]:
     """What all ranks are going to import, so that it is imported once. A wrong guess costs time, and nothing else."""
     modules = ["allfold.launch.spawn", "allfold.communicator.communicator", "allfold.engines.shared_memory.engine"]
+    modules.append("allfold.algorithms.table")
     if places and common.get("ALLFOLD_FABRIC", "gloo") == "gloo":
         modules += ["allfold.engines.islands.engine", "allfold.fabrics.gloo"]
     if "torch" in sys.modules and _mentions_torch(work, pickled):

@@ -18,9 +18,9 @@ import numpy as np
 
 from ..collectives import find_collective
 from ..errors import CollectiveTimeout, RankFailed, ScheduleError
+from ..proof import Proof, verify
 from ..registry import Algorithm, Steps, algorithm_of, schedule
-from ..schedule import Move, Schedule
-from ..verify import Proof, verify
+from ..schedules import Move, Schedule
 from .diagnosis import Act, Diagnosis, Story, beyond
 from .figures import UP_TO, read_formula, show
 from .findings import LEARNERS, Wrong, learners_line

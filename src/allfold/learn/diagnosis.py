@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..collectives import NOTHING, find_collective
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..wording import counted, name_ranks
 
 _MOST_NUMBERS = 6  # ranks up to which a story ends with numbers

@@ -25,15 +25,15 @@ from ..price.cost.cost import Cost, cost
 from ..price.cost.plan import duration, plan
 from ..price.topology.parse import find_topology
 from ..programs.compile import compile
+from ..proof import Proof, verify
 from ..registry import algorithms, find_algorithm, schedule
-from ..schedule import Counts, Schedule
-from ..verify import Proof, verify
+from ..schedules import Counts, Schedule
 from ..view.numbers import draw_numbers, read_values, rows_in
 from ..wording import format_size
 from .lesson import lessons
 
 if TYPE_CHECKING:
-    from ..find.found import Found
+    from ..search.found import Found
 
 Rows = list[list[str]]
 UP_TO = 17
@@ -97,7 +97,7 @@ def hosts_of(ranks: int, per_host: int) -> list[list[int]]:
 @cache
 def found(collective: str, ranks: int, size: int, topology: str) -> Found:
     """A schedule by `allfold find --method greedy`, which needs no scipy."""
-    from ..find.find import find  # it takes long to load, and one lesson needs it
+    from ..search.find import find  # it takes long to load, and one lesson needs it
 
     return find(collective, find_topology(topology, ranks), size=size, method="greedy")
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from textwrap import fill
 
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .figures import Rows, compute, show
 
 WIDTH = 120

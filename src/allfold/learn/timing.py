@@ -11,7 +11,7 @@ from ..communicator.communicator import Communicator
 from ..launch.spawn import spawn
 from ..price.cost.plan import duration
 from ..registry import AnyAlgorithm
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..wording import format_size
 from .figures import Rows
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _native
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import order_of
 from .rows import Ints, Lists, lists_of, starts_of
 from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place

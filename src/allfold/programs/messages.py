@@ -24,7 +24,7 @@ from ..collectives import NOTHING
 from ..division import longer_by
 from ..errors import ScheduleError
 from ..pure.hashes import folded
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import State
 from .versions import INPUT, OUTPUT, WORK
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from .. import _native
 from ..collectives import NOTHING
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import State
 from .rows import Ints
 

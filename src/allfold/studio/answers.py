@@ -21,7 +21,7 @@ from ..price.topology.machines import CONSTRUCTORS
 from ..price.topology.parse import find_topology
 from ..price.topology.topology import Topology
 from ..registry import Algorithm, Steps, find_algorithm, schedule
-from ..schedule import Move
+from ..schedules import Move
 from ..view import TOPOLOGY
 from ..view.entry import NO_TOPOLOGY, check_size, entry
 from ..view.page import SIZE, TABLE_RANKS, document, planned

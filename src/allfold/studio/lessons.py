@@ -25,7 +25,7 @@ from ..learn.judge import judge
 from ..learn.lesson import Lesson, Prediction, find_lesson, lessons
 from ..learn.predict import judge_prediction, numbers_in, with_number
 from ..learn.text import Block, Picture, Prose, read_in
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..view.entry import entry
 from .edit import MOST_CODE
 

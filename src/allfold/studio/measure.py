@@ -15,7 +15,7 @@ from ..communicator.communicator import Communicator
 from ..errors import UsageError
 from ..launch.spawn import spawn
 from ..registry import Steps
-from ..schedule import Schedule
+from ..schedules import Schedule
 
 MOST_RANKS = 16
 MOST_BYTES = 2**29  # all ranks' buffers together

@@ -16,9 +16,8 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from .. import registry
 from ..errors import AllfoldError
-from ..registry import Algorithm, Steps
+from ..registry import REGISTRY, Algorithm, Steps
 from ..view.entry import entry, schedule_up_to_error
 from .answers import TooManyMoves, topology_of, within
 from .edit import LENGTH, READY
@@ -28,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    REGISTRY.all()  # they are loaded while nobody waits for an answer
     given = sys.stdin.buffer.read()
     if not given:
         return  # the studio has ended without a question
@@ -112,7 +112,7 @@ class _Found:
     """What the code defines (registered algorithms, plain generators), and what was registered before it."""
 
     registered: list[Algorithm]
-    before: dict[str, dict[str, Algorithm]]
+    before: list[Algorithm]
     plain: list[Callable[..., Steps]]
 
 
@@ -123,12 +123,10 @@ def _run(code: str, file: str) -> _Found:
     module.__package__ = "allfold.algorithms"
     module.__file__ = file
     sys.modules[module.__name__] = module
-    # It may register a name that is taken, such as its own. The others are restored, for algorithms made of algorithms.
-    before = {collective: dict(known) for collective, known in registry._registry.items()}
-    for known in registry._registry.values():
-        known.clear()
+    before = REGISTRY.all()
     try:
-        exec(compile(code, file, "exec"), module.__dict__)
+        with REGISTRY.replacing() as registered:  # its own names are taken already
+            exec(compile(code, file, "exec"), module.__dict__)
     except SyntaxError as error:
         raise _Refused(f"this is not Python: {error.msg}", error.lineno) from None
     except MemoryError:
@@ -137,9 +135,6 @@ def _run(code: str, file: str) -> _Found:
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
         what = str(error) if isinstance(error, AllfoldError) else f"{type(error).__name__}: {error}"
         raise _Refused(f"the code raised {what}", lines[-1] if lines else None) from None
-    registered = [one for known in registry._registry.values() for one in known.values()]
-    for collective, known in registry._registry.items():
-        registry._registry[collective] = {**before[collective], **known}
     plain = [
         value
         for value in vars(module).values()
@@ -152,7 +147,7 @@ def _choose(collective: str, found: _Found, wanted: str | None) -> Algorithm:
     """The requested algorithm; else one that was changed; else the last one."""
     here = [one for one in found.registered if one.collective == collective]
     if here:
-        known = found.before[collective]
+        known = {one.name: one for one in found.before if one.collective == collective}
         changed = [one for one in here if one.name not in known or one.source != known[one.name].source]
         return next((one for one in here if one.name == wanted), (changed or here)[-1])
     if not found.plain:

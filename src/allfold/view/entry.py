@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from ..collectives import NOTHING, Bounds, find_collective
 from ..errors import ScheduleError, UsageError
+from ..proof import Proof, verify
 from ..registry import Algorithm, Phase, Steps, algorithm_of, algorithms, find_algorithm
 from ..registry import schedule as make
-from ..schedule import Schedule
-from ..verify import Proof, verify
+from ..schedules import Schedule
 from ..wording import counted
 from .phases import phases_of
 from .source import sites_of, source_of

@@ -15,7 +15,7 @@ from math import cos, pi, sin
 
 from ..errors import UsageError
 from ..registry import find_algorithm
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import State
 from .phases import phases_of
 from .svg_elements import Value, element, number, picture, text, title

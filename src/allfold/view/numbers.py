@@ -11,7 +11,7 @@ from rich.text import Text
 from ..engines.reference.replay import Replay
 from ..errors import UsageError
 from ..ops import Op, find_op
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import Folds
 from . import WIDTH
 from .text import title

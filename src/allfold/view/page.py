@@ -16,7 +16,7 @@ from ..collectives import COLLECTIVES
 from ..errors import AllfoldError, ScheduleError, UsageError
 from ..registry import Algorithm, Steps, algorithms, find_algorithm
 from ..registry import schedule as make
-from ..schedule import Schedule
+from ..schedules import Schedule
 from . import TOPOLOGY
 from .entry import NO_TOPOLOGY, check_size, describe_topology, entry, key_of, schedule_up_to_error
 from .wins import table

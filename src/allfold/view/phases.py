@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..registry import Phase
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..wording import name_ranks
 
 Groups = Sequence[Sequence[int]]

@@ -14,7 +14,7 @@ from types import GeneratorType
 from typing import Any
 
 from ..registry import Algorithm, Steps, algorithms, find_algorithm
-from ..schedule import Move, Schedule, paths_of
+from ..schedules import Move, Schedule, paths_of
 
 _MOST_MOVES = 50_000  # a generator that makes more is not run a second time
 _MOST_TEXT = 200_000  # characters; longer files are not shown

@@ -13,9 +13,9 @@ from html import escape
 from textwrap import wrap
 
 from ..errors import ScheduleError, UsageError
-from ..schedule import Schedule
+from ..proof import verify
+from ..schedules import Schedule
 from ..symbolic import State
-from ..verify import verify
 from ..wording import counted
 from .svg_arrows import DASHES
 from .svg_elements import (

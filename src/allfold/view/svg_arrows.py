@@ -13,7 +13,7 @@ from math import hypot
 
 import numpy as np
 
-from ..schedule import Move, Schedule
+from ..schedules import Move, Schedule
 from .svg_elements import COPY, REDUCE, Value, element, number
 
 DASHES = "3 1.4"  # of a copy's line

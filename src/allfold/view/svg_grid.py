@@ -7,7 +7,7 @@ from math import ceil, sqrt
 
 from ..collectives import NOTHING
 from ..errors import ScheduleError
-from ..schedule import Move, Schedule
+from ..schedules import Move, Schedule
 from ..symbolic import State
 from .svg_arrows import Grid, draw_arrows, lanes_of
 from .svg_elements import (

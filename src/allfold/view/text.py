@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from ..collectives import NOTHING
-from ..schedule import Schedule
+from ..schedules import Schedule
 from ..symbolic import State
 from ..wording import counted
 from . import WIDTH

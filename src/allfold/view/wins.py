@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AllfoldError, SolverMissing, UsageError
 from ..registry import algorithms
-from ..schedule import Schedule
+from ..schedules import Schedule
 from .entry import NO_TOPOLOGY
 
 if TYPE_CHECKING:

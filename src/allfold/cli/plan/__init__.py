@@ -19,7 +19,7 @@ from ...price.cost.plan import Plan, Planner, duration
 from ...price.cost.sweep import sweep
 from ...price.topology.parse import this_machine_unless
 from ...registry import algorithms, find_algorithm
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ...wording import format_size, parse_size, parse_sizes
 from ..choose import is_schedule, one_rank_count, rank_counts, read_schedule
 from ..terminal import wants_color, width, write_json, write_lines, write_table

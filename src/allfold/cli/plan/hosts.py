@@ -15,7 +15,7 @@ from ...errors import UsageError
 from ...launch.spawn import ranks_per_host
 from ...price.cost.plan import MOST_COUNTED
 from ...registry import schedule
-from ...schedule import step_of_moves
+from ...schedules import step_of_moves
 from ...wording import format_size, parse_sizes
 from ..choose import one_rank_count, parse_hosts
 from ..terminal import write_json, write_lines, write_table

@@ -16,8 +16,8 @@ from ...files import write_whole
 from ...ops import find_op
 from ...programs.compile import compile
 from ...programs.messages import MessagePrograms, check_messages, lower
-from ...schedule import Schedule
-from ...verify import verify
+from ...proof import verify
+from ...schedules import Schedule
 from ...view.entry import schedule_up_to_error
 from ...view.numbers import draw_numbers, read_values, rows_in
 from ...view.page import page_of

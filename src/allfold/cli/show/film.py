@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from rich.text import Text
 
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ...view.text import draw
 from ..terminal import write_lines
 

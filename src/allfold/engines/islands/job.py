@@ -10,7 +10,7 @@ from ... import _native
 from ...dtypes import Dtype
 from ...fabrics import tags
 from ...fabrics.fabric import FOREVER
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..arrays import Flat, Taken, take
 from ..engine import Call
 from ..signature import Signature

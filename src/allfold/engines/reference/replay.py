@@ -21,7 +21,7 @@ from ...division import chunk_bounds
 from ...dtypes import Array, Dtype, describe, find_dtype, narrow
 from ...errors import ScheduleError, UsageError
 from ...ops import Function, Op, check_average, check_supported, find_op
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ...symbolic import Folds, State, unkept
 from ...wording import name_ranks
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ... import _native
 from ...collectives import NOTHING, find_collective
 from ...registry import schedule
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ...symbolic import State
 
 ALWAYS = 2**63

@@ -10,14 +10,14 @@ from ... import _native
 from ...collectives import NOTHING
 from ...programs.compile import Memory, Programs
 from ...programs.rows import Ints, Lists
-from ...registry import on_replacement
-from ...schedule import Schedule
+from ...registry import REGISTRY
+from ...schedules import Schedule
 
 MEMORIES: tuple[Memory, ...] = ("private", "readable", "shared")
 """In the order of the extension's numbers."""
 
 
-on_replacement.append(lambda: _native.forget_programs())  # looked up when needed: there may be no engine
+REGISTRY.on_replacement.append(lambda: _native.forget_programs())  # looked up when needed: there may be no engine
 
 
 def facts(

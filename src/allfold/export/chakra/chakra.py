@@ -19,8 +19,8 @@ import numpy as np
 
 from ...division import chunk_bounds
 from ...errors import ScheduleError, UsageError
-from ...schedule import Schedule
-from ...verify import verify
+from ...proof import verify
+from ...schedules import Schedule
 from ..equivalence import check_equivalent
 from ..folds import Fold, folds_of
 from ..timed import Cells, TimedMove, assemble, in_steps, through_temporaries

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ...collectives import NOTHING
 from ...errors import UsageError
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..buffers import Buffers, Place
 from ..folds import Cell, Fold, folds_of
 from .xml import COLLECTIVES, MOST_COUNT, Algorithm, Block, Gpu, Step

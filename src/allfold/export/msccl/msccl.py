@@ -15,8 +15,8 @@ import numpy as np
 
 from ...collectives import NOTHING, find_collective
 from ...errors import ScheduleError, UsageError
-from ...schedule import Schedule, step_of_moves
-from ...verify import verify
+from ...proof import verify
+from ...schedules import Schedule, step_of_moves
 from ..equivalence import check_equivalent
 from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
 from .lower import lower

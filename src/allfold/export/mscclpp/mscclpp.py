@@ -20,8 +20,8 @@ from typing import Any
 
 from ...collectives import NOTHING
 from ...errors import UsageError
-from ...schedule import Schedule
-from ...verify import verify
+from ...proof import verify
+from ...schedules import Schedule
 from ..buffers import Buffers, Place
 from ..equivalence import check_equivalent
 from ..folds import Fold, folds_of

@@ -13,7 +13,7 @@ from typing import Any
 from ...collectives import find_collective
 from ...documents import parse
 from ...errors import ScheduleError, UsageError
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..happens_before import Happening, run_threads
 from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...collectives import find_collective
-from ...schedule import Counts, Schedule
+from ...schedules import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import LowerBounds, lower_bounds
 from .folding import patterns_on

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...patterns import Pattern, fold
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..topology.routing import ABSENT, Graph
 from ..topology.topology import Topology
 

@@ -18,7 +18,7 @@ import numpy as np
 from ...collectives import find_collective
 from ...errors import UsageError
 from ...registry import algorithms, find_algorithm, schedule
-from ...schedule import Counts, Schedule
+from ...schedules import Counts, Schedule
 from ..topology.topology import Topology
 from .bounds import require_not_below
 from .closed_form import patterns_of

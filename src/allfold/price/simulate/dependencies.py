@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schedule import Schedule, step_of_moves
+from ...schedules import Schedule, step_of_moves
 from .fairness import Ints
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..cost.folding import shares_of
 from ..topology.topology import Topology
 from .dependencies import Dependencies, Moves

@@ -29,7 +29,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ...errors import ScheduleError, UsageError
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..cost.load import check_request
 from ..topology.topology import Topology
 from .critical import AT_ACCEPTED, AT_END, AT_POSTED, AT_SENT, AT_TAKEN, NOBODY, walk

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...schedule import Schedule
+from ...schedules import Schedule
 from ..topology.topology import Topology
 from .dependencies import Moves
 from .fairness import Floats, Ints

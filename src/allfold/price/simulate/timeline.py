@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...chrome_trace import Row, Track, trace
-from ...schedule import Schedule, describe
+from ...schedules import Schedule, describe
 from ..cost.folding import shares_of
 from ..topology.topology import Topology
 from .fairness import Floats, Ints
