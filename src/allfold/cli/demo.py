@@ -27,7 +27,7 @@ _ROUNDS = 5
 
 def run(arguments: argparse.Namespace) -> int:
     names = algorithms("all_reduce")
-    answers = spawn(_on_a_rank, _RANKS, args=(names,)) if _native.MISSING is None else _replayed(names)
+    answers = spawn(_on_a_rank, _RANKS, args=(names, _TIMED)) if _native.MISSING is None else _replayed(names)
     proofs = {name: _checked(name, [answer[name]["result"] for answer in answers]) for name in names}
     # A collective is as slow as its slowest rank.
     timed = [*_TIMED] if _native.MISSING is None else []
@@ -61,13 +61,13 @@ def _inputs() -> list[Any]:
     return [random.standard_normal(_ODD_LENGTH).astype(np.float32) for _ in range(_RANKS)]
 
 
-def _on_a_rank(communicator: Communicator, names: list[str]) -> dict[str, dict[str, Any]]:
+def _on_a_rank(communicator: Communicator, names: list[str], sizes: dict[str, int]) -> dict[str, dict[str, Any]]:
     answers: dict[str, dict[str, Any]] = {}
     for name in names:
         array = _inputs()[communicator.rank]
         communicator.all_reduce(array, algorithm=name)
         answers[name] = {"result": array}
-        for size, elements in _TIMED.items():
+        for size, elements in sizes.items():
             data = np.zeros(elements, np.float32)
             answers[name][size] = _best_time(communicator, data, name)
     return answers
