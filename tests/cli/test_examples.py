@@ -27,11 +27,11 @@ PLAIN_RANKS = {"reduce_scatter_by_hand": 2}  # the others start 4
 APART = ("train_digits", "train_on")  # with options of their own
 
 
-def start(*command: str, folder: Path = EXAMPLES.parent) -> subprocess.CompletedProcess[str]:
+def start(*command: str) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     variables |= {"PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     words = [sys.executable, *command]
-    return subprocess.run(words, capture_output=True, encoding="utf-8", env=variables, timeout=240, cwd=folder)
+    return subprocess.run(words, capture_output=True, encoding="utf-8", env=variables, timeout=240, cwd=EXAMPLES.parent)
 
 
 def printed(done: subprocess.CompletedProcess[str]) -> str:
@@ -260,8 +260,10 @@ def test_every_example_is_checked() -> None:
     assert sorted(CHECKS) == NAMES
 
 
-# It imports scikit-learn and matplotlib in seven processes.
-SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) if name == "train_digits" else name for name in NAMES]
+# The first imports scikit-learn and matplotlib in seven processes; the second computes for seconds, and two ranks do it
+# in test_with_allfold_run.
+FOR_TEST_ALL = ("train_digits", "async_overlap")
+SLOW = [pytest.param(name, marks=pytest.mark.exhaustive) if name in FOR_TEST_ALL else name for name in NAMES]
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -314,6 +316,7 @@ def test_the_training_with_its_options(tmp_path: Path) -> None:
     CHECKS["train_digits"](printed(start(*run)), 2)
 
 
+@pytest.mark.exhaustive  # torchrun imports torch; tests/torch starts it in every run, tests/launch has its variables
 def test_with_torchrun() -> None:
     pytest.importorskip("torch")
     names = ["distributed_argmax", "every_operation", "ring_from_send_recv"]
@@ -344,12 +347,16 @@ def test_all_have_the_same_ending(name: str) -> None:
         ("bucketing", "range(0, len(array), elements)", "range(0, len(array) - elements, elements)"),
     ],
 )
-def test_an_example_that_is_wrong_says_so(name: str, right: str, wrong: str, tmp_path: Path) -> None:
+def test_an_example_that_is_wrong_says_so(
+    name: str, right: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert text.count(right) == 1
-    (tmp_path / "spoiled.py").write_text(text.replace(right, wrong), encoding="utf-8")
-    done = start("spoiled.py", "--ranks", "3", folder=tmp_path)
-    assert done.returncode != 0 and "AssertionError" in done.stderr
+    path = tmp_path / "spoiled.py"
+    path.write_text(text.replace(right, wrong), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", [str(path), "--ranks", "3"])
+    with pytest.raises(af.RankFailed, match="AssertionError"):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def call(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> int | str | None:

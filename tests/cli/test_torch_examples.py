@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import runpy
+import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from test_examples import EXAMPLES, printed, start
+from warm_templates import launched
 
 pytest.importorskip("torch")
 FOLDER = EXAMPLES / "torch"
@@ -25,9 +30,19 @@ def _results(out: str, backend: str) -> dict[str, str]:
     return {name: re.sub(r" +[\d.]+ (?:ms|GB/s)", "", text) for name, text in found.items()}
 
 
-def _run(how: str) -> str:
-    options = ("--backend", "allfold,gloo", *(("--ranks", "2") if how == "mp.spawn" else ()))
-    return printed(start(*STARTS[how], str(FOLDER / "everything.py"), *options))
+def as_a_rank(_: object, script: str, *words: str) -> str:
+    """The work of a rank: a script; what it printed."""
+    sys.argv, sys.path[:0] = [script, *words], [str(Path(script).parent)]
+    with contextlib.redirect_stdout(StringIO()) as out:
+        runpy.run_path(script, run_name="__main__")
+    return out.getvalue()
+
+
+def _printed(script: str, *words: str) -> str:
+    """What a program prints in two ranks with the variables of `allfold run`, forked from a process that has torch."""
+    first, second = launched(as_a_rank, 2, str(FOLDER / script), *words)
+    assert second == ""
+    return str(first)
 
 
 def _check(out: str) -> None:
@@ -38,17 +53,18 @@ def _check(out: str) -> None:
 
 def test_all_of_them_on_both_backends() -> None:
     """All programs in the same two processes: importing torch takes longer than any of them."""
-    _check(_run("allfold run"))
+    _check(_printed("everything.py", "--backend", "allfold,gloo"))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("how", ["torchrun", "mp.spawn"])
-def test_all_of_them_started_in_other_ways(how: str) -> None:
-    _check(_run(how))
+@pytest.mark.parametrize("how", STARTS)
+def test_all_of_them_started_in_every_way(how: str) -> None:
+    options = ("--backend", "allfold,gloo", *(("--ranks", "2") if how == "mp.spawn" else ()))
+    _check(printed(start(*STARTS[how], str(FOLDER / "everything.py"), *options)))
 
 
 def test_the_usual_mistakes_are_reported() -> None:
-    out = printed(start(*STARTS["allfold run"], str(FOLDER / "mistakes.py")))
+    out = _printed("mistakes.py")
     assert re.sub(r" \(call.*|; if that.*", "", out).splitlines() == [
         "allfold, 2 ranks",
         "different lengths: all_reduce: rank 0 called it with float32[3] sum, rank 1 with float32[4] sum",
