@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NOT_OURS = {".git", ".venv", ".venv-mpich", "build", "dist", "node_modules", "static"}
+NOT_OURS = {"build", "dist", "node_modules", "static"}  # and those whose name begins with a dot
 # A path may be written from the root of the repository, from the package, or from the folder of the page that names it.
 FROM = ("", "src/allfold", "src", "native", "web/src")
 
 
 def _files(*endings: str) -> list[Path]:
-    found = (path for path in ROOT.rglob("*") if path.name.endswith(endings) and path.is_file())
-    ours = (path for path in found if NOT_OURS.isdisjoint(path.relative_to(ROOT).parts))
-    return sorted(path for path in ours if not any(part.startswith(".") for part in path.relative_to(ROOT).parts))
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        # Not entered: they have a hundred times as many files.
+        folders[:] = [name for name in folders if name not in NOT_OURS and not name.startswith(".")]
+        found += [Path(folder, name) for name in files if name.endswith(endings) and not name.startswith(".")]
+    return sorted(found)
 
 
 PAGES = [str(path.relative_to(ROOT)) for path in _files(".md")]

@@ -59,9 +59,15 @@ def forget_what_pages_register() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("page", PAGES)
+# One command each that takes seconds, for which there are tests of their own in tests/price and tests/search.
+LONG = {"docs/find.md": "--groups 0,2,4,6 1,3,5,7", "docs/model.md": "--ranks 100000"}
+IN_PART = [(page, LONG.get(page)) for page in PAGES]
+WHOLE = [pytest.param(page, None, marks=pytest.mark.exhaustive, id=f"the whole of {page}") for page in LONG]
+
+
+@pytest.mark.parametrize(("page", "without"), [*IN_PART, *WHOLE])
 def test_the_output_in_the_pages_is_real(
-    page: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, without: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -74,6 +80,8 @@ def test_the_output_in_the_pages_is_real(
         for words, quoted in commands_of(block) if language == "console" else ():
             command = shlex.split(words)
             if command[0] != "allfold" or command[1] not in COMMANDS or not quoted:
+                continue
+            if without is not None and without in words:
                 continue
             status = main(command[1:])
             out, err = capsys.readouterr()
