@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -13,6 +11,7 @@ import pytest
 from written_formulas import port_written, steps_written, value
 
 import allfold as af
+from allfold.cli import main
 from allfold.collectives import COLLECTIVES
 from allfold.registry import REGISTRY, find_algorithm
 
@@ -25,27 +24,37 @@ def roots(collective: str, ranks: int) -> list[int | None]:
 
 # The numbers from 18 to 32 are left out: they take several times as long as all others together.
 @pytest.mark.parametrize(
-    "counts",
-    [[*range(1, 9), 16], pytest.param([*range(1, 18), 33], marks=pytest.mark.exhaustive)],
-    ids=["up to 16 ranks", "up to 33 ranks"],
+    ("counts", "some_roots"),
+    [
+        (range(1, 7), None),
+        ((7, 8, 16), (0, 5, 6, 15)),
+        pytest.param([*range(1, 18), 33], None, marks=pytest.mark.exhaustive),
+    ],
+    ids=["every root of up to 6 ranks", "some roots of up to 16 ranks", "every root of up to 33 ranks"],
 )
-def test_everything_is_right_for_every_root(counts: list[int]) -> None:
-    """With the command that the documentation names, whose process pool uses all cores."""
-    command = [sys.executable, "-m", "allfold", "verify", "--all", "--ranks", ",".join(map(str, counts)), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    proofs = [proof for algorithm in json.loads(done.stdout) for proof in algorithm["proofs"]]
+def test_everything_is_right(
+    counts: list[int], some_roots: tuple[int, ...] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the command that the documentation names, whose process pool uses all cores where that is worth it."""
+    asked = ["--ranks", ",".join(map(str, counts))]
+    if some_roots:
+        asked += ["--roots", ",".join(map(str, some_roots)), "--jobs", "1"]
+    status = main(["verify", "--all", "--json", *asked])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    proofs = [proof for algorithm in json.loads(out) for proof in algorithm["proofs"]]
     cases = {(proof["collective"], proof["algorithm"], proof["ranks"], proof["root"]) for proof in proofs}
     assert cases == {
         (collective, name, ranks, root)
         for collective, name in EVERY
         for ranks in counts
         for root in roots(collective, ranks)
+        if root is None or some_roots is None or root in some_roots
     }
 
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
-@pytest.mark.parametrize("ranks", [64, 128])
+@pytest.mark.parametrize("ranks", [64, pytest.param(128, marks=pytest.mark.exhaustive)])
 def test_is_right_for_many_ranks(collective: str, name: str, ranks: int) -> None:
     for root in (0, ranks - 1) if COLLECTIVES[collective].rooted else (None,):
         af.verify(af.schedule(collective, name, ranks, root), programs=ranks == 64)
@@ -59,23 +68,28 @@ def test_every_shipped_algorithm_says_its_costs() -> None:
 
 
 @pytest.mark.parametrize(("collective", "name"), EVERY)
-def test_counts_are_what_it_says(collective: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "counts",
+    [[*range(2, 18), 24, 31, 32, 33, 64], pytest.param([*range(2, 34), 64, 100], marks=pytest.mark.exhaustive)],
+    ids=["some", "all"],
+)
+def test_counts_are_what_it_says(collective: str, name: str, counts: list[int]) -> None:
     """In `@algorithm` and in its docstring: for any number of ranks one formula is true, and each is true for some."""
     found = find_algorithm(collective, name)
     text = " ".join((found.function.__doc__ or "").split())
     steps, port = set(steps_written(text)), set(port_written(text))
     true: set[object] = set()
-    for ranks in [*range(2, 34), 64, 100]:
-        counts = af.schedule(collective, name, ranks).counts
-        for formula, counted in ((found.steps, counts.steps), (found.port, counts.busiest_port_bytes)):
+    for ranks in counts:
+        real = af.schedule(collective, name, ranks).counts
+        for formula, counted in ((found.steps, real.steps), (found.port, real.busiest_port_bytes)):
             said = formula(ranks) if formula else None
             assert said is None or said == counted, f"{ranks} ranks"
         if "groups of g ranks each" in text and not value("P/G", ranks).is_integer():
             continue
-        steps_here = {formula for formula in steps if value(formula, ranks) == counts.steps}
-        port_here = {claim for claim in port if holds(claim, ranks, float(counts.busiest_port_bytes))}
-        assert steps_here or not steps, f"{ranks} ranks: {counts.steps} steps"
-        assert port_here or not port, f"{ranks} ranks: {counts.busiest_port_bytes} S through the busiest port"
+        steps_here = {formula for formula in steps if value(formula, ranks) == real.steps}
+        port_here = {claim for claim in port if holds(claim, ranks, float(real.busiest_port_bytes))}
+        assert steps_here or not steps, f"{ranks} ranks: {real.steps} steps"
+        assert port_here or not port, f"{ranks} ranks: {real.busiest_port_bytes} S through the busiest port"
         true |= steps_here | port_here
     assert true == steps | port
     if found.function.__module__.startswith("allfold."):
@@ -236,14 +250,16 @@ PHASES = {  # by parameter: the collective whose algorithms it names, where it i
 
 
 @pytest.mark.parametrize(("collective", "name"), TWO_LEVELS)
-def test_two_levels_take_any_groups_root_and_parts(collective: str, name: str) -> None:
+@pytest.mark.parametrize("every_root", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_two_levels_take_any_groups_root_and_parts(collective: str, name: str, every_root: bool) -> None:
+    """Other parts with the last root, a different place in each of the groups, unless all roots are asked for."""
     parameters = list(inspect.signature(find_algorithm(collective, name).function).parameters)
     phases = parameters[parameters.index("groups") + 1 :]
     for groups in ([[0], [1, 2, 3]], [[0, 2], [1, 3]], [[3, 1], [2], [0]], [[1, 2, 3, 0]], [[5, 0, 3], [1], [4, 2]]):
         ranks = sum(map(len, groups))
         for root in roots(collective, ranks):
             af.verify(af.schedule(collective, name, ranks, root, groups=groups))
-            for phase in phases:
+            for phase in phases if every_root or root in (None, ranks - 1) else ():
                 parts = PHASES.get(collective, {}).get(phase, collective)
                 for part in af.algorithms(parts):
                     made = af.schedule(collective, name, ranks, root, groups=groups, **{phase: part})
