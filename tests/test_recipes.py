@@ -252,7 +252,7 @@ def test_an_export(package: Package) -> None:
         from __future__ import annotations
 
         from ..schedules import Schedule
-        from ..verify import verify
+        from ..proof import verify
 
 
         def write(schedule: Schedule) -> str:
