@@ -24,19 +24,19 @@ import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
+from ..engines.buffer import CUDA, Kind, check_writable, contiguous, copied, memory_of, overlap, put_back
 from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, UnfitArray
 from ..engines.table import meet, meet_across
 from ..errors import AllfoldError, SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
 from ..ops import Op, check_average, find_op
 from ..registry import AnyAlgorithm
-from .arrays import check_writable, contiguous, copied, is_on_gpu, overlap, put_back, whole_numbers
 from .handle import Handle
 from .messages import PointToPoint
 from .objects import Objects
 from .timeouts import check_timeout
 from .trace import Trace
-from .values import NUMBERS, as_array, describe_part, in_place, number_in, output_for, part_for
+from .values import NUMBERS, as_array, describe_part, in_place, number_in, output_for, whole_numbers
 
 if TYPE_CHECKING:
     from .gpu import GpuCalls
@@ -552,7 +552,7 @@ class Communicator(PointToPoint, Objects):
             timeout=timeout,
             dtype=dtype,
         )
-        if is_on_gpu(source) or is_on_gpu(target):
+        if CUDA in (memory_of(source), memory_of(target)):
             return self._run_on_gpu(call, async_op)
         try:
             ticket = self._engine.run(call, async_op)
@@ -599,21 +599,22 @@ class Communicator(PointToPoint, Objects):
         wrong, part = self._broadcast_json("scatter", (wrong, part), root, timeout)
         if wrong is not None:
             raise UsageError(wrong)
-        output = part_for(*part)
+        kind, shape = part
+        output = Kind(*kind).new(shape)
         self._call(_SCATTER, array, output, None, root, algorithm, False, timeout, dtype)
         return output
 
     def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
         """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
-        from .gpu import GpuCalls, locate
+        from .gpu import GpuCalls, buffers_of
 
-        located = locate(call)
+        source, target = buffers_of(call)
         try:
             if self._gpu is None:
                 engine = self._engine.group(range(self.size), call.timeout)
                 assert engine is not None
                 self._gpu = GpuCalls(engine)
-            ticket = self._gpu.enqueue(call, located)
+            ticket = self._gpu.enqueue(call, source, target)
         except AllfoldError:
             raise
         except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest

@@ -7,25 +7,19 @@ the call. A call that is not async also waits for the GPU: when it returns, the 
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import weakref
 from collections import deque
-from typing import Any
-
-import numpy as np
 
 from .. import _native
 from ..cuda.driver import driver
 from ..cuda.retire import InStream, Kept, Needed, forget_past, retire
 from ..cuda.runner import Again
-from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
-from ..dtypes import find_dtype
-from ..engines.arrays import mark_as_changed
+from ..engines.buffer import CUDA, Buffer, memory_of
 from ..engines.engine import Call, Engine
+from ..engines.taken import buffers_of as take_buffers
 from ..errors import AllfoldError, DeviceError, UsageError
-from .arrays import is_on_gpu
 
 _LOOK_AGAIN_SECONDS = 20e-6
 _LAST_CALLS_SECONDS = 5.0
@@ -42,18 +36,16 @@ class GpuCalls:
         self._kept: deque[InStream] = deque()
         weakref.finalize(self, retire, Kept(self._kept)).atexit = False
 
-    def enqueue(self, call: Call, located: list[tuple[OnDevice, int]]) -> GpuCall:
+    def enqueue(self, call: Call, source: Buffer | None, target: Buffer | None) -> GpuCall:
         """Put a call into the stream for calls; its arrays' streams wait for it."""
-        mark_as_changed(call.output)
-        context = self._device.context_of(max(array.pointer for array, _ in located))
+        arrays = [one for one in (source, target) if one is not None]
+        context = self._device.context_of(max(array.pointer for array in arrays))
         if context not in self._ways:
             self._ways[context] = Ways(self._engine, self._device, context, call.timeout)
         ways = self._ways[context]
-        source = None if call.input is None else located[0][0]
-        target = None if call.output is None else located[-1][0]
         # Calls are remembered, arrays are not.
         again = self._again(ways, call._replace(input=None, output=None), source, target)
-        streams = {stream for _, stream in located}
+        streams = {array.stream for array in arrays}
         try:
             if len(streams) == 1:
                 mark = ways.launch(again, streams.pop(), True)
@@ -69,10 +61,11 @@ class GpuCalls:
         self._kept.append(Needed(mark, [call.input, call.output]))
         return GpuCall(ways, mark)
 
-    def _again(self, ways: Ways, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
+    def _again(self, ways: Ways, call: Call, source: Buffer | None, target: Buffer | None) -> Again:
         if call.algorithm is not None or (call.op is not None and not call.op.is_builtin):
             return ways.prepare(call, source, target)
-        key = (call.collective, call.op and call.op.name, call.root, call.timeout, source, target)
+        places = (source and source.place, target and target.place)
+        key = (call.collective, call.op and call.op.name, call.root, call.timeout, *places)
         return ways.remembered.get(key) or ways.remember(key, ways.prepare(call, source, target))
 
     def abort(self) -> None:
@@ -134,31 +127,9 @@ class GpuCall:
             raise
 
 
-def locate(call: Call) -> list[tuple[OnDevice, int]]:
-    """Where the arrays of a call are, and the stream of each."""
-    return [_located(call, array) for array in (call.input, call.output) if array is not None]
-
-
-def _located(call: Call, array: Any) -> tuple[OnDevice, int]:
-    """Where an array is, and its stream."""
-    if not is_on_gpu(array):
-        raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
-    if getattr(array, "is_cuda", False):
-        stream = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
-        contiguous, pointer, count, kind = array.is_contiguous(), array.data_ptr(), array.numel(), array.dtype
-    else:
-        facts = array.__cuda_array_interface__
-        kind, strides = np.dtype(facts["typestr"]), facts.get("strides")
-        pointer, count = facts["data"][0], int(np.prod(facts["shape"], dtype=np.int64))
-        dense = np.empty(facts["shape"], np.void(kind.itemsize).dtype).strides if strides is not None else None
-        contiguous, stream = strides is None or count == 0 or tuple(strides) == dense, facts.get("stream") or 0
-        if array is call.output and facts["data"][1]:
-            raise UsageError(f"{call.collective}: the array for the result cannot be written")
-    if not contiguous:
-        raise UsageError(
-            f"{call.collective}: the array in a GPU's memory is not contiguous; make a contiguous copy of it first"
-        )
-    dtype = find_dtype(kind if call.dtype is None else call.dtype)
-    if dtype.itemsize != (kind.itemsize if hasattr(kind, "itemsize") else dtype.itemsize):
-        raise UsageError(f"{call.collective}: the array's elements are {kind}, which cannot be taken for {dtype}")
-    return OnDevice(pointer, count * dtype.itemsize, dtype), stream
+def buffers_of(call: Call) -> tuple[Buffer | None, Buffer | None]:
+    """The input and the output of a call, both in a GPU's memory."""
+    for array in (call.input, call.output):
+        if array is not None and memory_of(array) != CUDA:
+            raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
+    return take_buffers(call)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..engines.buffer import check_writable, contiguous, put_back
 from ..engines.engine import FAILURES, Engine, raised_in_python
 from ..errors import AllfoldError, UsageError
-from .arrays import check_writable, contiguous, put_back
 
 
 class Message(NamedTuple):

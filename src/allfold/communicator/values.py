@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from ..collectives import find_collective
+from ..engines.buffer import Kind, new_like, shape_of
 from ..errors import UsageError
-from .arrays import is_on_gpu
 
 NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 
@@ -44,8 +45,7 @@ def number_in(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 def output_for(call: str, array: Any, ranks: int) -> Any:
     """A new array for the result of a collective on `array`: of its kind, its type and its device."""
-    shape = tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
-    return _empty(call, array, _result_shape(call, shape, ranks))
+    return new_like(call, array, _result_shape(call, shape_of(array), ranks))
 
 
 def _result_shape(call: str, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
@@ -59,34 +59,20 @@ def _result_shape(call: str, shape: Sequence[int], ranks: int) -> tuple[int, ...
     return (length // ranks, *rest) if promise.ends.sliced else (length, *rest)
 
 
-def describe_part(array: Any, ranks: int) -> tuple[bool, str, tuple[int, ...]]:
-    """What the ranks of a scatter need to know of the root's array: whether it is torch's, its type, a part's shape."""
-    shape = _result_shape("scatter", tuple(np.shape(array)), ranks)
-    kind = getattr(array, "dtype", None)
-    if is_on_gpu(array) or kind is None:
+def describe_part(array: Any, ranks: int) -> tuple[Kind, tuple[int, ...]]:
+    """The facts of the root's array that all ranks of a scatter need: its kind, and the shape of a part."""
+    shape = _result_shape("scatter", shape_of(array), ranks)
+    kind = Kind.of(array)
+    if kind is None:
         raise UsageError(
             "scatter: without an output, the array must be a NumPy array, a torch tensor on the CPU or a list"
         )
-    return hasattr(array, "new_empty"), str(kind).removeprefix("torch."), shape
+    return kind, shape
 
 
-def part_for(is_torch: bool, kind: str, shape: Sequence[int]) -> Any:
-    """A new array for one rank's part."""
-    if not is_torch:
-        return np.empty(tuple(shape), kind)
-    import torch
-
-    return torch.empty(tuple(shape), dtype=getattr(torch, kind))
-
-
-def _empty(call: str, array: Any, shape: tuple[int, ...]) -> Any:
-    if hasattr(array, "new_empty"):
-        return array.detach().new_empty(shape)
-    if isinstance(array, np.ndarray):
-        return np.empty(shape, array.dtype)
-    if is_on_gpu(array):
-        raise UsageError(f"{call}: give an output: of this array's kind, none can be made here")
-    try:
-        return np.empty(shape, np.asarray(memoryview(array)).dtype)
-    except (TypeError, ValueError):
-        raise UsageError(f"{call}: give an output: for a {type(array).__name__}, none can be made here") from None
+def whole_numbers(values: Iterable[Any]) -> list[int] | None:
+    """The values as integers; None if one of them is not a whole number."""
+    given = list(values)
+    if any(isinstance(value, bool) or not isinstance(value, SupportsIndex) for value in given):
+        return None
+    return [index(value) for value in given]

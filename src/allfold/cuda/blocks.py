@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..engines.buffer import Buffer
 from ..errors import DeviceError, UsageError
 from ..wording import name_ranks
 from .driver import Device
-from .staging import OnDevice
 
 _BLOCK_SHIFT = 42  # a place is a number of a block, and a byte in it
 _MOST_BLOCKS = 1024
@@ -82,7 +82,7 @@ class Blocks:
         """This rank no longer uses its part."""
         self._let_go.add(number)
 
-    def find(self, source: OnDevice | None, target: OnDevice | None) -> Reached | None:
+    def find(self, source: Buffer | None, target: Buffer | None) -> Reached | None:
         """Where the arrays of a call are on all ranks, if all of them are in blocks."""
         where, pointers = 0, list[list[int]]()
         for array in (source, target):
@@ -98,7 +98,7 @@ class Blocks:
             pointers.append([pointer + start for pointer in block.pointers])
         return Reached(where % (1 << 62), (pointers[0], pointers[1]))
 
-    def _block_of(self, array: OnDevice) -> int:
+    def _block_of(self, array: Buffer) -> int:
         for number, block in self._blocks.items():
             start = array.pointer - block.pointers[self._rank]
             if start >= 0 and start + array.bytes <= block.bytes:

@@ -12,12 +12,13 @@ from math import ceil
 from typing import NamedTuple
 
 from ..division import chunk_bounds
+from ..engines.buffer import Buffer
 from ..engines.engine import Call
+from ..engines.taken import elements_of
 from ..programs.compile import INPUT, WORK
 from .batch import Batch
 from .blocks import Reached
-from .programs import Program, Slot, elements_of
-from .staging import OnDevice
+from .programs import Program, Slot
 
 AREA_BYTES = 64 << 20
 """Of each of the two work areas. Longer arrays go through them in segments."""
@@ -52,7 +53,7 @@ class Places(NamedTuple):
 
 
 def compose(
-    call: Call, program: Program, source: OnDevice | None, target: OnDevice | None, state: State, places: Places
+    call: Call, program: Program, source: Buffer | None, target: Buffer | None, state: State, places: Places
 ) -> tuple[Batch, After]:
     rank, size, batch = places.rank, len(places.arenas), Batch()
     array = source or target
@@ -128,7 +129,7 @@ def compose(
 def _fold(
     batch: Batch,
     call: Call,
-    array: OnDevice,
+    array: Buffer,
     sources: list[int],
     destinations: list[int],
     elements: int,

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..collectives import COLLECTIVES, NOTHING
+from ..engines.buffer import Buffer
 from ..engines.engine import Call
 from ..errors import UsageError
 from ..programs.compile import WORK, Programs
 from ..schedules import Schedule
-from .staging import OnDevice
 
 Slot = tuple[int, int, int]  # rank, space, index
 
@@ -86,25 +86,14 @@ def _origins(built: Schedule, rank: int) -> tuple[int, int]:
     return int(held[0].argmax()), int(held[1].argmax())
 
 
-def check_overlap(call: Call, source: OnDevice | None, target: OnDevice | None, rank: int) -> None:
+def check_overlap(call: Call, source: Buffer | None, target: Buffer | None, rank: int) -> None:
     """An output may lie in its input, or the input in the output, only where the rank's own part is, as with NCCL."""
     if source is None or target is None:
         return
     shorter, longer = sorted((source, target), key=lambda array: array.bytes)
-    overlaps = shorter.pointer < longer.pointer + longer.bytes and longer.pointer < shorter.pointer + shorter.bytes
-    if overlaps and (
+    if shorter.overlaps(longer) and (
         COLLECTIVES[call.collective].exchanges or shorter.pointer != longer.pointer + rank * shorter.bytes
     ):
         raise UsageError(
             f"{call.collective}: the input and the output overlap, and not in the rank's own part; give it another output"
         )
-
-
-def elements_of(call: Call, source: OnDevice | None, target: OnDevice | None, size: int) -> int:
-    """The elements of the whole buffer."""
-    array = source or target
-    assert array is not None
-    if source is not None and target is not None and source.dtype != target.dtype:
-        raise UsageError(f"{call.collective}: the input is {source.dtype}, the output {target.dtype}")
-    lengths = (None if one is None else one.bytes // array.dtype.itemsize for one in (source, target))
-    return COLLECTIVES[call.collective].whole(size, *lengths)

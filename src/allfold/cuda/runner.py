@@ -27,9 +27,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .. import _native
+from ..engines.buffer import Buffer
 from ..engines.engine import FAILURES, Call
 from ..engines.shared_memory.engine import SharedMemory
 from ..engines.signature import ON_THE_GPU, STAGED, Signature, difference
+from ..engines.taken import elements_of
 from ..errors import AllfoldError, CollectiveTimeout, DeviceError, MismatchError, RankLost, UsageError
 from ..programs.versions import Memory
 from ..proved import programs_of
@@ -40,9 +42,9 @@ from .compose import ALIGNED, AREA_BYTES, After, Places, State, compose
 from .driver import Device
 from .kernels import MOST_ARRAYS
 from .memory import FAILED, LATE, LEFT, MISMATCHED, GroupMemory
-from .programs import Program, check_overlap, elements_of, program_of
+from .programs import Program, check_overlap, program_of
 from .retire import retire, sweep
-from .staging import OnDevice, Staging
+from .staging import Staging
 
 _LOOK_AGAIN_SECONDS = 0.002
 _MOST_UNSEEN_SECONDS = 0.05  # a rank that has died may have finished its part before
@@ -113,7 +115,7 @@ class Runner:
         return program.work_slots * ALIGNED <= AREA_BYTES and program.most_arrays <= MOST_ARRAYS
 
     def prepare(
-        self, call: Call, source: OnDevice | None, target: OnDevice | None, built: Schedule, reached: Reached | None
+        self, call: Call, source: Buffer | None, target: Buffer | None, built: Schedule, reached: Reached | None
     ) -> OnTheGpu:
         """A call for the stream; `reached`, if all ranks reach its arrays."""
         check_overlap(call, source, target, self.engine.rank)
@@ -121,13 +123,13 @@ class Runner:
         return OnTheGpu(self, call, signature, self._program(built, reached), source, target, reached)
 
     def accompany(
-        self, call: Call, source: OnDevice | None, target: OnDevice | None, named: Schedule | None, other: Again
+        self, call: Call, source: Buffer | None, target: Buffer | None, named: Schedule | None, other: Again
     ) -> Accompanied:
         """A call that staging puts into the stream, compared here; `named`: the schedule, if it names an algorithm."""
         return Accompanied(self, call, self._signature(call, source, target, named, STAGED), other)
 
     def _signature(
-        self, call: Call, source: OnDevice | None, target: OnDevice | None, schedule: Schedule | None, place: int
+        self, call: Call, source: Buffer | None, target: Buffer | None, schedule: Schedule | None, place: int
     ) -> Signature:
         array = source or target
         assert array is not None
@@ -495,8 +497,8 @@ class OnTheGpu:
         call: Call,
         signature: Signature,
         program: Program,
-        source: OnDevice | None,
-        target: OnDevice | None,
+        source: Buffer | None,
+        target: Buffer | None,
         reached: Reached | None,
     ) -> None:
         self._runner, self.call, self.program, self.source, self.target = runner, call, program, source, target

@@ -15,13 +15,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .. import _native
 from ..collectives import COLLECTIVES
-from ..dtypes import Dtype
+from ..engines.buffer import Buffer
 from ..engines.engine import FAILURES, Call, Deferred, Engine
 from ..errors import AllfoldError, DeviceError, UsageError
 from .batch import Batch
@@ -33,14 +33,6 @@ PIECE_BYTES = 32 << 20
 _LEAST_BYTES = 1 << 20
 _SECONDS_TO_GIVE_UP = 5.0
 _MOST_PAST_CALLS = 8
-
-
-class OnDevice(NamedTuple):
-    """A contiguous array in a GPU's memory."""
-
-    pointer: int
-    bytes: int
-    dtype: Dtype
 
 
 class Rooms:
@@ -75,11 +67,11 @@ class Staging:
         self._is_closed = False
         self._failure: BaseException | None = None
 
-    def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Staged:
+    def prepare(self, call: Call, source: Buffer | None, target: Buffer | None) -> Staged:
         """A call for the stream. The arrays are those of the call: its input and its output."""
         return Staged(self, call, source, target)
 
-    def batch(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> tuple[_native.Batch, Deferred]:
+    def batch(self, call: Call, source: Buffer | None, target: Buffer | None) -> tuple[_native.Batch, Deferred]:
         is_root = call.root == self.engine.rank
         input, output = self._room("input", source), self._room("output", target)
         array, batch = source or target, Batch()
@@ -164,7 +156,7 @@ class Staging:
             time.sleep(0.001)
         return True
 
-    def _room(self, name: str, array: OnDevice | None) -> np.ndarray[Any, Any] | None:
+    def _room(self, name: str, array: Buffer | None) -> np.ndarray[Any, Any] | None:
         """Memory that the ranks share and that the GPU reaches, as long as the array."""
         if array is None:
             return None
@@ -186,7 +178,7 @@ class Staging:
 class Staged:
     """A call through main memory, which can be put into the stream again and again."""
 
-    def __init__(self, staging: Staging, call: Call, source: OnDevice | None, target: OnDevice | None) -> None:
+    def __init__(self, staging: Staging, call: Call, source: Buffer | None, target: Buffer | None) -> None:
         self._staging, self.call, self._source, self._target = staging, call, source, target
         self._make()
 
@@ -202,7 +194,7 @@ class Staged:
         return self._staging.put(self, before, holds)
 
 
-def _move(batch: Batch, room: np.ndarray[Any, Any] | None, array: OnDevice | None, goes_in: bool) -> None:
+def _move(batch: Batch, room: np.ndarray[Any, Any] | None, array: Buffer | None, goes_in: bool) -> None:
     if room is not None and array is not None and array.bytes:
         here, there = room.ctypes.data, array.pointer
         if goes_in:
@@ -221,11 +213,12 @@ def _comes_out(call: Call, is_root: bool) -> bool:
     return COLLECTIVES[call.collective].writes(is_root)
 
 
-def _pieces(call: Call, target: OnDevice | None) -> Iterator[OnDevice | None]:
+def _pieces(call: Call, target: Buffer | None) -> Iterator[Buffer | None]:
     """The output of a call: in parts, each for a call of its own, if the call is in place and the array is long."""
     may_be_cut = COLLECTIVES[call.collective].in_place and call.algorithm is None
     if target is None or target.bytes <= PIECE_BYTES or not may_be_cut:
         yield target
         return
-    for start in range(0, target.bytes, PIECE_BYTES):
-        yield OnDevice(target.pointer + start, min(PIECE_BYTES, target.bytes - start), target.dtype)
+    step = PIECE_BYTES // target.dtype.itemsize
+    for start in range(0, target.elements, step):
+        yield target.part(start, min(start + step, target.elements))

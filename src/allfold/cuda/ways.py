@@ -20,9 +20,11 @@ import numpy as np
 
 from .. import _native
 from ..collectives import COLLECTIVES, WHOLE, Collective
+from ..engines.buffer import Buffer
 from ..engines.engine import Call, Engine
 from ..engines.shared_memory.choice import choices
 from ..engines.shared_memory.engine import SharedMemory
+from ..engines.taken import elements_of
 from ..errors import DeviceError, RankLost
 from ..ops import OPS
 from ..proved import schedule_of
@@ -30,9 +32,8 @@ from ..registry import AnyAlgorithm, find_algorithm
 from ..schedules import Schedule
 from .batch import Batch
 from .driver import Device
-from .programs import elements_of
 from .runner import Again, Runner
-from .staging import OnDevice, Staging
+from .staging import Staging
 
 STAGED_UP_TO = 1 << 20
 """Bytes of the whole array, where processes take turns on the GPU."""
@@ -80,12 +81,12 @@ class Ways:
         self.takes_turns = _takes_turns(self.runner, device, context, timeout)
         self.lane.set_turns(self.takes_turns)
 
-    def prepare(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
+    def prepare(self, call: Call, source: Buffer | None, target: Buffer | None) -> Again:
         """A call for the stream."""
         with self._lock:  # it may replace the memory that other threads' calls go through
             return self._prepared(call, source, target)
 
-    def _prepared(self, call: Call, source: OnDevice | None, target: OnDevice | None) -> Again:
+    def _prepared(self, call: Call, source: Buffer | None, target: Buffer | None) -> Again:
         runner, array = self.runner, source or target
         named = None if call.algorithm is None else self._built(call, call.algorithm)
         if named is not None and not isinstance(call.algorithm, str):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..dtypes import Dtype, describe
 from ..errors import MismatchError, UsageError
-from .arrays import Flat, flat
+from .buffer import Buffer, Flat
 from .engine import ANY_TAG, UnfitArray
 
 _HIGHEST_TAG = 2**31 - 1
@@ -23,9 +23,10 @@ def taken(sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None
         any = "" if sends else " or ANY_TAG"
         raise UsageError(f"{name}: tag must be from 0 to {_HIGHEST_TAG}{any}, not {tag}")
     try:
-        return flat(name, array, dtype, written=not sends)
+        buffer = Buffer.of(name, array, dtype, written=not sends)
     except UnfitArray as error:
         raise BufferError(str(error)) from None
+    return buffer.dtype, buffer.in_main_memory(name)
 
 
 def wait(result: Future[Any], timeout: float | None) -> bool:

@@ -28,9 +28,8 @@ from ..communicator.messages import Pending
 from ..cuda.driver import driver, refuse_capture
 from ..cuda.retire import InStream, Kept, forget_past, retire
 from ..cuda.runner import Again
-from ..cuda.staging import OnDevice
 from ..cuda.ways import Ways
-from ..dtypes import find_dtype
+from ..engines.buffer import Buffer
 from ..engines.engine import Call
 from ..errors import CollectiveTimeout, DeviceError
 from ..ops import OPS
@@ -193,13 +192,11 @@ def _prepared(
     seconds: float | None,
 ) -> Again:
     call = Call(name, op=None if op is None else OPS[op], root=root, timeout=seconds)
-    return ways.prepare(call, _on_device(source), _on_device(target))
+    return ways.prepare(call, _buffer(name, source, False), _buffer(name, target, True))
 
 
-def _on_device(tensor: Tensor | None) -> OnDevice | None:
-    if tensor is None:
-        return None
-    return OnDevice(tensor.data_ptr(), tensor.numel() * tensor.element_size(), find_dtype(tensor.dtype))
+def _buffer(name: str, tensor: Tensor | None, written: bool) -> Buffer | None:
+    return None if tensor is None else Buffer.of(name, tensor, None, written)
 
 
 class _Memory:

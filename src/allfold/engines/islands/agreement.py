@@ -11,7 +11,7 @@ from ... import _native
 from ...errors import AllfoldError, MismatchError
 from ...fabrics.fabric import FOREVER
 from ...wording import name_ranks
-from ..arrays import Flat
+from ..buffer import Flat
 from ..engine import Call
 from ..signature import PACKED_BYTES, Signature, difference
 from .fronts import DIGEST_BYTES, Front, Fronts

@@ -11,9 +11,10 @@ from ...dtypes import Dtype
 from ...fabrics import tags
 from ...fabrics.fabric import FOREVER
 from ...schedules import Schedule
-from ..arrays import Flat, Taken, take
+from ..buffer import Flat
 from ..engine import Call
 from ..signature import Signature
+from ..taken import Taken, take
 
 _SPARE_SECONDS = 2.0
 

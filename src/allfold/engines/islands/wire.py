@@ -17,7 +17,7 @@ from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ...ops import Op
 from ...programs.messages import Kind, Message, MessagePrograms, Place
 from ...programs.versions import INPUT, OUTPUT, WORK
-from ..arrays import Flat
+from ..buffer import Flat
 from .recorder import Recorder
 
 _LEAST_KEPT, _MOST_KEPT = 1 << 16, 64 << 20  # bytes; less is cheap to have anew, and more too much to keep

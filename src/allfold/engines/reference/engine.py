@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from ...collectives import COLLECTIVES
 from ...errors import CollectiveTimeout, MismatchError, RankLost
 from ...wording import name_ranks
-from ..arrays import Taken, take
 from ..engine import Call, Engine, name_group
 from ..mailbox import wait
 from ..signature import check_groups, difference
+from ..taken import Taken, take
 from .meeting import Mailbox, Meeting
 from .replay import replay
 

@@ -10,7 +10,7 @@ import numpy as np
 from ....fabrics.fabric import FOREVER
 from ....ops import OPS, Op
 from ....programs.messages import MessagePrograms
-from ...arrays import Flat
+from ...buffer import Flat
 from ...engine import Call
 from ..agreement import Agreement
 from ..crossing import Crossing

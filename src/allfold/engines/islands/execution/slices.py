@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...arrays import Flat
+from ...buffer import Flat
 from ..job import Job
 from .levels import Levels, as_bytes
 

@@ -11,7 +11,7 @@ from math import lcm
 from ....fabrics.fabric import FOREVER
 from ....ops import OPS
 from ....proved import message_programs_of
-from ...arrays import Flat
+from ...buffer import Flat
 from ...engine import Call
 from ..job import Job
 from ..wire import Run

@@ -1,0 +1,68 @@
+"""A call whose arguments were taken and checked, with its signature, for engines that are written in Python."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..collectives import COLLECTIVES
+from ..dtypes import DTYPES, Dtype
+from ..errors import UsageError
+from ..ops import check_supported
+from ..proved import check_rank_order, schedule_of
+from ..registry import AnyAlgorithm
+from ..schedules import Schedule
+from .buffer import Buffer, Flat
+from .engine import Call, UnfitArray
+from .signature import Signature
+
+
+class Taken(NamedTuple):
+    """A call whose arguments were taken and checked."""
+
+    call: Call
+    signature: Signature
+    schedule: Schedule | None  # of the algorithm, if one is named: the one that is compared and run
+    dtype: Dtype
+    elements: int  # of the whole buffer
+    input: Flat | None
+    output: Flat | None
+
+
+def take(call: Call, ranks: int, algorithm: AnyAlgorithm | None) -> Taken:
+    """`algorithm`: the one to run, if it is known already."""
+    input, output = buffers_of(call)
+    elements = elements_of(call, input, output, ranks)
+    given = input or output
+    dtype = DTYPES["uint8"] if given is None else given.dtype
+    if input is not None and output is not None and input.overlaps(output):
+        raise UnfitArray("the input and the output overlap")
+    if (call.op is None) == COLLECTIVES[call.collective].takes_op:
+        what = "an operation is needed, not None" if call.op is None else "it takes no operation"
+        raise UsageError(f"{call.collective}: {what}")
+    if call.op is not None:
+        check_supported(call.op, dtype)
+    schedule = None
+    if algorithm is not None:
+        root = call.root if COLLECTIVES[call.collective].rooted else None
+        schedule = schedule_of(call.collective, algorithm, ranks, root)
+        if call.op is not None:
+            check_rank_order(call.collective, schedule, ranks, root, call.op)
+    arrays = (None if one is None else one.in_main_memory(call.collective) for one in (input, output))
+    return Taken(call, Signature.of(call, dtype, elements, schedule), schedule, dtype, elements, *arrays)
+
+
+def buffers_of(call: Call) -> tuple[Buffer | None, Buffer | None]:
+    """The input and the output of a call."""
+    input, output = call.input, call.output
+    return (
+        None if input is None else Buffer.of(call.collective, input, call.dtype, False),
+        None if output is None else Buffer.of(call.collective, output, call.dtype, True),
+    )
+
+
+def elements_of(call: Call, input: Buffer | None, output: Buffer | None, ranks: int) -> int:
+    """The elements of the whole buffer; raises if the types or the lengths of the two do not go together."""
+    if input is not None and output is not None and input.dtype != output.dtype:
+        raise UsageError(f"{call.collective}: the input is {input.dtype}, the output {output.dtype}")
+    lengths = (None if one is None else one.elements for one in (input, output))
+    return COLLECTIVES[call.collective].whole(ranks, *lengths)
