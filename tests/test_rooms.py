@@ -45,6 +45,7 @@ ROOMS = [
     "engines.shared_memory",
     "engines.islands",
     "engines.table",
+    "engines.choose",
     "cuda",
     "communicator",
     "launch",

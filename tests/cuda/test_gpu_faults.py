@@ -22,13 +22,14 @@ import numpy as np
 import numpy_device
 import pytest
 from numpy_device import DeviceArray, NumpyDevice
-from test_staging import along_a_chain, device_of, to_the_first
+from test_staging import along_a_chain, device_of, to_the_first, ways_of
 
 import allfold as af
 from allfold import Move, copy, reduce
-from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
 from allfold.cuda import kernels, retire, runner, ways
+from allfold.cuda.engine import Stream
+from allfold.engines import choose
 
 
 def wait_until(holds: Callable[[], object]) -> None:
@@ -56,8 +57,7 @@ def gated(device: NumpyDevice, stream: int) -> threading.Event:
 
 def shared_array(comm: Communicator, length: int, stream: int) -> DeviceArray:
     """In memory that all ranks reach."""
-    assert comm._gpu is not None
-    (made,) = comm._gpu._ways.values()
+    made = ways_of(comm)
     found = made.empty(8 * length)
     assert found is not None
     return DeviceArray(np.frombuffer((ctypes.c_char * (8 * length)).from_address(found[0])), stream)
@@ -198,7 +198,7 @@ def over_before(comm: Communicator) -> list[str]:
     first = group.all_reduce(array, async_op=True)
     assert first is not None
     device.synchronize(array.stream)
-    (made,) = group._gpu._ways.values()  # type: ignore[union-attr]
+    made = ways_of(group)
     wait_until(lambda: not made.runner._launched)  # it was seen to be over on all ranks
     comm.barrier()
     if comm.rank == 0:
@@ -218,7 +218,7 @@ def interrupted(comm: Communicator) -> str:
     comm.all_reduce(array)
     comm.barrier()
     if comm.rank == 0:
-        (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+        made = ways_of(comm)
         calls, over = made.runner._ledger, threading.Event()
 
         def keep_interrupting() -> None:
@@ -272,7 +272,7 @@ def interrupted_at_first(comm: Communicator, module: str, name: str) -> str:
     return "not interrupted"
 
 
-@pytest.mark.parametrize(("module", "name"), [(gpu.__name__, "GpuCalls"), (ways.__name__, "_takes_turns")])
+@pytest.mark.parametrize(("module", "name"), [(choose.__name__, "over"), (ways.__name__, "_takes_turns")])
 def test_an_interrupt_during_the_first_call_keeps_nobody_waiting(module: str, name: str) -> None:
     for said in af.spawn(interrupted_at_first, 2, args=(module, name), timeout=60):
         assert said.startswith("RankLost: ")
@@ -364,7 +364,9 @@ def test_all_tensors_of_an_asynchronous_call_are_kept(collective: str) -> None:
     from allfold.torch.cuda import Gpu
 
     mark = NotOver()
-    gpu = types.SimpleNamespace(_kept=deque(), seconds=None, _launched=lambda *_: mark)
+    stream = types.SimpleNamespace(_kept=deque())
+    stream.keep = lambda work: Stream.keep(stream, work)  # type: ignore[arg-type]
+    gpu = types.SimpleNamespace(_stream=stream, seconds=None, _launched=lambda *_: mark)
     gpu.ways = {-1: types.SimpleNamespace(error=lambda: None)}
     gpu._keep = lambda work: Gpu._keep(gpu, work)  # type: ignore[arg-type]
     opts = types.SimpleNamespace(timeout=datetime.timedelta(0), asyncOp=True)
@@ -413,8 +415,7 @@ def own_generators(comm: Communicator, way: str) -> tuple[int, int, int]:
         comm.all_reduce(array, algorithm=mine)
     for number in range(6):
         comm.all_reduce(array, algorithm=lambda ranks, number=number: to_the_first(ranks))
-    assert comm._gpu is not None
-    (made,) = comm._gpu._ways.values()
+    made = ways_of(comm)
     return runs[0], len(made._schedules), len(made.runner._programs)
 
 
@@ -453,8 +454,7 @@ def prepares_meanwhile(comm: Communicator) -> list[int]:
     device = device_of("staged")
     stream = device.new_stream()
     comm.all_reduce(device.array(np.ones(100), stream))
-    assert comm._gpu is not None
-    (made,) = comm._gpu._ways.values()
+    made = ways_of(comm)
     long = device.array(np.ones(1_000_000), stream)
     with made._lock:
         other = threading.Thread(target=lambda: comm.all_reduce(long))
@@ -527,7 +527,7 @@ def blames(comm: Communicator, what: str) -> str:
     if gate:
         gate.set()
     if not comes:  # its end would be heard of
-        (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+        made = ways_of(comm)
         memory = made.runner.memory  # type: ignore[union-attr]
         wait_until(lambda: memory.standing(0) and memory.standing(1))
     return said
@@ -613,7 +613,7 @@ def test_an_error_of_an_operation_ends_the_call_and_nothing_else() -> None:
 def ends_with_a_call_left(comm: Communicator) -> None:
     device = device_of("staged")
     comm.all_reduce(device.array(np.ones(10), device.new_stream()))
-    (made,) = comm._gpu._ways.values()  # type: ignore[union-attr]
+    made = ways_of(comm)
     left: list[Any] = [dict(made.remembered)]
     left.append(left)
     # A cycle that nobody holds any more when the interpreter ends, and that is destroyed after it has begun to end.

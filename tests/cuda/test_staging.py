@@ -17,9 +17,9 @@ from numpy_device import DeviceArray, NumpyDevice
 import allfold as af
 from allfold import Move, copy, reduce
 from allfold.collectives import COLLECTIVES
-from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
-from allfold.cuda import compose, runner, staging, ways
+from allfold.cuda import compose, engine, runner, staging, ways
+from allfold.cuda.ways import Ways
 from allfold.registry import algorithms
 
 WAYS = ["staged", "on the device"]
@@ -28,10 +28,18 @@ WAYS = ["staged", "on the device"]
 def device_of(way: str = "staged") -> NumpyDevice:
     """The device of this rank, in place of the driver, and the way that all calls go."""
     device = NumpyDevice()
-    gpu.driver = lambda: device  # type: ignore[assignment]
+    engine.driver = lambda: device  # type: ignore[assignment]
     ways.STAGED_UP_TO = {"staged": 1 << 60, "on the device": -1}[way]
     ways._takes_turns = lambda *_: True  # type: ignore[assignment]
     return device
+
+
+def ways_of(comm: Communicator) -> Ways:
+    """The calls of a communicator on its only device, after the first one."""
+    stream = comm._engines.others["cuda"]
+    assert isinstance(stream, engine.Stream)
+    (made,) = stream.ways.values()
+    return made
 
 
 def contribution(rank: int, length: int, dtype: Any) -> np.ndarray[Any, Any]:
@@ -486,9 +494,7 @@ def in_blocks(comm: Communicator, area: int) -> list[str]:
     compose.AREA_BYTES = runner.AREA_BYTES = area
     stream, wrong = device.new_stream(), []
     comm.all_reduce(device.array(np.zeros(1), stream))  # makes what the first call makes
-    calls = comm._gpu
-    assert calls is not None
-    (made,) = calls._ways.values()
+    made = ways_of(comm)
     rng = np.random.default_rng(comm.rank)
     alike = [name for name, one in COLLECTIVES.items() if one.carries_data and ways.has_alike(one)]
     for collective in alike:
@@ -528,8 +534,7 @@ def in_different_blocks(comm: Communicator) -> str:
     device = device_of("on the device")
     stream = device.new_stream()
     comm.all_reduce(device.array(np.zeros(1), stream))
-    assert comm._gpu is not None
-    (made,) = comm._gpu._ways.values()
+    made = ways_of(comm)
     pointers = [made.empty(800)[0] for _ in range(2)]  # type: ignore[index]
     memory = (ctypes.c_char * 800).from_address(pointers[comm.rank])
     try:

@@ -16,8 +16,8 @@ from numpy_device import DeviceArray, NumpyDevice
 
 import allfold as af
 from allfold import Move, copy, reduce
-from allfold.communicator import gpu
 from allfold.communicator.communicator import Communicator
+from allfold.cuda import engine as stream_engine
 from allfold.cuda import ways
 from allfold.engines.engine import Engine
 from allfold.engines.signature import Signature
@@ -25,15 +25,17 @@ from allfold.engines.table import ENGINES
 from allfold.launch.threads import run_threads
 
 LENGTHS = (0, 1, 5, 1000, 4097)
-STAGED_UP_TO = {"a GPU, staged": 1 << 60, "a GPU": -1}
+MAIN = [name for name in ENGINES if name != "stream"]
+"""The engines for arrays in main memory."""
+STAGED_UP_TO = {"stream, staged": 1 << 60, "stream": -1}
 """The ways of calls on the arrays of a GPU, and up to how many bytes they are staged."""
-ALL = [*ENGINES, *STAGED_UP_TO]
+ALL = [*MAIN, *STAGED_UP_TO]
 devices: list[NumpyDevice] = []  # kept: what calls leave behind is given back later, and asks them
 
 
 def run(work: Callable[[Communicator], Any], ranks: int, engine: str) -> list[Any]:
     """The results of ranks that are threads, by rank. On a GPU, collectives take NumPy arrays as arrays of the device."""
-    if engine in ENGINES:
+    if engine in MAIN:
         return run_threads(work, ranks, timeout=60, engine=engine)
     here = threading.local()
 
@@ -52,10 +54,10 @@ def run(work: Callable[[Communicator], Any], ranks: int, engine: str) -> list[An
         return work(comm)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "driver", lambda: here.device)
+        patch.setattr(stream_engine, "driver", lambda: here.device)
         patch.setattr(ways, "STAGED_UP_TO", STAGED_UP_TO[engine])
         patch.setattr(ways, "_takes_turns", lambda *_: True)
-        return run_threads(on_device, ranks, timeout=60)
+        return run_threads(on_device, ranks, timeout=60, engine="stream")
 
 
 @pytest.fixture
@@ -227,7 +229,7 @@ def test_all_engines_give_the_same(work: Callable[[Communicator], list[Any]], ra
         ranks = 5  # it has a root 1
     reference = run_threads(work, ranks, engine="reference")
     # Islands fold in two levels, which is not the reference's order.
-    for engine in [engine for engine in ENGINES if not (work is collectives and engine == "islands")]:
+    for engine in [engine for engine in MAIN if not (work is collectives and engine == "islands")]:
         for found, expected in zip(run_threads(work, ranks, engine=engine), reference, strict=True):
             for one, other in zip(found, expected, strict=True):
                 if isinstance(other, np.ndarray):
@@ -392,7 +394,7 @@ def group_against_barrier(comm: Communicator) -> None:
     comm.group([0, 1]) if comm.rank else comm.barrier()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", MAIN)
 @pytest.mark.parametrize(
     ("work", "kind", "says"),
     [
@@ -426,7 +428,7 @@ def test_errors_travel_alike(
     assert any(re.search(says, one) for one in said), said
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", MAIN)
 def test_wrong_arguments_leave_the_engine_usable(engine: str) -> None:
     def work(comm: Communicator) -> float:
         for wrong in (
@@ -476,7 +478,7 @@ def test_a_call_goes_on_after_a_wait_that_was_too_short(engine: str) -> None:
     assert run(work, 2, engine) == [("wait: the call was not done within 0.01 s; it goes on", 4.0), ("", 4.0)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", MAIN)
 def test_threads_of_one_rank_take_turns(engine: str, hasty: None) -> None:
     def work(comm: Communicator) -> list[float]:
         def calls() -> None:

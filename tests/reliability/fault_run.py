@@ -52,7 +52,7 @@ def get_ready(engine: str) -> None:
     modules = {
         "shared_memory": (),
         "islands": ("torch.distributed", "allfold.engines.islands.meeting", "allfold.fabrics.gloo"),
-        "gpu": ("test_staging", "allfold.communicator.gpu"),
+        "gpu": ("test_staging", "allfold.cuda.engine"),
     }
     for module in ("numpy.ma", "numpy.random", "allfold.engines.shared_memory.engine", *modules[engine]):
         importlib.import_module(module)

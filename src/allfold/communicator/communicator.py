@@ -17,17 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from warnings import warn
 
 import numpy as np
 
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
-from ..engines.buffer import CUDA, Kind, check_writable, contiguous, copied, memory_of, overlap, put_back
+from ..engines.buffer import Kind, check_writable, contiguous, copied, overlap, put_back
+from ..engines.choose import Engines
 from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, UnfitArray
 from ..engines.table import meet, meet_across
-from ..errors import AllfoldError, SharedMemoryError, UsageError
+from ..errors import SharedMemoryError, UsageError
 from ..fabrics.fabric import Board
 from ..ops import Op, check_average, find_op
 from ..registry import AnyAlgorithm
@@ -37,9 +38,6 @@ from .objects import Objects
 from .timeouts import check_timeout
 from .trace import Trace
 from .values import NUMBERS, as_array, describe_part, in_place, number_in, output_for, whole_numbers
-
-if TYPE_CHECKING:
-    from .gpu import GpuCalls
 
 Algorithm = AnyAlgorithm | None
 
@@ -88,8 +86,8 @@ class Communicator(PointToPoint, Objects):
         self.size = engine.size
         self.timeout = engine.timeout
         self._engine = engine
+        self._engines = Engines(engine)
         self._call: Entry = engine.entry(self._run)
-        self._gpu: GpuCalls | None = None  # made when it is first needed
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self._engine.label}>"
@@ -480,14 +478,10 @@ class Communicator(PointToPoint, Objects):
         >>> other = comm.group([0, 1])
         >>> other.abort()
         """
-        self._engine.abort()
-        if self._gpu is not None:
-            self._gpu.abort()
+        self._engines.abort()
 
     def _leave(self, compares: bool) -> None:
-        if self._gpu is not None:
-            self._gpu.close()
-        self._engine.close(compares)
+        self._engines.close(compares)
 
     # ---
 
@@ -552,10 +546,8 @@ class Communicator(PointToPoint, Objects):
             timeout=timeout,
             dtype=dtype,
         )
-        if CUDA in (memory_of(source), memory_of(target)):
-            return self._run_on_gpu(call, async_op)
         try:
-            ticket = self._engine.run(call, async_op)
+            ticket = self._engines.serving(call).run(call, async_op)
         except UnfitArray:
             return self._run_copied(code, source, target, op, root, algorithm, async_op, timeout, dtype)
         return None if ticket is None else Handle(ticket, (source, target))
@@ -603,27 +595,6 @@ class Communicator(PointToPoint, Objects):
         output = Kind(*kind).new(shape)
         self._call(_SCATTER, array, output, None, root, algorithm, False, timeout, dtype)
         return output
-
-    def _run_on_gpu(self, call: Call, async_op: bool) -> Handle | None:
-        """A call on arrays in a GPU's memory. All ranks take part in the first, which makes an engine for them."""
-        from .gpu import GpuCalls, buffers_of
-
-        source, target = buffers_of(call)
-        try:
-            if self._gpu is None:
-                engine = self._engine.group(range(self.size), call.timeout)
-                assert engine is not None
-                self._gpu = GpuCalls(engine)
-            ticket = self._gpu.enqueue(call, source, target)
-        except AllfoldError:
-            raise
-        except BaseException:  # an interrupt: the call may have begun, and the other ranks must not wait for the rest
-            (self._gpu or self._engine).abort()
-            raise
-        if async_op:
-            return Handle(ticket, ())  # the arrays are kept until the stream has come to its end
-        ticket.wait_or_abort()
-        return None
 
     def _run_copied(
         self, code: int, source: Array, target: Array, op: Any, root: int, algorithm: Algorithm, *rest: Any

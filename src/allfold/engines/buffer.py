@@ -15,11 +15,9 @@ import numpy as np
 from .. import _native
 from ..dtypes import Dtype, find_dtype
 from ..errors import UsageError
-from .engine import Array, UnfitArray
+from .engine import CUDA, MAIN, Array, UnfitArray
 
 Flat = np.ndarray[Any, np.dtype[Any]]
-
-MAIN, CUDA = "cpu", "cuda"  # kinds of memory, as torch names their devices
 
 
 class Buffer(NamedTuple):

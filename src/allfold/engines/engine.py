@@ -43,6 +43,7 @@ Array = Any
 DEFAULT_TIMEOUT = 300.0
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
 ANY_TAG = -1
+MAIN, CUDA = "cpu", "cuda"  # kinds of memory, as torch names their devices
 
 
 class Call(NamedTuple):
@@ -173,6 +174,7 @@ class Engine(ABC):
     label: str  # how errors name the group: "the world"
     timeout: float  # of calls that are given none
     messages: Messages
+    memory = MAIN  # the kind of memory whose arrays it takes
 
     @abstractmethod
     def run(self, call: Call, async_op: bool) -> Ticket | None:

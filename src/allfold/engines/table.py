@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from .. import _native
 from ..errors import UsageError
@@ -18,8 +19,12 @@ ENGINES = {
     "shared_memory": ".shared_memory.engine",
     "reference": ".reference.engine",
     "islands": ".islands.meeting",
+    "stream": "..cuda.engine",
 }
-"""The module of each engine, by name. It has `in_threads(ranks, timeout)`: an engine per rank, for ranks as threads."""
+"""The module of each engine, by name. It has `in_threads(ranks, timeout)`: an engine per rank, for ranks as threads.
+
+One for arrays that are not in main memory has `over(engine)`: an engine that uses the given one for staging.
+"""
 
 
 def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> Engine:
@@ -43,7 +48,17 @@ def meet_across(board: Board, timeout: float, room: int | None = None) -> Engine
 
 def in_threads(name: str, ranks: int, timeout: float) -> list[Engine]:
     """An engine per rank, for ranks that are threads of this process."""
+    make: Callable[[int, float], list[Engine]] = _module(name).in_threads
+    return make(ranks, timeout)
+
+
+def over(name: str, engine: Engine) -> Engine:
+    """An engine for arrays that are not in main memory; it alone uses the engine that it is given."""
+    make: Callable[[Engine], Engine] = _module(name).over
+    return make(engine)
+
+
+def _module(name: str) -> Any:
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}; {suggest(name, ENGINES)}")
-    make: Callable[[int, float], list[Engine]] = import_module(ENGINES[name], __package__).in_threads
-    return make(ranks, timeout)
+    return import_module(ENGINES[name], __package__)

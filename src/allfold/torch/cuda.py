@@ -13,7 +13,6 @@ import queue
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -25,8 +24,8 @@ from torch import Tensor
 from .. import _native
 from ..communicator.communicator import Communicator
 from ..communicator.messages import Pending
-from ..cuda.driver import driver, refuse_capture
-from ..cuda.retire import InStream, Kept, forget_past, retire
+from ..cuda.driver import refuse_capture
+from ..cuda.engine import Stream
 from ..cuda.runner import Again
 from ..cuda.ways import Ways
 from ..engines.buffer import Buffer
@@ -49,8 +48,7 @@ class Gpu(Device):
         super().__init__(communicator, host.seconds)
         self.ways: dict[int, Ways] = {}  # by the number of the GPU
         self._host = host
-        self._kept: deque[InStream] = deque()
-        weakref.finalize(self, retire, Kept(self._kept)).atexit = False
+        self._stream = Stream(communicator._engine)
 
     def at_once(
         self, name: str, source: Tensor | None, target: Tensor, op: str | None, root: int, opts: Any, results: Any
@@ -111,8 +109,7 @@ class Gpu(Device):
     def _keep(self, work: Enqueued) -> Enqueued:
         """Keep its tensors until the call has ended, or until the current stream waits for it."""
         with contextlib.suppress(DeviceError):  # the GPU is lost, and `wait` says why
-            forget_past(self._kept)
-        self._kept.append(work)
+            self._stream.keep(work)
         return work
 
     def call(
@@ -138,7 +135,7 @@ class Gpu(Device):
         if device.index not in self.ways:
             if torch.cuda.is_current_stream_capturing():
                 refuse_capture()
-            self.ways[device.index] = Ways(self.communicator._engine, driver(), driver().context_of(0))
+            self.ways[device.index] = self._stream.on_gpu()
         return self.ways[device.index]
 
     def empty(self, bytes: int, device: torch.device) -> Tensor:
@@ -158,23 +155,13 @@ class Gpu(Device):
         return pending, lambda: bring_home(here.view(tensor.dtype).view(tensor.shape), tensor)
 
     def finish(self) -> None:
-        for ways in self.ways.values():
-            ways.finish()
-        with contextlib.suppress(DeviceError):  # the GPU is lost, which is raised below
-            forget_past(self._kept)
-        for ways in self.ways.values():
-            if (error := ways.error()) is not None:
-                raise error
+        self._stream.finish()
 
     def abort(self) -> None:
-        for ways in self.ways.values():
-            ways.abort()
-        self.communicator.abort()
+        self._stream.abort()
 
     def close(self, patience: float) -> None:
-        for ways in self.ways.values():
-            ways.close(patience)
-        self.communicator.close()
+        self._stream.close(compares=True, seconds=patience)
 
 
 def _on_stream(ways: Ways, device: torch.device) -> AbstractContextManager[None]:

@@ -1,0 +1,53 @@
+"""The one place that says which engine serves which ranks, and which arrays."""
+
+from __future__ import annotations
+
+from ..errors import AllfoldError, UsageError
+from .buffer import memory_of
+from .engine import CUDA, Call, Engine
+from .table import over
+
+ENGINE_OF = {CUDA: "stream"}
+"""The engine for arrays in memory that is not main memory, by kind of memory."""
+
+
+class Engines:
+    """The engines of one communicator: that of its ranks, and one for each other kind of memory, made on first use."""
+
+    def __init__(self, main: Engine) -> None:
+        self.main = main
+        self.others: dict[str, Engine] = {}  # by kind of memory
+
+    def serving(self, call: Call) -> Engine:
+        """The engine for the arrays of a call. All ranks take part in the first call with another kind of memory."""
+        kinds = [memory_of(array) for array in (call.input, call.output) if array is not None]
+        if not kinds or (kinds[0] == self.main.memory and kinds[-1] == self.main.memory):
+            return self.main
+        if kinds[0] != kinds[-1]:
+            raise UsageError(f"{call.collective}: one array is in a GPU's memory, the other is not; both must be")
+        return self.others.get(kinds[0]) or self._made(call, kinds[0])
+
+    def _made(self, call: Call, memory: str) -> Engine:
+        if memory not in ENGINE_OF:
+            raise UsageError(f"{call.collective}: the engine of {self.main.label} takes arrays in a GPU's memory only")
+        try:
+            # Its calls wait in a stream, where others must not overtake them: it has a group of its own.
+            own = self.main.group(range(self.main.size), call.timeout)
+            assert own is not None
+            self.others[memory] = over(ENGINE_OF[memory], own)
+        except AllfoldError:
+            raise
+        except BaseException:  # an interrupt: the other ranks must not wait for the rest
+            self.main.abort()
+            raise
+        return self.others[memory]
+
+    def abort(self) -> None:
+        self.main.abort()
+        for engine in self.others.values():
+            engine.abort()
+
+    def close(self, compares: bool) -> None:
+        for engine in self.others.values():
+            engine.close(compares=False)
+        self.main.close(compares)
