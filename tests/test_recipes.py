@@ -276,8 +276,14 @@ def test_an_engine(package: Package) -> None:
         from __future__ import annotations
 
         from ..engine import Engine
+        from ..engine import Processes
         from ..reference.engine import Reference
         from ..reference.meeting import Meeting
+
+
+        def in_processes(ranks: Processes, timeout: float) -> Engine:
+            assert ranks.size == 1
+            return in_threads(1, timeout)[0]
 
 
         def in_threads(ranks: int, timeout: float) -> list[Engine]:
@@ -303,5 +309,6 @@ def test_an_engine(package: Package) -> None:
             return x.tolist()
 
         assert run_threads(work, 3, timeout=60, engine="recipe") == [[3.0, 6.0, 9.0, 12.0, 15.0]] * 3
+        assert work(af.init(engine="recipe")) == [0.0, 1.0, 2.0, 3.0, 4.0]
         """
     )

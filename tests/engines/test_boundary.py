@@ -541,6 +541,46 @@ def test_the_communicator_knows_the_interface_only() -> None:
         assert comm.group([0]) is not None
 
 
-def test_an_engine_that_does_not_exist() -> None:
-    with pytest.raises(af.UsageError, match="did you mean 'reference'"):
+def kind_of_engine(comm: Communicator) -> str:
+    array = np.ones(3)
+    comm.all_reduce(array)
+    assert array.tolist() == [comm.size] * 3
+    return type(comm._engine).__name__
+
+
+def test_a_program_may_name_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one host, where islands would not be chosen, and on two that are simulated, where they would."""
+    assert af.spawn(kind_of_engine, 2, engine="islands", timeout=60) == ["Islands"] * 2
+    assert af.spawn(kind_of_engine, 2, engine="shared_memory", hosts=2, timeout=60) == ["SharedMemory"] * 2
+    monkeypatch.setenv("ALLFOLD_ENGINE", "islands")
+    with af.init(engine="shared_memory") as comm:  # the program goes first
+        assert kind_of_engine(comm) == "SharedMemory"
+    with af.init() as comm:
+        assert kind_of_engine(comm) == "Islands"
+
+
+def test_engines_that_do_not_exist_or_are_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(af.UsageError, match=r"^there is no engine 'referenz'; did you mean 'reference'"):
         run_threads(groups, 2, engine="referenz")
+    for start in (lambda: af.init(engine="shared"), lambda: af.spawn(groups, 2, engine="shared")):
+        with pytest.raises(af.UsageError, match=r"^there is no engine 'shared'; did you mean 'shared_memory'"):
+            start()
+    for name in ("reference", "stream"):
+        sentence = f"^the engine '{name}' is not for ranks that are processes; known: shared_memory, islands$"
+        with pytest.raises(af.UsageError, match=sentence):
+            af.init(engine=name)
+    monkeypatch.setenv("ALLFOLD_ENGINE", "thread")
+    with pytest.raises(
+        af.UsageError, match=r"^ALLFOLD_ENGINE: there is no engine 'thread'; known: shared_memory, islands$"
+    ):
+        af.init()
+
+
+def test_an_engine_refuses_arrays_in_other_memory() -> None:
+    def work(comm: Communicator) -> str:
+        with pytest.raises(af.UsageError) as caught:
+            comm.all_reduce(np.ones(3))
+        return str(caught.value)
+
+    for said in run_threads(work, 2, engine="stream"):
+        assert said == "all_reduce: the engine of the world takes arrays in a GPU's memory only"

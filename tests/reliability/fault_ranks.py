@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from fault_calls import Made, Memory, Watched, WrongResult
 from fault_plans import MESSAGES, PATIENT, Call, Plan
 
 from allfold import AllfoldError, CollectiveTimeout, MismatchError, RankLost, SharedMemoryError
-from allfold.communicator.communicator import Communicator, connect, connect_across
+from allfold.communicator.communicator import Communicator, connect, join
+from allfold.engines.engine import Processes
 
 SHRINKING = 15.0
 LATEST = 20.0  # seconds until a late rank comes, whatever the others do
@@ -98,7 +100,8 @@ class Rank:
 
             hosts = [host for host, ranks in enumerate(plan.hosts) for _ in range(ranks)]
             os.environ.update(ALLFOLD_HOSTID=f"host{hosts[self.rank]}", ALLFOLD_STORE=f"{self.folder}/store")
-            return connect_across(board_from_environment(os.environ, self.rank, plan.ranks, PATIENT), PATIENT)
+            board = partial(board_from_environment, os.environ, self.rank, plan.ranks, PATIENT)
+            return join(Processes(self.rank, plan.ranks, board=board, is_spread=True), PATIENT)
         if plan.engine == "gpu":
             self.memory = Memory(_device(plan))
         meeting = plan.moment in ("before", "during")

@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             survive=arguments.survive,
             pdb=arguments.pdb,
+            engine=arguments.engine,
             hosts=None if arguments.hosts is None else parse_hosts(arguments.hosts),
         )
     except UsageError as error:

@@ -25,11 +25,9 @@ import numpy as np
 from ..collectives import COLLECTIVES
 from ..dtypes import find_dtype
 from ..engines.buffer import Kind, check_writable, contiguous, copied, overlap, put_back
-from ..engines.choose import Engines
-from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, UnfitArray
-from ..engines.table import meet, meet_across
+from ..engines.choose import Engines, meet
+from ..engines.engine import DEFAULT_TIMEOUT, Array, Call, Engine, Entry, Processes, UnfitArray
 from ..errors import SharedMemoryError, UsageError
-from ..fabrics.fabric import Board
 from ..ops import Op, check_average, find_op
 from ..registry import AnyAlgorithm
 from .handle import Handle
@@ -62,14 +60,13 @@ def connect(rank: int, size: int, key: str, timeout: float = DEFAULT_TIMEOUT, ro
 
     `room` is how much of this process's address space the engine may take.
     """
-    check_timeout("connect", timeout)
-    return Communicator(meet(rank, size, key, timeout, room))
+    return join(Processes(rank, size, key, room=room), timeout)
 
 
-def connect_across(board: Board, timeout: float = DEFAULT_TIMEOUT, room: int | None = None) -> Communicator:
-    """Meet the other ranks of a run that may span several hosts; the communicator of all of them."""
+def join(ranks: Processes, timeout: float = DEFAULT_TIMEOUT, engine: str | None = None) -> Communicator:
+    """Meet the other ranks, on the engine of this name if there is one; the communicator of all of them."""
     check_timeout("connect", timeout)
-    return Communicator(meet_across(board, timeout, room))
+    return Communicator(meet(ranks, timeout, engine))
 
 
 class Communicator(PointToPoint, Objects):

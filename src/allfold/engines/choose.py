@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 from ..errors import AllfoldError, UsageError
 from .buffer import memory_of
-from .engine import CUDA, Call, Engine
-from .table import over
+from .engine import CUDA, Call, Engine, Processes
+from .table import check, in_processes, over
 
 ENGINE_OF = {CUDA: "stream"}
 """The engine for arrays in memory that is not main memory, by kind of memory."""
+
+
+VARIABLE = "ALLFOLD_ENGINE"
+
+
+def named(engine: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The engine that a program names, or else its environment; None: neither does."""
+    if engine is not None:
+        check(engine)
+        return engine
+    if (by_variable := environ.get(VARIABLE)) is not None:
+        try:
+            check(by_variable)
+        except UsageError as error:
+            raise UsageError(f"{VARIABLE}: {error}") from None
+    return by_variable
+
+
+def meet(ranks: Processes, timeout: float, engine: str | None = None) -> Engine:
+    """The engine of this rank: the one that is named, or the one that fits where the ranks are."""
+    if engine is not None:
+        return in_processes(engine, ranks._replace(is_named=True), timeout)
+    return in_processes("islands" if ranks.is_spread else "shared_memory", ranks, timeout)
 
 
 class Engines:

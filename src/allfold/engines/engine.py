@@ -18,7 +18,7 @@ What an engine may leave out is at the end of the class, with what happens then.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -28,6 +28,7 @@ import numpy as np
 from .. import _native
 from ..collectives import COLLECTIVES
 from ..errors import CollectiveTimeout, MismatchError, RankLost, UsageError
+from ..fabrics.fabric import Board
 from ..ops import Op
 from ..registry import AnyAlgorithm
 from ..wording import name_ranks
@@ -164,6 +165,18 @@ class Network:
         """JSON has no infinity: None where nothing was moved inside a host, or adding took no time of its own."""
         facts = asdict(self)
         return facts | {name: None for name in ("bus", "reduction") if facts[name] == inf}
+
+
+class Processes(NamedTuple):
+    """Ranks that are processes: the place of this one among them, and how they find each other."""
+
+    rank: int
+    size: int
+    key: str = ""  # for ranks of one machine: equal for all of them, and for no others
+    board: Callable[[], Board] | None = None  # for ranks that may be on several hosts: where they meet
+    is_spread: bool = False  # they may be
+    room: int | None = None  # how much of this process's address space the engine may take
+    is_named: bool = False  # the engine was named: it serves these ranks even where another one would, too
 
 
 class Engine(ABC):

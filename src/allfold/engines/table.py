@@ -1,19 +1,17 @@
-"""Which engines there are, and which one a group of ranks gets. A new engine is a folder beside this and a line here.
+"""All engines, by name. A new engine is a folder beside this and a line here.
 
 Engines are imported when first asked for: one may need packages that are not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from .. import _native
 from ..errors import UsageError
-from ..fabrics.fabric import Board
 from ..wording import suggest
-from .engine import Engine
+from .engine import Engine, Processes
 
 ENGINES = {
     "shared_memory": ".shared_memory.engine",
@@ -21,44 +19,53 @@ ENGINES = {
     "islands": ".islands.meeting",
     "stream": "..cuda.engine",
 }
-"""The module of each engine, by name. It has `in_threads(ranks, timeout)`: an engine per rank, for ranks as threads.
+"""The module of each engine, by name. It has one or more of these functions, which say what the engine is for:
 
-One for arrays that are not in main memory has `over(engine)`: an engine that uses the given one for staging.
+`in_processes(ranks, timeout)`: the engine of this rank, for ranks that are processes. `ranks` are `Processes`.
+`in_threads(ranks, timeout)`: an engine per rank, for that many ranks as threads of this process.
+`over(engine)`: for arrays that are not in main memory, an engine that uses the given one for staging.
 """
 
+_FOR = {
+    "in_processes": "ranks that are processes",
+    "in_threads": "ranks that are threads",
+    "over": "arrays that are not in main memory",
+}
 
-def meet(rank: int, size: int, key: str, timeout: float, room: int | None = None) -> Engine:
-    """The engine of a rank that is a process of its own, with all ranks that use the same key.
 
-    `room`: how much of this process's address space the engine may take.
-    """
+def in_processes(name: str, ranks: Processes, timeout: float) -> Engine:
+    """The engine of this rank, for ranks that are processes."""
     _native.require_engine("a communicator")
-    from .shared_memory.engine import meet
-
-    return meet(rank, size, key, timeout, room)
-
-
-def meet_across(board: Board, timeout: float, room: int | None = None) -> Engine:
-    """The engine of a rank whose run may span several hosts, with all ranks that meet on the same board."""
-    _native.require_engine("a communicator")
-    from .islands.meeting import meet
-
-    return meet(board, timeout, room)
+    return _call(name, "in_processes", ranks, timeout)  # type: ignore[no-any-return]
 
 
 def in_threads(name: str, ranks: int, timeout: float) -> list[Engine]:
     """An engine per rank, for ranks that are threads of this process."""
-    make: Callable[[int, float], list[Engine]] = _module(name).in_threads
-    return make(ranks, timeout)
+    return _call(name, "in_threads", ranks, timeout)  # type: ignore[no-any-return]
 
 
 def over(name: str, engine: Engine) -> Engine:
     """An engine for arrays that are not in main memory; it alone uses the engine that it is given."""
-    make: Callable[[Engine], Engine] = _module(name).over
-    return make(engine)
+    return _call(name, "over", engine)  # type: ignore[no-any-return]
+
+
+def check(name: object, function: str = "in_processes") -> None:
+    """Refuse a name that no engine has, and an engine that is for something else."""
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}; {suggest(name, _with(function))}")
+    if not hasattr(_module(str(name)), function):
+        raise UsageError(f"the engine {name!r} is not for {_FOR[function]}; known: {', '.join(_with(function))}")
+
+
+def _call(name: str, function: str, *arguments: Any) -> Any:
+    check(name, function)
+    return getattr(_module(name), function)(*arguments)
 
 
 def _module(name: str) -> Any:
-    if name not in ENGINES:
-        raise UsageError(f"there is no engine {name!r}; {suggest(name, ENGINES)}")
     return import_module(ENGINES[name], __package__)
+
+
+def _with(function: str) -> list[str]:
+    """The engines that are for this, by name."""
+    return [name for name in ENGINES if hasattr(_module(name), function)]

@@ -151,6 +151,8 @@ def board_from_environment(environ: Mapping[str, str], rank: int, size: int, tim
             store, _, _ = next(dist.rendezvous(f"tcp://{place}", rank, size, timeout=limit))
         except (RuntimeError, ValueError) as error:
             raise AllfoldError(f"init: rank {rank} of {size} found no store at {place}: {_first_line(error)}") from None
+    elif size == 1:
+        store = dist.HashStore()
     else:
         raise UsageError(
             "the ranks are on several hosts: to meet through gloo they need MASTER_ADDR and MASTER_PORT, which torchrun "

@@ -24,7 +24,8 @@ import cloudpickle  # type: ignore[import-untyped]
 
 from allfold import _native
 from allfold.communicator.timeouts import check_timeout
-from allfold.engines.engine import DEFAULT_TIMEOUT
+from allfold.engines.choose import VARIABLE, named
+from allfold.engines.engine import DEFAULT_TIMEOUT, Processes
 from allfold.errors import AllfoldError, CollectiveTimeout, RankFailed, UsageError
 from allfold.files import explain_open_files
 from allfold.launch.environment import Place, launched_place, place_from_environment, with_meeting_point
@@ -34,6 +35,7 @@ from allfold.wording import name_ranks
 
 if TYPE_CHECKING:
     from allfold.communicator.communicator import Communicator
+    from allfold.fabrics.fabric import Board
 
 Handle = TypeVar("Handle")
 Result = TypeVar("Result")
@@ -43,31 +45,34 @@ DEBUGGING = "ALLFOLD_PDB"  # the variable that names the rank in the debugger
 _A_DAY = 86_400.0
 
 
-def init(timeout: float = DEFAULT_TIMEOUT) -> Communicator:
+def init(timeout: float = DEFAULT_TIMEOUT, *, engine: str | None = None) -> Communicator:
     """The communicator of all ranks that a launcher started together with this process; alone, a communicator of one.
 
-    Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun.
+    Understands the environment of `allfold run`, torchrun, mpirun (Open MPI, MPICH) and srun. `engine` is the name of the
+    engine that runs the calls, the same on every rank: `shared_memory` or `islands`. Without one, ALLFOLD_ENGINE names it,
+    or allfold chooses it by the hosts that the ranks are on.
 
     >>> comm = af.init()  # started plainly: a communicator of one
     >>> comm.rank, comm.size
     (0, 1)
     >>> comm.close()
     """
-    return _joined(place_from_environment(), timeout)
+    return _joined(place_from_environment(), timeout, engine)
 
 
-def _joined(place: Place, timeout: float) -> Communicator:
-    from allfold.communicator.communicator import connect, connect_across
+def _joined(place: Place, timeout: float, engine: str | None = None) -> Communicator:
+    from allfold.communicator.communicator import join
 
     _native.require_engine("a communicator")
     if DEBUGGING in os.environ:
         timeout = max(timeout, _A_DAY)  # calls wait for the rank at its prompt
-    if not place.spread:
-        return connect(place.rank, place.size, place.key, timeout)
-    from allfold.fabrics.table import board_from_environment
 
-    environ = with_meeting_point(os.environ)
-    return connect_across(board_from_environment(environ, place.rank, place.size, timeout), timeout)
+    def board() -> Board:
+        from allfold.fabrics.table import board_from_environment
+
+        return board_from_environment(with_meeting_point(os.environ), place.rank, place.size, timeout)
+
+    return join(Processes(place.rank, place.size, place.key, board, place.spread), timeout, named(engine))
 
 
 def spawn(
@@ -79,6 +84,7 @@ def spawn(
     prefix_output: bool = False,
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
+    engine: str | None = None,
 ) -> list[Result]:
     """Run `work(communicator, *args)` in one process per rank; the results, by rank.
 
@@ -89,7 +95,7 @@ def spawn(
     `survive` a rank that raises or dies does not end the others, which may go on without it (`Communicator.shrink`);
     its result is None, and RankFailed is raised only if no rank finished. With `hosts` the ranks pretend to be on so
     many hosts, or on hosts with so many ranks each: they share memory with their own host only, and reach the others
-    by the fabric (docs/hosts.md).
+    by the fabric (docs/hosts.md). `engine` is the name of the engine that the ranks use (see `init`).
 
     >>> def work(comm, factor):
     ...     x = np.full(1000, comm.rank * factor)
@@ -100,7 +106,15 @@ def spawn(
     """
     __tracebackhide__ = True  # pytest then shows the test, and the traceback of the rank
     return run_everywhere(
-        _connected, work, ranks, args=args, timeout=timeout, prefix_output=prefix_output, survive=survive, hosts=hosts
+        _connected,
+        work,
+        ranks,
+        args=args,
+        timeout=timeout,
+        prefix_output=prefix_output,
+        survive=survive,
+        hosts=hosts,
+        engine=engine,
     )
 
 
@@ -113,6 +127,7 @@ def start(
     prefix_output: bool = False,
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
+    engine: str | None = None,
 ) -> Result:
     """Run `work(communicator, *args)` in this process if a launcher started it as a rank; otherwise `spawn` the ranks.
 
@@ -134,7 +149,7 @@ def start(
     place = launched_place()
     if place is None:
         options: dict[str, Any] = {"timeout": timeout, "prefix_output": prefix_output, "survive": survive}
-        return spawn(work, ranks, args=args, hosts=hosts, **options)[0]
+        return spawn(work, ranks, args=args, hosts=hosts, engine=engine, **options)[0]
     with _connected(place) as communicator:
         return work(communicator, *args)
 
@@ -158,6 +173,7 @@ def run_everywhere(
     prefix_output: bool = False,
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
+    engine: str | None = None,
 ) -> list[Result]:
     """Like `spawn`, but the work gets whatever `enter` makes of a place instead of a communicator."""
     __tracebackhide__ = True
@@ -170,6 +186,7 @@ def run_everywhere(
             "spawn: multiprocessing is importing this script in a process that it has started; "
             "put what starts ranks under if __name__ == '__main__':"
         )
+    named(engine)  # here, and not once by every rank
     places = _pretended(ranks, hosts)
     pickled = _pickled(enter, work, args)
     # The path is pickled separately: the work can only be imported with it.
@@ -179,7 +196,7 @@ def run_everywhere(
         _store(places) as store,
         Supervisor(prefix_output, survive) as supervisor,
     ):
-        common = _common_variables(ranks, supervisor.passes_on)
+        common = _common_variables(ranks, supervisor.passes_on, engine)
         own = _own_variables(ranks, places, store)
         supervisor.start_work(descriptor, _modules(work, pickled, places, common), common, own)
         supervisor.watch(timeout)
@@ -200,16 +217,19 @@ def launch(
     survive: bool = False,
     hosts: int | Sequence[int] | None = None,
     pdb: int | None = None,
+    engine: str | None = None,
 ) -> int:
     """Run a command once for every rank, and say on stderr which ranks failed; the exit status of the run.
 
     0 on success, otherwise the status of the rank that failed first (for a signal, 128 + the number of the signal), 124
     after the timeout, and 128 + the number of a signal to the launcher itself. With `survive` a rank that fails does
     not end the others, and the run succeeds if one of them does. `pdb` is a rank that has the terminal, for `breakpoint()`
-    in it; the others skip theirs, and wait for it as long as it takes.
+    in it; the others skip theirs, and wait for it as long as it takes. `engine` is the name of the engine that the ranks
+    use (see `init`).
     """
     _native.require_engine("a run of several ranks")
     check_ranks(ranks)
+    named(engine)  # here, and not once by every rank
     places = _pretended(ranks, hosts)
     if pdb is not None and not 0 <= pdb < ranks:
         raise UsageError(f"launch: there is no rank {pdb} among {ranks}")
@@ -224,7 +244,7 @@ def launch(
             _store(places) as store,
             Supervisor(prefix_output, survive, terminal=pdb or 0, is_debugging=pdb is not None) as supervisor,
         ):
-            common = _common_variables(ranks, prefix_output)
+            common = _common_variables(ranks, prefix_output, engine)
             if pdb is not None:
                 common[DEBUGGING] = str(pdb)
             for rank, own in enumerate(_own_variables(ranks, places, store)):
@@ -288,9 +308,11 @@ def _store(places: list[int]) -> Iterator[str]:
         yield os.path.join(folder, "store")
 
 
-def _common_variables(ranks: int, prefix_output: bool) -> dict[str, str]:
+def _common_variables(ranks: int, prefix_output: bool, engine: str | None) -> dict[str, str]:
     """The environment that all ranks have."""
     inherited = dict(os.environ)
+    if engine is not None:
+        inherited[VARIABLE] = engine
     for name in os.environ:
         # The variables of an outer torchrun would make torch look for the outer run's store.
         if name.startswith("TORCHELASTIC_"):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import secrets
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
-from ..communicator.communicator import Communicator, connect, connect_across
+from ..communicator.communicator import Communicator, connect, join
+from ..engines.choose import named
+from ..engines.engine import Processes
 from ..engines.islands.meeting import here
 from ..errors import CollectiveTimeout, UsageError
 from ..fabrics.gloo import StoreBoard, board_in
@@ -45,13 +48,13 @@ def create(options: Any, backend_options: Any) -> Group:
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int = _WORLD_ADDRESSES) -> Communicator:
     """The communicator of all ranks that meet in this store."""
-    seconds = timeout.total_seconds()
+    seconds, engine = timeout.total_seconds(), named(None)
     if size == 1:
         return connect(0, 1, secrets.token_hex(16), seconds, room)
     board = board_in(store, rank, size, Secret.from_environment())
     board.put(_PLACE, json.dumps(here()).encode())
     if rank == 0:
-        verdict = _judge(board, timeout)
+        verdict = _judge(board, timeout) | {"engine": engine}
         board.put(_VERDICT, json.dumps(verdict).encode())
     else:
         # A little longer than rank 0 waits, so that rank 0 has time to say who is missing.
@@ -61,9 +64,9 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta, room: int 
     if "key" not in verdict:
         raise GroupTimeout(verdict["sentence"])
     try:
-        if not verdict["key"]:
-            return connect_across(board.some("islands", range(size)), seconds, room)
-        return connect(rank, size, verdict["key"], seconds, room)
+        board_of_all = partial(board.some, "islands", range(size))
+        ranks = Processes(rank, size, verdict["key"], board_of_all, verdict["spread"], room)
+        return join(ranks, seconds, verdict["engine"])
     except CollectiveTimeout as error:
         raise GroupTimeout.of(error) from None
 
@@ -72,7 +75,7 @@ def _judge(board: StoreBoard, timeout: timedelta) -> dict[str, Any]:
     if not _came(board.store, [f"{_PLACE}/{rank}" for rank in range(board.size)], timeout):
         return {"sentence": _missing(board, timeout)}
     places = [json.loads(board.read(_PLACE, rank)) for rank in range(board.size)]
-    return {"key": "" if any(place != places[0] for place in places) else secrets.token_hex(16)}
+    return {"key": secrets.token_hex(16), "spread": any(place != places[0] for place in places)}
 
 
 def _missing(board: StoreBoard, timeout: timedelta) -> str:

@@ -31,13 +31,13 @@ example:
 exit status: 0 if every rank succeeded (with --survive, if at least one did); otherwise the status of the rank that failed
   first, or 128 + N if signal N killed it; 124 after --timeout; 130 after Ctrl-C; 2 for wrong usage."""
 
-OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "--pdb", "-m")
+OPTIONS = ("-n", "--ranks", "--hosts", "--prefix", "--timeout", "--survive", "--pdb", "--engine", "-m")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.usage = (
-        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] [--pdb RANK] "
+        "allfold run -n RANKS [--hosts HOSTS] [--prefix] [--timeout SECONDS] [--survive] [--pdb RANK] [--engine NAME] "
         "(SCRIPT | -m MODULE | -- COMMAND) [argument ...]"
     )
     parser.add_argument("-n", "--ranks", type=int, metavar="RANKS", help="how many processes to start")
@@ -64,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="RANK",
         help="breakpoint() works in this rank, which has the terminal; the other ranks skip theirs and wait",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="the engine that runs the calls: shared_memory, or islands, which uses the fabric between hosts; by default "
+        "allfold chooses it",
     )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module; the rest is for it"

@@ -20,7 +20,7 @@ from ...errors import AllfoldError, MismatchError, UsageError
 from ...fabrics.fabric import Board
 from ...version import __version__
 from ...wording import name_ranks
-from ..engine import Call, Engine
+from ..engine import Call, Engine, Processes
 from ..shared_memory.engine import SharedMemory
 from ..shared_memory.engine import in_threads as shared_in_threads
 from ..shared_memory.engine import meet as meet_inside
@@ -47,12 +47,15 @@ def here() -> dict[str, Any]:
     return facts
 
 
-def meet(board: Board, timeout: float, room: int | None = None) -> Engine:
-    """The engine of all ranks of a board: in shared memory if all of them can share it, else of islands."""
-    return _meet(board, timeout, room, "the world", timeout)
+def in_processes(ranks: Processes, timeout: float) -> Engine:
+    """The engine of all ranks of a board: in shared memory if all of them can share it, else, or if named, of islands."""
+    assert ranks.board is not None
+    return _meet(ranks.board(), timeout, ranks.room, "the world", timeout, ranks.is_named)
 
 
-def _meet(board: Board, timeout: float, room: int | None, label: str, call_timeout: float) -> Engine:
+def _meet(
+    board: Board, timeout: float, room: int | None, label: str, call_timeout: float, is_named: bool = False
+) -> Engine:
     board = board.of_this_run(timeout)
     card = {"place": here(), "host": host_name(), "allfold": __version__, "layout": _native.LAYOUT}
     card |= {"bytes": sys.byteorder, "secret": board.has_secret}
@@ -88,7 +91,7 @@ def _meet(board: Board, timeout: float, room: int | None, label: str, call_timeo
         islands += [ranks] if all(came[rank] for rank in ranks) else [[rank] for rank in ranks]
     if engine is None or ([board.rank] in islands and len(mine) > 1):
         engine = meet_inside(0, 1, keys[board.rank], timeout, room)
-    if len(islands) == 1:
+    if len(islands) == 1 and not is_named:
         # Nobody leaves while another rank still looks at the board: whoever keeps it may end first.
         engine.run(Call("barrier", timeout=timeout), False)
         engine.label, engine.timeout = label, call_timeout

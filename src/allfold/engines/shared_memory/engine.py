@@ -32,6 +32,7 @@ from ..engine import (
     Engine,
     Entry,
     Event,
+    Processes,
     name_group,
 )
 from ..last_words import last_words, note_ending, watch_multiprocessing
@@ -108,6 +109,10 @@ def meet(
     engine = SharedMemory(rank, members, timeout, "the world", number_of(key), tuning)
     answer_questions(own.arena, engine)
     return engine
+
+
+def in_processes(ranks: Processes, timeout: float) -> SharedMemory:
+    return meet(ranks.rank, ranks.size, ranks.key, timeout, ranks.room)
 
 
 def in_threads(ranks: int, timeout: float) -> list[Engine]:
