@@ -165,7 +165,7 @@ def forks_during_a_call(comm: Communicator) -> list[int]:
 
     thread = threading.Thread(target=until_told)
     thread.start()
-    found = [in_child(lambda: gc.collect()) for _ in range(15)]
+    found = [in_child(lambda: gc.collect()) for _ in range(5)]
     stop.set()
     thread.join()
     comm.barrier()
@@ -174,7 +174,7 @@ def forks_during_a_call(comm: Communicator) -> list[int]:
 
 def test_forks_while_calls_are_under_way() -> None:
     """Children do not wait for the parent's threads when they exit: that took five seconds each."""
-    assert af.spawn(forks_during_a_call, 2, timeout=60) == [[0] * 15] * 2
+    assert af.spawn(forks_during_a_call, 2, timeout=60) == [[0] * 5] * 2
 
 
 def reads_in_the_child(comm: Communicator) -> tuple[int, float]:

@@ -81,26 +81,28 @@ def roots(collective: str, ranks: int) -> list[int | None]:
     return [*range(ranks)] if ranks <= 5 else [0, 1, ranks - 1]
 
 
-def by_size(ranks: int, sizes: Sequence[int] = SIZES, memories: int = 2) -> list[Case]:
-    """Every collective by every algorithm from every root at every size, in both kinds of memory, the types in turn.
+def by_size(ranks: int, sizes: Sequence[int] = SIZES, every: bool = False) -> list[Case]:
+    """Every collective by every algorithm at every size, the types in turn; `every` root in both kinds of memory, or
+    these in turn as well.
 
-    With one of the memories, they come in turn as well: every algorithm, root and size meets both, here or with another
-    number of ranks. In a random but fixed order, so that calls of all kinds and sizes follow each other.
+    In turn, every algorithm and every size meets every root and both memories, here or with another number of ranks. In a
+    random but fixed order, so that calls of all kinds and sizes follow each other.
     """
     pairs = itertools.cycle(random.Random(ranks).sample(PAIRS, len(PAIRS)))
     cases = []
     for collective in COLLECTIVES:
-        places = itertools.product(*map(enumerate, (algorithms(collective), roots(collective, ranks), sizes)))
-        for (first, algorithm), (second, root), (third, size) in places:
-            if size > 10_000 and root not in (None, 0, ranks - 1):
-                continue
-            dtype, op = next(pairs)
-            op = "sum" if op == "avg" and COLLECTIVES[collective].has_order else op
+        starts = roots(collective, ranks)
+        for (first, algorithm), (second, size) in itertools.product(
+            enumerate(algorithms(collective)), enumerate(sizes)
+        ):
+            turn, root = divmod(first + second + ranks, len(starts))
             elements = size // ranks if size > 10_000 and collective in SLICED else size
-            for shared in [(first + second + third + ranks) % 2 == 1, (first + second + third + ranks) % 2 == 0][
-                :memories
-            ]:
-                cases.append(Case(collective, algorithm, root, elements, dtype, op, shared))
+            for place in itertools.product(starts, (False, True)) if every else [(starts[root], turn % 2 == 1)]:
+                if every and size > 10_000 and place[0] not in (None, 0, ranks - 1):
+                    continue
+                dtype, op = next(pairs)
+                op = "sum" if op == "avg" and COLLECTIVES[collective].has_order else op
+                cases.append(Case(collective, algorithm, place[0], elements, dtype, op, place[1]))
     return random.Random(ranks).sample(cases, len(cases))
 
 
@@ -108,11 +110,12 @@ def by_type(ranks: int, elements: int) -> list[Case]:
     """Every operation on every type, by every algorithm of every collective that reduces, the two memories in turn."""
     cases = []
     for collective in REDUCING:
+        starts = roots(collective, ranks)
         for number, algorithm in enumerate(algorithms(collective)):
             for turn, (dtype, op) in enumerate(PAIRS):
                 if op == "avg" and COLLECTIVES[collective].has_order:
                     continue
-                root = (number + turn) % ranks if COLLECTIVES[collective].rooted else None
+                root = starts[(number + turn) % len(starts)]
                 cases.append(Case(collective, algorithm, root, elements, dtype, op, (number + turn) % 2 == 1))
     return cases
 
@@ -121,15 +124,22 @@ def by_type(ranks: int, elements: int) -> list[Case]:
 
 
 def input_of(case: Case, rank: int, ranks: int) -> Array:
-    """The input of a rank; must not be changed."""
+    """The input of a rank; must not be changed. A window of the numbers of its type, another one for other cases."""
     whole = case.collective in SLICED and not COLLECTIVES[case.collective].starts.sliced
     length = case.elements * ranks if whole else case.elements
-    return (_kept if length <= 1000 else _kept_a_while)(length, case.dtype, case.op, rank)
+    numbers = (_kept if length <= _FEW else _kept_a_while)(
+        max(_FEW, 1 << length.bit_length()) + _SHIFT, case.dtype, rank
+    )
+    start = crc32(f"{length} {case.op}".encode()) % _SHIFT
+    return numbers[start : start + length]
 
 
-def _data(length: int, name: str, op: str, rank: int) -> Array:
+_FEW, _SHIFT = 1 << 14, 1 << 10
+
+
+def _data(length: int, name: str, rank: int) -> Array:
     """Ordinary numbers, mixed with all special values of a type."""
-    generator = np.random.default_rng([crc32(f"{length} {name} {op}".encode()), rank])
+    generator = np.random.default_rng([crc32(f"{length} {name}".encode()), rank])
     dtype = DTYPES[name]
     if dtype.kind == "bool":
         return generator.integers(0, 2, length).astype(np.bool_)
@@ -271,7 +281,7 @@ once, for all of them; otherwise each would prove all programs itself, as in any
 
 def prove(ranks: int) -> None:
     done = set()
-    for case in by_size(ranks, (1,)):
+    for case in by_size(ranks, (1,), every=True):
         chosen = [name for _, name, _ in choices(case.collective, ranks)]
         for name in [case.algorithm] if case.algorithm else chosen:
             for memory in MEMORIES:

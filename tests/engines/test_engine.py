@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,10 @@ def proved_before(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("proved_before")
-@pytest.mark.parametrize("memories", [1, pytest.param(2, marks=EXHAUSTIVE)])
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8, pytest.param(13, marks=EXHAUSTIVE)])  # 7 and 13: as threads
-def test_every_collective_by_every_algorithm_at_every_size(ranks: int, memories: int) -> None:
-    cases = by_size(ranks, SIZES if ranks <= 5 or memories == 2 else SIZES[1::2], memories)
+def test_every_collective_by_every_algorithm_at_every_size(ranks: int, every: bool) -> None:
+    cases = by_size(ranks, SIZES if ranks <= 5 or every else SIZES[1::2], every)
     results = allfold.spawn(partial(all_of, cases), ranks, timeout=PATIENCE * 4)
     for number, case in enumerate(cases):
         for rank, wanted in enumerate(expected_digests(case, ranks)):
@@ -65,13 +66,14 @@ def test_every_collective_by_every_algorithm_at_every_size(ranks: int, memories:
 
 
 @pytest.mark.usefixtures("proved_before")
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=EXHAUSTIVE)])
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=EXHAUSTIVE), 3, pytest.param(5, marks=EXHAUSTIVE)])
-def test_arrays_that_are_fetched_out_of_other_processes(ranks: int) -> None:
-    cases = [case for case in by_size(ranks, (1, 1000, 65537)) if not case.shared]
+def test_arrays_that_are_fetched_out_of_other_processes(ranks: int, every: bool) -> None:
+    cases = [case for case in by_size(ranks, (1, 1000, 65537), every) if not (every and case.shared)]
 
     def work(comm: Communicator) -> list[bytes]:
         fetch_all(comm)
-        some = [Case(**{**vars(case), "shared": (comm.rank + number) % 5 == 1}) for number, case in enumerate(cases)]
+        some = [replace(case, shared=(comm.rank + number) % 5 == 1) for number, case in enumerate(cases)]
         return [digest(perform(comm, case), case.dtype) for case in some]
 
     results = allfold.spawn(work, ranks, timeout=PATIENCE * 4)

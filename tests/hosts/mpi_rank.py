@@ -1,4 +1,5 @@
-"""One of the ranks that mpirun starts for test_over_mpi.py: `mpi_rank.py HOSTS`, on hosts that are pretended."""
+"""One of the ranks that mpirun starts for test_over_mpi.py: `mpi_rank.py HOSTS [every]`, on hosts that are
+pretended."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ import test_pretended
 import allfold as af
 
 
-def main(hosts: tuple[int, ...]) -> None:
+def main(hosts: tuple[int, ...], every: bool) -> None:
     faulthandler.dump_traceback_later(150, exit=True)
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
     os.environ["ALLFOLD_HOSTID"] = str(sum(end <= rank for end in accumulate(hosts)))
     with af.init() as comm:
         assert comm._engine.hosts() == test_pretended.islands_of(hosts)
-        test_pretended.everything(comm, hosts)
+        test_pretended.everything(comm, hosts, every)
     print(f"rank {rank} has passed\n", end="", flush=True)  # one write: lines of several ranks do not mix
 
 
 if __name__ == "__main__":
-    main(tuple(map(int, sys.argv[1].split(","))))
+    main(tuple(map(int, sys.argv[1].split(","))), "every" in sys.argv)

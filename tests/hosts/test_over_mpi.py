@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_pretended import HOSTS, usually
+from test_pretended import usually
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 OPTIONS = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1")
@@ -20,10 +20,11 @@ OPTIONS = ("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yiel
     importlib.util.find_spec("mpi4py") is None or MPIRUN is None,
     reason="there is no MPI: make bench-peers installs one",
 )
-@pytest.mark.parametrize("hosts", usually(HOSTS, (2, 2)))
-def test_across_hosts_over_mpi(hosts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("hosts", "every"), usually((2, 2)))
+def test_across_hosts_over_mpi(hosts: tuple[int, ...], every: bool) -> None:
     script = Path(__file__).with_name("mpi_rank.py")
-    words = [str(MPIRUN), "-n", str(sum(hosts)), *OPTIONS, sys.executable, str(script), ",".join(map(str, hosts))]
+    words = [str(MPIRUN), "-n", str(sum(hosts)), *OPTIONS, sys.executable, str(script)]
+    words += [",".join(map(str, hosts)), *(["every"] if every else [])]
     variables = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",  # containers often have no other user
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
