@@ -21,8 +21,8 @@ from allfold.bench.crew import CrewFailed
 from allfold.bench.libraries import _InMainMemory
 from allfold.bench.measure import Timing
 from allfold.bench.peer import Bench
-from allfold.bench.peers import Wanted, parse_peers, start_peer
-from allfold.bench.report import FLOOR, WIDTH, Point, Table, Variant
+from allfold.bench.peers import WantedPeer, parse_peers, start_peer
+from allfold.bench.report import FLOOR, WIDTH, BenchTable, CaseResult, Variant
 from allfold.cli import main
 from allfold.collectives import COLLECTIVES
 from allfold.dtypes import DTYPES
@@ -204,14 +204,14 @@ def test_a_result_that_never_came_or_came_from_the_wrong_rank_is_seen(collective
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def some_table(variants: Sequence[Variant], peers: Sequence[str]) -> tuple[Table, list[str]]:
+def some_table(variants: Sequence[Variant], peers: Sequence[str]) -> tuple[BenchTable, list[str]]:
     case = case_of_size("all_reduce", 0, 4)
-    table = Table(case, variants, peers)
+    table = BenchTable(case, variants, peers)
     lines = table.heading()
     for size in (8, 2**26):
         ours = {one.label: Timing((2e-3, 1e-3), 10, 0) for one in variants}
         others = {peer: Timing((4e-3, 5e-3), 10, 0) for peer in peers}
-        point = Point(case_of_size("all_reduce", size, 4), {**ours, **others, FLOOR: Timing((5e-4,), 10)})
+        point = CaseResult(case_of_size("all_reduce", size, 4), {**ours, **others, FLOOR: Timing((5e-4,), 10)})
         lines += table.add(point)
     return table, lines + table.footer()
 
@@ -290,7 +290,7 @@ def test_fresh_data_is_written_by_whoever_sends_before_every_call(collective: st
 
 def test_wrong_elements_fail_the_table() -> None:
     table, _ = some_table([Variant("auto", False)], [])
-    table.points[0] = Point(table.points[0].case, {"auto private": Timing((1e-3,), 1, 7)})
+    table.points[0] = CaseResult(table.points[0].case, {"auto private": Timing((1e-3,), 1, 7)})
     assert table.wrong == 7
     assert "# Out of bounds values : 7 FAILED" in table.footer()
 
@@ -302,7 +302,7 @@ def test_peers_are_named_with_or_without_their_interpreter() -> None:
     assert [peer.name for peer in parse_peers("all")] == list(HOW_TO_GET)
     assert parse_peers("none") == []
     assert [peer.name for peer in parse_peers("all", through_torch=True)] == ["engine", *HOW_TO_GET]
-    assert parse_peers(f"gloo,mpich={sys.executable}") == [Wanted("gloo"), Wanted("mpich", sys.executable)]
+    assert parse_peers(f"gloo,mpich={sys.executable}") == [WantedPeer("gloo"), WantedPeer("mpich", sys.executable)]
     with pytest.raises(af.UsageError, match=r"there is no interpreter '/nowhere/python' that can be run"):
         parse_peers("mpich=/nowhere/python")
 
@@ -343,7 +343,7 @@ def python_without_mpi(folder: Path) -> str:
 
 def test_a_missing_peer_is_named_with_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(CrewFailed, match=r"mpich: not installed; to get it: .*pip install numpy mpi4py mpich"):
-        start_peer(Wanted("mpich", python_without_mpi(tmp_path)), 2)
+        start_peer(WantedPeer("mpich", python_without_mpi(tmp_path)), 2)
 
 
 def bench(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

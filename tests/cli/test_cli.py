@@ -18,7 +18,7 @@ import pytest
 import allfold as af
 from allfold import registry
 from allfold.cli import choose, demo, main, verify
-from allfold.cli.verify import _Case, summarize
+from allfold.cli.verify import _Outcome, summarize
 from allfold.collectives import COLLECTIVES, find_collective
 from allfold.files import write_whole
 from allfold.registry import REGISTRY
@@ -551,7 +551,7 @@ def test_a_file_that_cannot_be_loaded(source: str, says: str, call: Call, tmp_pa
     ],
 )
 def test_summaries_say_where_a_fact_holds(holds: Callable[[int, int], bool], says: str) -> None:
-    cases = [_Case(n, root, {"fact": holds(n, root)}) for n in range(1, 10) for root in range(n)]
+    cases = [_Outcome(n, root, {"fact": holds(n, root)}) for n in range(1, 10) for root in range(n)]
     assert summarize(cases, "fact") == says
 
 

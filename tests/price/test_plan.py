@@ -24,7 +24,7 @@ from allfold.collectives import COLLECTIVES
 from allfold.patterns import Pattern, copies
 from allfold.price import Topology, cost, find_topology, plan, sweep
 from allfold.price.cost.plan import MOST_COUNTED, duration
-from allfold.price.topology.this_machine import Cache, Card, Core, Gpu, Machine, Node
+from allfold.price.topology.this_machine import Cache, Card, Core, InstalledGpu, Machine, MemoryNode
 from allfold.registry import REGISTRY, algorithm, find_algorithm
 from allfold.view.topology import drawing_as_svg, drawing_as_text, tree_of
 from allfold.wording import parse_size
@@ -329,12 +329,12 @@ LARGE = Machine(
         ),
     ),
     nodes=tuple(
-        Node(half, (*range(16 * half, 16 * half + 16), *range(16 * half + 32, 16 * half + 48)), 2**36)
+        MemoryNode(half, (*range(16 * half, 16 * half + 16), *range(16 * half + 32, 16 * half + 48)), 2**36)
         for half in (0, 1)
     ),
     memory=2**37,
     limit=8.0,
-    gpus=(Gpu(0, "GPU", {1: "NV4"}), Gpu(1, "GPU", {0: "NV4"})),
+    gpus=(InstalledGpu(0, "GPU", {1: "NV4"}), InstalledGpu(1, "GPU", {0: "NV4"})),
     mps=False,
     cards=(Card("mlx5_0", "infiniband", 50e9),),
     absent=("nothing else was found",),

@@ -17,7 +17,7 @@ import allfold as af
 from allfold.cli import main
 from allfold.errors import UsageError
 from allfold.price.cost.cost import cost
-from allfold.price.simulate.fairness import Flows, fair_rates
+from allfold.price.simulate.fairness import FairFlows, fair_rates
 from allfold.price.simulate.simulate import Noise, simulate
 from allfold.price.simulate.symmetry import find_shift
 from allfold.price.simulate.timeline import Timeline
@@ -182,7 +182,7 @@ def test_rates_are_max_min_fair(network: tuple[list[list[int]], list[float], lis
             row[: len(route)] = route
         found = fair_rates(table, np.append(bandwidth, inf), np.asarray(limit)).tolist()
     else:
-        flows = Flows(bandwidth)
+        flows = FairFlows(bandwidth)
         for number, route in enumerate(routes):
             flows.start(number, route, 1.0, limit[number], 0.0)
         flows.settle(0.0)
@@ -195,11 +195,11 @@ def test_rates_are_max_min_fair(network: tuple[list[list[int]], list[float], lis
 def test_flows_that_come_and_go_finish_as_if_all_were_solved_anew(
     network: tuple[list[list[int]], list[float], list[float]], random: object
 ) -> None:
-    """Rates that `Flows` does not recompute would have come out the same."""
+    """Rates that `FairFlows` does not recompute would have come out the same."""
     routes, bandwidth, limit = network
     start = [float(random.randint(0, 3)) for _ in routes]  # type: ignore[attr-defined]
     size = [float(random.randint(1, 9)) for _ in routes]  # type: ignore[attr-defined]
-    flows, finished, now = Flows(bandwidth), {}, 0.0
+    flows, finished, now = FairFlows(bandwidth), {}, 0.0
     left, active, expected = dict(enumerate(size)), set[int](), {}
     pending = sorted(range(len(routes)), key=start.__getitem__)
     waiting = list(pending)

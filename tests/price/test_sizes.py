@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import allfold as af
-from allfold.engines.engine import Network, Wire
+from allfold.engines.engine import MeasuredNetwork, Wire
 from allfold.errors import BoundError, UsageError
 from allfold.price import Topology, check_bound, cost, hosts, plan, simulate, without
 from allfold.price.topology.measured_hosts import hosts_as_measured, rows_of
@@ -139,7 +139,7 @@ def test_measured_sizes_become_a_table() -> None:
     """Time is a straight line between measured sizes, and what was measured comes out again."""
     times = [(8, 50e-6), (4096, 60e-6), (65536, 200e-6), (1 << 20, 900e-6), (8 << 20, 7e-3)]
     wire = Wire(([0, 1], [2, 3]), 60e-6, 10e-6, 1e9, 1e9, sizes=[(size, took + 10e-6) for size, took in times])
-    topology = hosts_as_measured([[0, 1], [2, 3]], Network([wire], 1e12, 1e12))
+    topology = hosts_as_measured([[0, 1], [2, 3]], MeasuredNetwork([wire], 1e12, 1e12))
     assert topology is not None and topology.by_size
     for size, took in times[1:-1]:
         routes = topology.routes(np.array([0]), np.array([2]), np.array([float(size)]))
@@ -147,7 +147,9 @@ def test_measured_sizes_become_a_table() -> None:
             routes.latency(topology.latency)[0] + size / routes.slowest(topology.bandwidth)[0] * 2
         )  # two share a card
         assert alone == pytest.approx(took, rel=0.01), size
-    plain = hosts_as_measured([[0, 1], [2, 3]], Network([Wire(([0, 1], [2, 3]), 60e-6, 10e-6, 1e9, 1e9)], 1e12, 1e12))
+    plain = hosts_as_measured(
+        [[0, 1], [2, 3]], MeasuredNetwork([Wire(([0, 1], [2, 3]), 60e-6, 10e-6, 1e9, 1e9)], 1e12, 1e12)
+    )
     assert (
         plain is not None
         and plain.to_json()

@@ -34,7 +34,7 @@ from allfold.engines.shared_memory.tuning import (
     tuning_path,
 )
 from allfold.tune import timing
-from allfold.tune.file import Run, read_runs, runs_of, write_runs
+from allfold.tune.file import TunedRun, read_runs, runs_of, write_runs
 from allfold.tune.fit import Judgement, Model, judge, usual_terms
 from allfold.tune.measured import measured
 from allfold.tune.model import TERMS, Item, predict
@@ -63,9 +63,9 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 # The file -------------------------------------------------------------------------------------------------------------
 
 
-def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> Run:
+def a_run(ranks: int = 2, **choices_of_it: list[tuple[int, str, bool]]) -> TunedRun:
     items = (Item("broadcast", "driver", ranks, False, 65536), Item("broadcast", "tree", ranks, False, 65536))
-    return Run(
+    return TunedRun(
         ranks=ranks,
         machine=machine(),
         date="2026-01-01 00:00 UTC",
@@ -453,7 +453,7 @@ def test_help_holds_an_example(call: Call) -> None:
 
 
 @cache
-def synthetic() -> Run:
+def synthetic() -> TunedRun:
     items = every_item(2, (2**14, 2**16, 2**20), ("broadcast", "all_reduce"))
     times = predict(items, SETTING, 1.3 * usual_terms()) * np.linspace(0.9, 1.1, len(items))
     return conclude(2, items, times, SETTING)

@@ -15,12 +15,12 @@ from warm_templates import command, launched
 import allfold as af
 from allfold.collectives import COLLECTIVES
 from allfold.communicator.communicator import Communicator
-from allfold.engines.engine import Network, Wire
+from allfold.engines.engine import MeasuredNetwork, Wire
 from allfold.engines.islands.crossing import BUILT_IN, IN_ORDER, Crossing, Tuned, tuned_of
 from allfold.engines.shared_memory.choice import folds_from_left
 from allfold.engines.shared_memory.tuning import TuningError
 from allfold.tune.file import read_hosts
-from allfold.tune.hosts import HostsRun, Timing, choose, fitted, ways_of
+from allfold.tune.hosts import CrossingTiming, HostsRun, choose, fitted, ways_of
 
 KIB, MIB = 2**10, 2**20
 LEADERS, WHOLE, CUT = Crossing(64 * MIB), Crossing(0, 32 * MIB), Crossing(0, 4 * MIB)
@@ -193,12 +193,12 @@ def test_a_damaged_file_is_refused(hosts: Any, says: str) -> None:
     assert says in str(error.value)
 
 
-def timings(*rows: tuple[int, float, float, float | None]) -> list[Timing]:
+def timings(*rows: tuple[int, float, float, float | None]) -> list[CrossingTiming]:
     """By size: the seconds of leaders, of all ranks at once and in segments of 4 MiB."""
     found = []
     for size, leaders, whole, cut in rows:
         ways = [(replace(LEADERS, leaders_up_to=size), leaders), (WHOLE, whole), (CUT, cut)]
-        found += [Timing(size, way, seconds) for way, seconds in ways if seconds]
+        found += [CrossingTiming(size, way, seconds) for way, seconds in ways if seconds]
     return found
 
 
@@ -226,18 +226,23 @@ def test_the_ways_of_a_size_differ() -> None:
 def test_the_figures_are_fitted_to_the_timings() -> None:
     """Timings that a network would have given lead back to that network."""
     wire = Wire(hosts=([0, 1], [2, 3]), latency=300e-6, overhead=20e-6, bandwidth=1e9, all_ranks=1e9)
-    true = HostsRun(Tuned((2, 2), "gloo", BUILT_IN), "", Network([wire], 8e9, 20e9), ())
+    true = HostsRun(Tuned((2, 2), "gloo", BUILT_IN), "", MeasuredNetwork([wire], 8e9, 20e9), ())
     ways = [(size, way) for size in (KIB, 16 * KIB, MIB, 16 * MIB, 64 * MIB) for way in ways_of(size, 2)]
-    blank = replace(true, timings=tuple(Timing(size, way, 1.0) for size, way in ways))
+    blank = replace(true, timings=tuple(CrossingTiming(size, way, 1.0) for size, way in ways))
     known = tuple(
         replace(one, seconds=said) for one, said in zip(blank.timings, blank.predicted(), strict=True) if said
     )
     wrong = replace(wire, latency=50e-6, all_ranks=3e9)
-    found = fitted(replace(true, timings=known, network=Network([wrong], 8e9, 20e9))).network.wires[0]
+    found = fitted(replace(true, timings=known, network=MeasuredNetwork([wrong], 8e9, 20e9))).network.wires[0]
     assert found.latency == pytest.approx(300e-6, rel=0.05) and found.all_ranks == pytest.approx(1e9, rel=0.1)
 
 
 def test_a_run_between_hosts_survives_its_file() -> None:
     wire = Wire(hosts=([0], [1]), latency=1e-4, overhead=1e-5, bandwidth=1e9, all_ranks=1e9)
-    run = HostsRun(Tuned((1, 1), "mpi", CUT), "today", Network([wire], float("inf"), 1e9), (Timing(8, LEADERS, 0.25),))
+    run = HostsRun(
+        Tuned((1, 1), "mpi", CUT),
+        "today",
+        MeasuredNetwork([wire], float("inf"), 1e9),
+        (CrossingTiming(8, LEADERS, 0.25),),
+    )
     assert HostsRun.from_json(json.loads(json.dumps(run.to_json(), allow_nan=False))) == run

@@ -23,9 +23,9 @@ from ..launch.environment import Place
 from ..launch.spawn import init
 from . import HOW_TO_GET
 from .crew import ANSWER_SECONDS, CrewFailed
-from .libraries import Allfold, Library, Mpi, Torch, TorchOnGpu
+from .libraries import Allfold, Library, Mpi4py, Torch, TorchOnGpu
 from .peer import Bench, answer
-from .peers import ENGINE, Wanted
+from .peers import ENGINE, WantedPeer
 
 _MOST_BYTES = 1 << 16  # of a command, and of an answer
 
@@ -103,7 +103,7 @@ class Ranks:
         if name in ("gloo", "nccl"):
             os.environ["GLOO_SOCKET_IFNAME"] = self._interface()
             return self._torch(self.rank, self.size, None, name)
-        return Mpi(threads=True)
+        return Mpi4py(threads=True)
 
     def _interface(self) -> str:
         """That of the address at which allfold's own connections end; gloo would ask for the host's name."""
@@ -137,7 +137,7 @@ class LaunchedCrew:
             self.ask("close")
 
 
-def check_peer(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> None:
+def check_peer(wanted: WantedPeer, environ: Mapping[str, str] = os.environ) -> None:
     """Raise `CrewFailed`, the same on all ranks, if a peer cannot be had in ranks that were started in this way."""
     if wanted.python is not None:
         raise UsageError(

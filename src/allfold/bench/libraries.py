@@ -254,7 +254,7 @@ class TorchOnGpu(Torch):
         return None
 
 
-class Mpi(_InMainMemory):
+class Mpi4py(_InMainMemory):
     """Whichever MPI the mpi4py of this environment finds."""
 
     def __init__(self, threads: bool) -> None:

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
 
     kinds: dict[str, Callable[..., Library]] = {
         "allfold": libraries.Allfold,
-        "mpi": libraries.Mpi,
+        "mpi": libraries.Mpi4py,
         "torch": libraries.Torch,
         "cuda": libraries.TorchOnGpu,
     }

@@ -36,14 +36,14 @@ ENGINE = "engine"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedPeer:
     """A peer by its name, and the interpreter that has it, if the user named one."""
 
     name: str
     python: str | None = None
 
 
-def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> list[Wanted]:
+def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> list[WantedPeer]:
     """`gloo,openmpi,mpich=/opt/mpich/bin/python`, `all` or `none`; through torch, the engine itself is also a peer."""
     if text == "none":
         return []
@@ -55,7 +55,7 @@ def parse_peers(text: str, through_torch: bool = False, device: str = "cpu") -> 
             raise UsageError(f"--peers: unknown peer {name!r}; {suggest(name, [*known, 'all', 'none'])}")
         if equals and shutil.which(python) is None:
             raise UsageError(f"--peers {word.strip()}: there is no interpreter {python!r} that can be run")
-        wanted.append(Wanted(name, python or None))
+        wanted.append(WantedPeer(name, python or None))
     return wanted
 
 
@@ -64,7 +64,7 @@ def start_ours(ranks: int, through_torch: bool = False, tuned: bool = True, devi
     return _start_torch("allfold", ranks, device) if through_torch else _start_engine("allfold", ranks, tuned)
 
 
-def start_peer(wanted: Wanted, ranks: int, device: str = "cpu") -> Crew:
+def start_peer(wanted: WantedPeer, ranks: int, device: str = "cpu") -> Crew:
     """The peer's crew; if it is not installed, `CrewFailed` says how to get it."""
     if device == "cuda":
         return _start_torch(wanted.name, ranks, device)
@@ -129,7 +129,7 @@ def _start_torch(backend: str, ranks: int, device: str) -> Crew:
     return Crew(backend, ranks, lambda address: _own(kind, address, given), environment)
 
 
-def _python_with(wanted: Wanted) -> str:
+def _python_with(wanted: WantedPeer) -> str:
     """The first interpreter whose mpi4py uses the wanted MPI."""
     family = {"openmpi": "Open MPI", "mpich": "MPICH"}[wanted.name]
     beside = Path(sys.prefix).parent / f".venv-{wanted.name}" / "bin" / "python"

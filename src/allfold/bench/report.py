@@ -43,7 +43,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Point:
+class CaseResult:
     """One case with everything that was measured in it, by label."""
 
     case: Case
@@ -108,7 +108,7 @@ class _Column:
     """Columns with a higher number are dropped first if the table is too wide; 0 is never dropped."""
 
 
-class Table:
+class BenchTable:
     """One collective's table: a heading, rows as they come, a footer."""
 
     def __init__(self, case: Case, variants: Sequence[Variant], peers: Sequence[str], fresh: bool = False) -> None:
@@ -116,7 +116,7 @@ class Table:
         self.fresh = fresh
         self.variants = list(variants)
         self.peers = list(peers)
-        self.points: list[Point] = []
+        self.points: list[CaseResult] = []
         self.is_finished = False
         self.algorithms = list(dict.fromkeys(variant.algorithm for variant in variants))
         self.memories = list(dict.fromkeys(variant.shared for variant in variants))
@@ -185,7 +185,7 @@ class Table:
                 line = line[: len(line) - len(column.group)] + column.group
         return "#" + line[1:]
 
-    def add(self, point: Point) -> list[str]:
+    def add(self, point: CaseResult) -> list[str]:
         """The lines of a new point, one per algorithm."""
         self.points.append(point)
         return [
@@ -193,7 +193,7 @@ class Table:
             for algorithm in self.algorithms
         ]
 
-    def _cell(self, point: Point, algorithm: str, key: str) -> str:
+    def _cell(self, point: CaseResult, algorithm: str, key: str) -> str:
         case = point.case
         plain = {
             "size": str(case.size),

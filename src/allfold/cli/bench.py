@@ -19,8 +19,8 @@ from ..bench.crew import AnyCrew, CrewFailed
 from ..bench.environment import describe_environment, environment_lines
 from ..bench.launched import Ranks, check_peer
 from ..bench.measure import Rules, Subject, measure
-from ..bench.peers import Wanted, parse_peers, start_ours, start_peer
-from ..bench.report import FLOOR, LEGEND, Point, Table, Variant
+from ..bench.peers import WantedPeer, parse_peers, start_ours, start_peer
+from ..bench.report import FLOOR, LEGEND, BenchTable, CaseResult, Variant
 from ..collectives import COLLECTIVES, find_collective
 from ..dtypes import find_dtype
 from ..errors import UsageError
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     return status or int(any(table.wrong for table in tables))
 
 
-def _fill(table: Table, sizes: Sequence[int], crews: dict[str, AnyCrew], rules: Rules, output: _Output) -> None:
+def _fill(table: BenchTable, sizes: Sequence[int], crews: dict[str, AnyCrew], rules: Rules, output: _Output) -> None:
     output.lines(table.heading())
     case = table.case
     cases = [case_of_size(case.collective, size, case.ranks, case.dtype, case.op, case.root) for size in sizes]
@@ -110,12 +110,12 @@ def _fill(table: Table, sizes: Sequence[int], crews: dict[str, AnyCrew], rules: 
     for one in dict.fromkeys(cases):  # small sizes may round to the same number of elements
         output.subject = f"{one.collective} {format_size(one.size)}: "
         timings = measure(one, subjects, crews, rules, output.progress)
-        output.lines(table.add(Point(one, timings)))
+        output.lines(table.add(CaseResult(one, timings)))
     output.lines(table.footer())
     table.is_finished = True
 
 
-def _finish_interrupted(tables: Sequence[Table], output: _Output) -> None:
+def _finish_interrupted(tables: Sequence[BenchTable], output: _Output) -> None:
     for table in tables:
         if table.points and not table.is_finished:
             output.lines(table.footer())
@@ -137,7 +137,7 @@ def _need_a_gpu() -> None:
 
 
 def _start_peers(
-    peers: Sequence[Wanted],
+    peers: Sequence[WantedPeer],
     arguments: argparse.Namespace,
     crews: dict[str, AnyCrew],
     output: _Output,
@@ -186,7 +186,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
     )
 
 
-def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
+def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[BenchTable]:
     dtype, op = find_dtype(arguments.dtype), find_op(arguments.op)
     # All that there are: torch has no prefixes, and an average is not defined for them.
     known = [one.name for one in COLLECTIVES.values() if not (one.has_order and (arguments.torch or op.averages))]
@@ -203,7 +203,7 @@ def _tables(arguments: argparse.Namespace, peers: Sequence[str]) -> list[Table]:
         # A barrier has no arrays, hence none of another kind.
         kinds = memories if kind.carries_data else (False,)
         variants = [Variant(one, shared, file) for one, file in chosen for shared in kinds]
-        tables.append(Table(case, variants, peers, arguments.fresh))
+        tables.append(BenchTable(case, variants, peers, arguments.fresh))
     return tables
 
 

@@ -18,7 +18,7 @@ from ..files import write_whole
 from ..learn.course import Course, after_of, find_course, named, text_of
 from ..learn.judge import Predicted, Verdict, judge
 from ..learn.lesson import Lesson, find_lesson, lessons
-from ..learn.text import Block, Picture, Prose, Table, read_in
+from ..learn.text import Block, Picture, Prose, TextTable, read_in
 from ..schedules import Schedule
 from ..studio.edit import Limits
 from ..view.text import draw
@@ -120,7 +120,7 @@ def _write_blocks(found: list[Block], color: bool | None) -> None:
             write_lines([""], color)
         if isinstance(block, Prose):
             write_markdown(block.text, color)
-        elif isinstance(block, Table):
+        elif isinstance(block, TextTable):
             write_table(block.rows[0], block.rows[1:], color)
         elif isinstance(block, Picture):
             write_lines(draw(block.schedule, width()), color)

@@ -40,7 +40,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _Outcome:
     """The result for one schedule: the facts of its proof, or what is wrong with it."""
 
     ranks: int
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: expected at least 1")
     tasks = [task for choice in choices for task in _tasks(choice, arguments.ranks, arguments.roots)]
-    cases: dict[Choice, list[_Case]] = {choice: [] for choice in choices}
+    cases: dict[Choice, list[_Outcome]] = {choice: [] for choice in choices}
     for task, found in _progress(tasks, jobs):
         cases[task.choice] += found
     for found in cases.values():
@@ -117,7 +117,7 @@ def _cores() -> int:
 # Proving -------------------------------------------------------------------------------------------------------------
 
 
-def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
+def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Outcome]]]:
     """All tasks with their results, with a progress bar on the terminal."""
     if len(tasks) == 1:
         with progress("proving"):
@@ -131,7 +131,7 @@ def _progress(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case
             yield task, found
 
 
-def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Case]]]:
+def _prove_all(tasks: list[_Task], jobs: int) -> Iterator[tuple[_Task, list[_Outcome]]]:
     jobs = min(jobs, len(tasks))
     if jobs < 2 or sum(task.size for task in tasks) < _WORTH_A_POOL:
         yield from ((task, _prove(task)) for task in tasks)
@@ -169,7 +169,7 @@ class _Prover:
             self.connection.send(task)
         return task
 
-    def answer(self, task: _Task) -> list[_Case]:
+    def answer(self, task: _Task) -> list[_Outcome]:
         with suppress(EOFError, ConnectionError):
             if self.connection.poll():
                 found = self.connection.recv()
@@ -194,28 +194,28 @@ def _answer(connection: Connection) -> None:
         while True:
             task = connection.recv()
             try:
-                found: list[_Case] | AllfoldError = _prove(task)
+                found: list[_Outcome] | AllfoldError = _prove(task)
             except AllfoldError as error:
                 found = error
             connection.send(found)
 
 
-def _prove(task: _Task) -> list[_Case]:
+def _prove(task: _Task) -> list[_Outcome]:
     cases = []
     for root in task.roots:
         try:
             proof = verify(task.choice.schedule(task.ranks, root))
-            cases.append(_Case(task.ranks, root, proof.to_json(), text=str(proof)))
+            cases.append(_Outcome(task.ranks, root, proof.to_json(), text=str(proof)))
         except ScheduleError as error:
             place = {"rank": error.rank, "chunk": error.chunk, "step": error.step, "site": error.site}
-            cases.append(_Case(task.ranks, root, None, str(error), place))
+            cases.append(_Outcome(task.ranks, root, None, str(error), place))
     return cases
 
 
 # Saying what was proved ----------------------------------------------------------------------------------------------
 
 
-def _write_summary(cases: dict[Choice, list[_Case]], color: bool | None) -> None:
+def _write_summary(cases: dict[Choice, list[_Outcome]], color: bool | None) -> None:
     rows = []
     for choice, found in cases.items():
         wrong = sum(case.error is not None for case in found)
@@ -227,7 +227,7 @@ def _write_summary(cases: dict[Choice, list[_Case]], color: bool | None) -> None
     write_table(head, rows, color, left=3)
 
 
-def summarize(cases: list[_Case], fact: str) -> str:
+def summarize(cases: list[_Outcome], fact: str) -> str:
     """`yes`, `no`, or the shortest true description of the cases that have it: `root 0 only`, `powers of two only`."""
     values = [(case, case.proof[fact]) for case in cases if case.proof is not None]
     if not values or values[0][1] is None:
@@ -240,7 +240,7 @@ def summarize(cases: list[_Case], fact: str) -> str:
     if not having:
         return "no"
     largest = max(case.ranks for case in having)
-    descriptions: dict[str, Callable[[_Case], bool]] = {
+    descriptions: dict[str, Callable[[_Outcome], bool]] = {
         "beyond 2 ranks": lambda case: True,
         "root 0 only": lambda case: case.root == 0,
         "first and last root only": lambda case: case.root in (0, case.ranks - 1),
@@ -259,7 +259,7 @@ def summarize(cases: list[_Case], fact: str) -> str:
     return f"{len(having)} of {len(values)} cases"
 
 
-def _as_json(choice: Choice, cases: list[_Case]) -> dict[str, Any]:
+def _as_json(choice: Choice, cases: list[_Outcome]) -> dict[str, Any]:
     return {
         "collective": choice.collective,
         "algorithm": choice.title,

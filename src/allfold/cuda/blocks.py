@@ -23,7 +23,7 @@ _MOST_BLOCKS = 1024
 _MADE = struct.Struct("=64sq?")  # handle, bytes, whether all went well
 
 
-class Block(NamedTuple):
+class SharedBlock(NamedTuple):
     bytes: int
     pointers: list[int]  # by rank; the rank's own one is where its part is
 
@@ -40,7 +40,7 @@ class Blocks:
 
     def __init__(self, device: Device, context: int, rank: int, exchanged: Callable[[bytes], list[bytes]]) -> None:
         self._device, self._context, self._rank, self._exchanged = device, context, rank, exchanged
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, SharedBlock] = {}
         self._let_go: set[int] = set()
 
     def new(self, bytes: int) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class Blocks:
                     device.free(own)
                 failed = [rank for rank, is_well in enumerate(well) if not is_well]
                 raise UsageError(f"empty on the GPU: {trouble or f'{name_ranks(failed)} could not'}")
-        self._blocks[number] = Block(bytes, pointers)
+        self._blocks[number] = SharedBlock(bytes, pointers)
         return number, own
 
     def let_go(self, number: int) -> None:

@@ -18,7 +18,7 @@ from ..engines.taken import elements_of
 from ..programs.compile import INPUT, WORK
 from .batch import Batch
 from .blocks import Reached
-from .programs import Program, Slot
+from .programs import Slot, StreamProgram
 
 AREA_BYTES = 64 << 20
 """Of each of the two work areas. Longer arrays go through them in segments."""
@@ -26,7 +26,7 @@ ALIGNED = 256
 WORD_BYTES = 64  # a cache line
 
 
-class State(NamedTuple):
+class StreamState(NamedTuple):
     """What a batch depends on, besides its call: progress counts from what the rank has before the call."""
 
     area: int
@@ -43,7 +43,7 @@ class After(NamedTuple):
     seen: list[int]
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
     """Where everything is: by rank, the words of its page and its arena; and the arrays of all ranks, if reached."""
 
     rank: int
@@ -53,7 +53,12 @@ class Places(NamedTuple):
 
 
 def compose(
-    call: Call, program: Program, source: Buffer | None, target: Buffer | None, state: State, places: Places
+    call: Call,
+    program: StreamProgram,
+    source: Buffer | None,
+    target: Buffer | None,
+    state: StreamState,
+    places: Addresses,
 ) -> tuple[Batch, After]:
     rank, size, batch = places.rank, len(places.arenas), Batch()
     array = source or target

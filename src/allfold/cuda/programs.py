@@ -18,7 +18,7 @@ from ..schedules import Schedule
 Slot = tuple[int, int, int]  # rank, space, index
 
 
-class Instruction(NamedTuple):
+class StreamInstruction(NamedTuple):
     waits: list[tuple[int, int]]
     reuse: list[tuple[int, int]]
     sources: list[Slot]
@@ -29,10 +29,10 @@ class Instruction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Program:
+class StreamProgram:
     """One rank's program, as it is put into a stream."""
 
-    instructions: list[Instruction]
+    instructions: list[StreamInstruction]
     leave: list[tuple[int, int]]
     stride: int
     work_slots: int
@@ -42,7 +42,7 @@ class Program:
     most_arrays: int  # that one instruction of any rank has as sources, or as destinations
 
 
-def program_of(programs: Programs, rank: int) -> Program:
+def program_of(programs: Programs, rank: int) -> StreamProgram:
     width = programs.width
 
     def slots(pairs: Sequence[tuple[int, int]]) -> list[Slot]:
@@ -52,7 +52,7 @@ def program_of(programs: Programs, rank: int) -> Program:
         ]
 
     instructions = [
-        Instruction(
+        StreamInstruction(
             programs.waits.of(row),
             programs.reuse.of(row),
             slots(programs.sources.of(row)),
@@ -63,7 +63,7 @@ def program_of(programs: Programs, rank: int) -> Program:
         )
         for row in range(int(programs.starts[rank]), int(programs.starts[rank + 1]))
     ]
-    return Program(
+    return StreamProgram(
         instructions,
         programs.leave.of(rank),
         int(np.diff(programs.starts).max(initial=0)),

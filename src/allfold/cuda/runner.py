@@ -38,11 +38,11 @@ from ..proved import programs_of
 from ..schedules import Schedule
 from ..wording import name_ranks
 from .blocks import Reached
-from .compose import ALIGNED, AREA_BYTES, After, Places, State, compose
+from .compose import ALIGNED, AREA_BYTES, Addresses, After, StreamState, compose
 from .driver import Device
 from .kernels import MOST_ARRAYS
 from .memory import FAILED, LATE, LEFT, MISMATCHED, GroupMemory
-from .programs import Program, check_overlap, program_of
+from .programs import StreamProgram, check_overlap, program_of
 from .retire import retire, sweep
 from .staging import Staging
 
@@ -86,7 +86,7 @@ class Runner:
         self.memory = GroupMemory(engine, device, context, timeout)
         self.blocks, self._ledger = self.memory.blocks, self.memory.ledger
         self._base = self._settled = self._areas_used = 0
-        self._programs: OrderedDict[tuple[bytes, Memory], Program] = OrderedDict()
+        self._programs: OrderedDict[tuple[bytes, Memory], StreamProgram] = OrderedDict()
         self._seen = [0] * engine.size  # how far the stream has waited for each rank
         self._launched: deque[Launched] = deque()
         self._unsettled: deque[tuple[int, int]] = deque()  # calls that are over here, and their ends
@@ -171,7 +171,7 @@ class Runner:
 
     # Into the stream -------------------------------------------------------------------------------------------------
 
-    def _program(self, built: Schedule, reached: Reached | None) -> Program:
+    def _program(self, built: Schedule, reached: Reached | None) -> StreamProgram:
         # Streams write no arrays of other ranks: one that was let go may come to the call when its peer has left it.
         memory: Memory = "private" if reached is None else "readable"
         key = built.digest, memory
@@ -187,12 +187,12 @@ class Runner:
         """Put a call into the stream, and watch over it."""
         base = self._base
         # What a batch depends on, besides its call.
-        state = State(self._areas_used & 1, self._settled - base, tuple(seen - base for seen in self._seen))
+        state = StreamState(self._areas_used & 1, self._settled - base, tuple(seen - base for seen in self._seen))
         found = one.batches.get(state)
         if found is None:
             if len(one.batches) >= _MOST_BATCHES:
                 one.batches.clear()
-            places = Places(self.engine.rank, self.memory.words, self.memory.arenas, one.reached)
+            places = Addresses(self.engine.rank, self.memory.words, self.memory.arenas, one.reached)
             made, after = compose(one.call, one.program, one.source, one.target, state, places)
             with self._device.within(self._context):
                 found = one.batches[state] = made.made(self._device), after
@@ -496,7 +496,7 @@ class OnTheGpu:
         runner: Runner,
         call: Call,
         signature: Signature,
-        program: Program,
+        program: StreamProgram,
         source: Buffer | None,
         target: Buffer | None,
         reached: Reached | None,
@@ -505,7 +505,7 @@ class OnTheGpu:
         self.reached = reached
         self._signature, self._name = signature.packed(), call.collective
         self.timeout = runner.engine.timeout if call.timeout is None else call.timeout
-        self.batches: dict[State, tuple[_native.Batch, After]] = {}
+        self.batches: dict[StreamState, tuple[_native.Batch, After]] = {}
 
     def launch(self, before: int | None, holds: bool) -> _native.Mark:
         self._runner.check(self._name, self._signature)

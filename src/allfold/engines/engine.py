@@ -154,7 +154,7 @@ class Wire:
 
 
 @dataclass(frozen=True)
-class Network:
+class MeasuredNetwork:
     """What was measured between hosts and inside them."""
 
     wires: list[Wire]  # of every two hosts
@@ -213,7 +213,7 @@ class Engine(ABC):
         """The ranks, divided into those that share memory."""
         return [list(range(self.size))]
 
-    def network(self, by_size: bool = False) -> Network:
+    def network(self, by_size: bool = False) -> MeasuredNetwork:
         """How fast the connections of every two hosts are, and their memories. Every rank calls it."""
         raise self._without("measuring what is between hosts")
 

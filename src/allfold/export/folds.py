@@ -15,7 +15,7 @@ Cell = tuple[int, int]
 """A rank and a chunk."""
 
 
-class Fold(NamedTuple):
+class ChunkFold(NamedTuple):
     """A chunk becomes the left-to-right fold of its operands (its old content may be one); one operand is a copy."""
 
     rank: int
@@ -23,7 +23,7 @@ class Fold(NamedTuple):
     operands: tuple[Cell, ...]
 
 
-def folds_of(schedule: Schedule) -> Iterator[list[Fold]]:
+def folds_of(schedule: Schedule) -> Iterator[list[ChunkFold]]:
     """The folds of every step, by chunk and rank. Raises `ScheduleError` where a step makes no sense."""
     state = State(schedule)
     while not state.done:
@@ -31,7 +31,7 @@ def folds_of(schedule: Schedule) -> Iterator[list[Fold]]:
         operands = _cells(done.operands, state.width)
         bounds = done.starts.tolist()
         found = [
-            Fold(rank, chunk, tuple(operands[first:last]))
+            ChunkFold(rank, chunk, tuple(operands[first:last]))
             for (rank, chunk), first, last in zip(
                 _cells(done.target, state.width), bounds[:-1], bounds[1:], strict=True
             )

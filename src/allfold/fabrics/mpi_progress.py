@@ -58,7 +58,7 @@ class Moving:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: MpiProgress,
         request: Any,
         peer: int | None,
         count: int,
@@ -95,7 +95,7 @@ class Moving:
             self.then()
 
 
-class Progress:
+class MpiProgress:
     """All open transfers of this process."""
 
     def __init__(self, mpi: Any) -> None:
@@ -291,14 +291,14 @@ class Progress:
 
 
 _making = threading.Lock()
-_made: list[Progress] = []
+_made: list[MpiProgress] = []
 
 
-def progress() -> Progress:
+def progress() -> MpiProgress:
     """The one of this process."""
     with _making:
         if not _made:
-            _made.append(Progress(_usable_mpi()))
+            _made.append(MpiProgress(_usable_mpi()))
         return _made[0]
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..errors import AllfoldError, CollectiveTimeout, UsageError
 from .fabric import Disconnected
-from .mpi_progress import Moving, Progress, progress
+from .mpi_progress import Moving, MpiProgress, progress
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class _Waiting:
 class _Keeper:
     """What rank 0 keeps, and who waits for what."""
 
-    def __init__(self, progress: Progress, comm: Any) -> None:
+    def __init__(self, progress: MpiProgress, comm: Any) -> None:
         self._progress, self._comm = progress, comm
         self._values: dict[str, bytes] = {}
         self._waiting: list[_Waiting] = []
@@ -155,12 +155,12 @@ class _Keeper:
             _send(self._progress, self._comm, rank, _pack(words), tag)
 
 
-def _send(progress: Progress, comm: Any, rank: int, data: bytes, tag: int) -> Moving:
+def _send(progress: MpiProgress, comm: Any, rank: int, data: bytes, tag: int) -> Moving:
     return progress.add(Moving(progress, comm.Isend([data, progress.mpi.BYTE], rank, tag), rank, len(data), False))
 
 
 def _take(
-    progress: Progress, comm: Any, rank: int, tag: int, then: Callable[[int, bytearray], None] | None = None
+    progress: MpiProgress, comm: Any, rank: int, tag: int, then: Callable[[int, bytearray], None] | None = None
 ) -> tuple[bytearray, Moving] | None:
     """Begin to receive a message of any length, if one has arrived."""
     status = progress.mpi.Status()

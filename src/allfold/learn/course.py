@@ -27,7 +27,7 @@ _FORMAT = "allfold-learn"
 
 
 @dataclass
-class Progress:
+class LessonProgress:
     """One lesson's."""
 
     predicted: dict[str, bool] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Progress:
 @dataclass(frozen=True)
 class Course:
     folder: Path
-    progress: dict[str, Progress]
+    progress: dict[str, LessonProgress]
     """By the lessons' names: those that were started."""
 
     def place(self, lesson: Lesson) -> Path:
@@ -55,8 +55,8 @@ class Course:
     def file(self, lesson: Lesson) -> Path:
         return self.place(lesson) / f"{lesson.name}.py"
 
-    def of(self, lesson: Lesson) -> Progress:
-        return self.progress.get(lesson.name, Progress())
+    def of(self, lesson: Lesson) -> LessonProgress:
+        return self.progress.get(lesson.name, LessonProgress())
 
     def current(self) -> Lesson | None:
         """The first lesson that was started and is not passed; else the first that was not started."""
@@ -74,7 +74,7 @@ class Course:
         if is_new:
             write_whole(self.file(lesson), lesson.first_file())
         self._reload()
-        self.progress.setdefault(lesson.name, Progress())
+        self.progress.setdefault(lesson.name, LessonProgress())
         self.save()
         return is_new
 
@@ -102,7 +102,7 @@ class Course:
     def record(self, lesson: Lesson, verdict: Verdict) -> bool:
         """Keep what was found; whether the lesson is passed for the first time."""
         self._reload()
-        now = self.progress.setdefault(lesson.name, Progress())
+        now = self.progress.setdefault(lesson.name, LessonProgress())
         for one in verdict.predictions:
             if one.answer is not None:
                 now.predicted.setdefault(one.name, one.right)
@@ -125,7 +125,7 @@ class Course:
     def record_prediction(self, lesson: Lesson, name: str, right: bool) -> None:
         """Keep whether the first number was right."""
         self._reload()
-        self.progress.setdefault(lesson.name, Progress()).predicted.setdefault(name, right)
+        self.progress.setdefault(lesson.name, LessonProgress()).predicted.setdefault(name, right)
         self.save()
 
     def next_hint(self, lesson: Lesson, function: str | None = None) -> tuple[Exercise, str, int, int]:
@@ -134,7 +134,7 @@ class Course:
         After the last one they are shown again, from the first. There must be an exercise that is wrong.
         """
         self._reload()
-        now = self.progress.setdefault(lesson.name, Progress())
+        now = self.progress.setdefault(lesson.name, LessonProgress())
         exercise = next(
             one for one in lesson.exercises if one.function in now.wrong and function in (None, one.function)
         )
@@ -217,8 +217,8 @@ def open_course(folder: Path) -> Course:
         raise UsageError(f"{path} is not the progress of a course ({fault}); delete it to start over") from None
 
 
-def _progress(given: dict[str, Any]) -> Progress:
-    found = Progress(**given)
+def _progress(given: dict[str, Any]) -> LessonProgress:
+    found = LessonProgress(**given)
     fits = {
         "predicted": isinstance(found.predicted, dict)
         and all(isinstance(one, bool) for one in found.predicted.values()),

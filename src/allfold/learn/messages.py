@@ -44,7 +44,7 @@ class _Wanted:
 
 
 @dataclass
-class _Waiting:
+class _Blocked:
     """A rank that waits: until `ready`, for `peer` (None: for anybody)."""
 
     ready: Callable[[], bool]
@@ -54,14 +54,14 @@ class _Waiting:
 
 
 @dataclass
-class Board:
+class Exchange:
     """What the ranks of one run share."""
 
     ranks: int
     changed: threading.Condition = field(default_factory=threading.Condition)
     sent: dict[int, list[_Sent]] = field(default_factory=dict)
     wanted: dict[int, list[_Wanted]] = field(default_factory=dict)
-    waiting: dict[int, _Waiting] = field(default_factory=dict)
+    waiting: dict[int, _Blocked] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
     wrong: Wrong | None = None
     """The first fault that was found; every rank that waits raises it."""
@@ -87,7 +87,7 @@ class Board:
                 wanted.message, found.taken = found, True
             self.changed.notify_all()
 
-    def wait(self, rank: int, waiting: _Waiting) -> None:
+    def wait(self, rank: int, waiting: _Blocked) -> None:
         with self.changed:
             self.waiting[rank] = waiting
             self.changed.notify_all()
@@ -136,10 +136,10 @@ class Board:
         return f"{', and '.join(said[:3])}{', and so on' if len(said) > 3 else ''}: nobody gets any further"
 
 
-class Pending:
+class MessageRequest:
     """What `isend` and `irecv` return."""
 
-    def __init__(self, comm: OnlyMessages, doing: str, array: Any, finish: Callable[[], Any], ready: _Waiting) -> None:
+    def __init__(self, comm: OnlyMessages, doing: str, array: Any, finish: Callable[[], Any], ready: _Blocked) -> None:
         self.doing, self.array, self.line, self.waited = doing, array, ready.line, False
         self._comm, self._finish, self._ready = comm, finish, ready
 
@@ -165,9 +165,9 @@ class Pending:
 class OnlyMessages:
     """A communicator without collectives, which counts the elements that are sent."""
 
-    def __init__(self, comm: Communicator, board: Board) -> None:
+    def __init__(self, comm: Communicator, board: Exchange) -> None:
         self.rank, self.size, self.board, self.sent = comm.rank, comm.size, board, 0
-        self._started: list[Pending] = []
+        self._started: list[MessageRequest] = []
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"comm.{name} is not there: this exercise has rank, size, send, isend, recv and irecv")
@@ -176,9 +176,9 @@ class OnlyMessages:
         message = self._put(array, destination, tag)
         line = learners_line()
         doing = f"send to rank {destination}{_at(line)}"
-        self.board.wait(self.rank, _Waiting(lambda: message.taken, destination, doing, line))
+        self.board.wait(self.rank, _Blocked(lambda: message.taken, destination, doing, line))
 
-    def isend(self, array: Any, destination: int, tag: int = 0, timeout: float | None = None) -> Pending:
+    def isend(self, array: Any, destination: int, tag: int = 0, timeout: float | None = None) -> MessageRequest:
         message = self._put(array, destination, tag)
         line = learners_line()
 
@@ -187,7 +187,7 @@ class OnlyMessages:
                 where = f"the array that isend{_at(line)} was sending"
                 self._refuse(f"rank {self.rank} changed {where} before wait() had returned", "changed", learners_line())
 
-        waiting = _Waiting(lambda: message.taken, destination, f"wait of isend to rank {destination}{_at(line)}", line)
+        waiting = _Blocked(lambda: message.taken, destination, f"wait of isend to rank {destination}{_at(line)}", line)
         return self._start("isend", array, finish, waiting)
 
     def recv(self, array: Any, source: int | None = None, tag: int = 0, timeout: float | None = None) -> Message:
@@ -195,7 +195,9 @@ class OnlyMessages:
         found: Message = pending.wait()
         return found
 
-    def irecv(self, array: Any, source: int | None = None, tag: int = 0, timeout: float | None = None) -> Pending:
+    def irecv(
+        self, array: Any, source: int | None = None, tag: int = 0, timeout: float | None = None
+    ) -> MessageRequest:
         return self._receive("irecv", array, source, tag)
 
     def _put(self, array: Any, destination: int, tag: int) -> _Sent:
@@ -205,7 +207,7 @@ class OnlyMessages:
         self.board.put(destination, message)
         return message
 
-    def _receive(self, doing: str, array: Any, source: int | None, tag: int) -> Pending:
+    def _receive(self, doing: str, array: Any, source: int | None, tag: int) -> MessageRequest:
         line = learners_line()
         if source is not None:
             self._check(source, "receive from")
@@ -227,11 +229,11 @@ class OnlyMessages:
             return Message(message.source, message.tag, came.size)
 
         whom = "anybody" if source is None else f"rank {source}"
-        waiting = _Waiting(lambda: wanted.message is not None, source, f"recv from {whom}{_at(line)}", line)
+        waiting = _Blocked(lambda: wanted.message is not None, source, f"recv from {whom}{_at(line)}", line)
         return self._start(doing, array, finish, waiting)
 
-    def _start(self, doing: str, array: Any, finish: Callable[[], Any], waiting: _Waiting) -> Pending:
-        pending = Pending(self, doing, array, finish, waiting)
+    def _start(self, doing: str, array: Any, finish: Callable[[], Any], waiting: _Blocked) -> MessageRequest:
+        pending = MessageRequest(self, doing, array, finish, waiting)
         self._started.append(pending)
         return pending
 
@@ -253,7 +255,7 @@ class OnlyMessages:
                 self._refuse(f"rank {self.rank} has returned, and {what}", "not_waited", one.line)
 
 
-def by_messages(comm: Communicator, board: Board, function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
+def by_messages(comm: Communicator, board: Exchange, function: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
     """What `function(comm, *arguments)` returns on this rank, and how many elements it has sent."""
     only = OnlyMessages(comm, board)
     try:

@@ -38,11 +38,11 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     rows: Rows
 
 
-Block = Prose | Picture | Table
+Block = Prose | Picture | TextTable
 
 
 def blocks(text: str) -> list[Block]:
@@ -62,7 +62,7 @@ def blocks(text: str) -> list[Block]:
         if language == "figure":
             found.append(Picture(value))
         elif language == "table":
-            found.append(Table(value))
+            found.append(TextTable(value))
         else:
             found.append(Prose(f"```text\n{value}\n```"))
     _add_prose(found, text[end:])
@@ -105,7 +105,7 @@ def as_markdown(found: list[Block], picture: str) -> tuple[str, dict[str, str]]:
     for block in read_in("drawn", found):
         if isinstance(block, Prose):
             parts.append(block.text)
-        elif isinstance(block, Table):
+        elif isinstance(block, TextTable):
             head, *rows = block.rows
             lines = [head, ["---"] * len(head), *rows]
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))

@@ -20,7 +20,7 @@ from .. import _native
 from ..schedules import Schedule
 from ..symbolic import order_of
 from .rows import Ints, Lists, lists_of, starts_of
-from .versions import INPUT, OUTPUT, WORK, Memory, Places, Versions, join, place
+from .versions import INPUT, OUTPUT, WORK, Memory, VersionPlaces, Versions, join, place
 from .waits import find_waits
 
 __all__ = ["INPUT", "OUTPUT", "WORK", "Lists", "Memory", "Programs", "compile"]
@@ -143,7 +143,7 @@ class _Instructions:
     starts: Ints
 
 
-def _assemble(versions: Versions, places: Places, private: bool) -> tuple[_Instructions, Lists, Lists]:
+def _assemble(versions: Versions, places: VersionPlaces, private: bool) -> tuple[_Instructions, Lists, Lists]:
     """The instructions, their sources and their destinations."""
     made = _instructions(versions, places, private)
     row_of = np.full(versions.total, -1, np.int64)  # the instruction that makes a version
@@ -152,7 +152,7 @@ def _assemble(versions: Versions, places: Places, private: bool) -> tuple[_Instr
     return made, _sources(versions, places, made, row_of), _destinations(versions, places, made, row_of)
 
 
-def _instructions(versions: Versions, places: Places, private: bool) -> _Instructions:
+def _instructions(versions: Versions, places: VersionPlaces, private: bool) -> _Instructions:
     schedule = versions.schedule
     home = OUTPUT * versions.width + versions.chunk
     publish = np.zeros(0, np.int64)
@@ -184,7 +184,7 @@ def _instructions(versions: Versions, places: Places, private: bool) -> _Instruc
     return _Instructions(kind[order], version[order], step[order], rank, starts_of(rank, schedule.ranks))
 
 
-def _sources(versions: Versions, places: Places, made: _Instructions, row_of: Ints) -> Lists:
+def _sources(versions: Versions, places: VersionPlaces, made: _Instructions, row_of: Ints) -> Lists:
     """A rank reads its own operand from its own copy, a peer's from where peers may read it."""
     row = row_of[versions.reader]
     read = (row >= 0).nonzero()[0]
@@ -202,7 +202,7 @@ def _sources(versions: Versions, places: Places, made: _Instructions, row_of: In
     )
 
 
-def _destinations(versions: Versions, places: Places, made: _Instructions, row_of: Ints) -> Lists:
+def _destinations(versions: Versions, places: VersionPlaces, made: _Instructions, row_of: Ints) -> Lists:
     """Where peers read it, where its own rank wants it, and where it is handed out to."""
     row, owner, target = [], [], []
 

@@ -32,7 +32,7 @@ ARRIVED = 3  # the space of messages that were received into memory of their own
 _AHEAD = 1  # how many steps before its own a receive is posted
 
 
-class Place(NamedTuple):
+class ChunkPlace(NamedTuple):
     """Where one chunk lies: in an array (`at`: the chunk), a work slot, or in a message that came (`part` of it)."""
 
     space: int
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     part: int = 0
 
 
-class Message(NamedTuple):
+class ProgramMessage(NamedTuple):
     """What one rank sends to another in one step: one part per chunk. `lengths`: the chunks that parts are as long as.
 
     `places`: where the sender has the parts; `into`: where the receiver puts them, if not into memory of their own.
@@ -50,8 +50,8 @@ class Message(NamedTuple):
     destination: int
     step: int
     lengths: tuple[int, ...]
-    places: tuple[Place, ...]
-    into: tuple[Place, ...]
+    places: tuple[ChunkPlace, ...]
+    into: tuple[ChunkPlace, ...]
 
 
 class Kind(IntEnum):
@@ -61,8 +61,8 @@ class Kind(IntEnum):
 class Instruction(NamedTuple):
     kind: Kind
     message: int = -1
-    sources: tuple[Place, ...] = ()
-    destination: Place = Place(WORK, -1)
+    sources: tuple[ChunkPlace, ...] = ()
+    destination: ChunkPlace = ChunkPlace(WORK, -1)
     length_of: int = 0
     complete: bool = False
     """The result holds every rank's contribution: here an average divides."""
@@ -73,7 +73,7 @@ class MessagePrograms:
     """The programs of all ranks, and the messages between them."""
 
     schedule: Schedule
-    messages: tuple[Message, ...]
+    messages: tuple[ProgramMessage, ...]
     programs: tuple[tuple[Instruction, ...], ...]
     work_slots: tuple[int, ...]
 
@@ -81,7 +81,7 @@ class MessagePrograms:
         """One rank's program, one line per instruction."""
         spaces = ("in", "out", "work", "message")
 
-        def name(place: Place) -> str:
+        def name(place: ChunkPlace) -> str:
             part = f".{place.part}" if place.space == ARRIVED else ""
             return f"{spaces[place.space]}[{place.at}{part}]"
 
@@ -151,14 +151,14 @@ class _Lowering:
         self.wanted: list[bool] = (ends.reshape(-1) != NOTHING).tolist()
         self.steps: list[dict[int, _Step]] = [defaultdict(_Step) for _ in range(ranks)]
         self.cells: list[tuple[int, ...]] = []  # by message: what it carries
-        self.messages: list[Message] = []
+        self.messages: list[ProgramMessage] = []
         self.started = (self.state.datum != NOTHING).tolist()
 
     def run(self) -> MessagePrograms:
         while not self.state.done:
             self._collect()
         ranks = range(self.schedule.ranks)
-        made = [_Rank(self, rank) for rank in ranks]
+        made = [_RankProgram(self, rank) for rank in ranks]
         programs = tuple(tuple(one.program()) for one in made)
         for one in made:  # where the parts lie is each rank's own decision
             for number, places in one.sent_from.items():
@@ -185,31 +185,31 @@ class _Lowering:
         for (source, destination), some in sorted(carried.items()):
             number, cells = len(self.messages), sorted(some)
             lengths = tuple(int(before[cell]) % chunks for cell in cells)
-            self.messages.append(Message(source, destination, step, lengths, (), ()))
+            self.messages.append(ProgramMessage(source, destination, step, lengths, (), ()))
             self.cells.append(tuple(cells))
             self.steps[source][step].sends.append(number)
             self.steps[source][step].sent.update(cells)
             self.steps[destination][step].receives.append(number)
 
 
-class _Rank:
+class _RankProgram:
     """One rank's program in the making."""
 
     def __init__(self, whole: _Lowering, rank: int) -> None:
         self.whole, self.rank = whole, rank
         self.steps = [whole.steps[rank][step] for step in sorted(whole.steps[rank])]
         self.slots: dict[tuple[int, int], int] = {}
-        self.lies: dict[int, Place] = {}
+        self.lies: dict[int, ChunkPlace] = {}
         for cell in range(rank * whole.width, (rank + 1) * whole.width):
             if whole.started[cell]:
-                self.lies[cell] = Place(OUTPUT if whole.in_place else INPUT, cell % whole.width)
-        self.leaving: dict[Place, list[int]] = defaultdict(list)  # sends whose memory is not free yet
-        self.sent_from: dict[int, tuple[Place, ...]] = {}
-        self.into: dict[int, tuple[Place, ...]] = {}
+                self.lies[cell] = ChunkPlace(OUTPUT if whole.in_place else INPUT, cell % whole.width)
+        self.leaving: dict[ChunkPlace, list[int]] = defaultdict(list)  # sends whose memory is not free yet
+        self.sent_from: dict[int, tuple[ChunkPlace, ...]] = {}
+        self.into: dict[int, tuple[ChunkPlace, ...]] = {}
 
     def program(self) -> Iterator[Instruction]:
         whole = self.whole
-        last_use: dict[Place, int] = {}  # by place in the output array: the last step in which it was used
+        last_use: dict[ChunkPlace, int] = {}  # by place in the output array: the last step in which it was used
         posted = 0
         for now, step in enumerate(self.steps):
             while posted < min(len(self.steps), now + _AHEAD + 1):
@@ -229,15 +229,15 @@ class _Rank:
                     self.leaving[place].append(number)
                     last_use[place] = now
                 yield Instruction(Kind.SEND, number)
-            arrived: dict[int, Place] = {}
+            arrived: dict[int, ChunkPlace] = {}
             for number in step.receives:
                 into = self.into.get(number, ())
                 for part, cell in enumerate(whole.cells[number]):
-                    arrived[cell] = into[part] if into else Place(ARRIVED, number, part)
+                    arrived[cell] = into[part] if into else ChunkPlace(ARRIVED, number, part)
                 yield Instruction(Kind.AWAIT, number)
             yield from self._fold(step, arrived, last_use, now)
         for cell in range(self.rank * whole.width, (self.rank + 1) * whole.width):
-            home = Place(OUTPUT, cell % whole.width)
+            home = ChunkPlace(OUTPUT, cell % whole.width)
             if whole.wanted[cell] and self.lies[cell] != home:
                 yield from self._free(home)
                 length = int(whole.state.datum[cell]) % whole.schedule.chunks
@@ -246,14 +246,14 @@ class _Rank:
             yield from self._free(place)
 
     def _fold(
-        self, step: _Step, arrived: dict[int, Place], last_use: dict[Place, int], now: int
+        self, step: _Step, arrived: dict[int, ChunkPlace], last_use: dict[ChunkPlace, int], now: int
     ) -> Iterator[Instruction]:
         """All folds of a step read what was there before it."""
-        readers: dict[Place, int] = defaultdict(int)
+        readers: dict[ChunkPlace, int] = defaultdict(int)
         for fold in step.folds:
             for cell in set(fold.cells):
                 readers[arrived.get(cell) or self.lies[cell]] += 1
-        moved: dict[int, Place] = {}
+        moved: dict[int, ChunkPlace] = {}
         for cells, target, length, complete in step.folds:
             sources = tuple(arrived.get(cell) or self.lies[cell] for cell in cells)
             for place in set(sources):
@@ -271,16 +271,16 @@ class _Rank:
             yield Instruction(Kind.FOLD, -1, sources, own, length, complete)
         self.lies.update(moved)
 
-    def _home(self, cell: int) -> Place:
+    def _home(self, cell: int) -> ChunkPlace:
         chunk = cell % self.whole.width
         in_array = chunk < self.whole.schedule.chunks and (self.whole.in_place or self.whole.wanted[cell])
-        return Place(OUTPUT, chunk) if in_array else self._slot(cell, 0)
+        return ChunkPlace(OUTPUT, chunk) if in_array else self._slot(cell, 0)
 
-    def _slot(self, cell: int, second: int) -> Place:
+    def _slot(self, cell: int, second: int) -> ChunkPlace:
         key = cell % self.whole.width, second
-        return Place(WORK, self.slots.setdefault(key, len(self.slots)))
+        return ChunkPlace(WORK, self.slots.setdefault(key, len(self.slots)))
 
-    def _free(self, place: Place) -> Iterator[Instruction]:
+    def _free(self, place: ChunkPlace) -> Iterator[Instruction]:
         """Wait until no send reads a place any more."""
         for number in self.leaving.pop(place, ()):
             for other in self.sent_from[number]:
@@ -288,7 +288,7 @@ class _Rank:
                     self.leaving[other].remove(number)
             yield Instruction(Kind.SENT, number)
 
-    def _directly(self, number: int, step: _Step, last_use: dict[Place, int], now: int) -> tuple[Place, ...]:
+    def _directly(self, number: int, step: _Step, last_use: dict[ChunkPlace, int], now: int) -> tuple[ChunkPlace, ...]:
         """Where a message may be received without a copy: every part is copied to one place in the output array.
 
         The places must be next to each other, hold what is as long as themselves, and be used by nobody between now
@@ -367,18 +367,20 @@ class _Follower:
         self.made, self.rank, self.results, self.at = made, rank, results, 0
         self.program = made.programs[rank]
         schedule = made.schedule
-        self.holds: dict[Place, Value] = {}
+        self.holds: dict[ChunkPlace, Value] = {}
         space = OUTPUT if schedule.promise.in_place else INPUT
         for chunk in range(schedule.chunks):
             cell = rank * start.width + chunk
             if start.datum[cell] != NOTHING:
-                self.holds[Place(space, chunk)] = int(start.datum[cell]), int(start.bits[cell])
+                self.holds[ChunkPlace(space, chunk)] = int(start.datum[cell]), int(start.bits[cell])
         ends = schedule.promise.ends_with(schedule.ranks, schedule.root, schedule.chunks)[rank] != NOTHING
-        self.may_write = {Place(OUTPUT, chunk) for chunk in np.flatnonzero(ends | schedule.promise.in_place).tolist()}
-        self.may_write |= {Place(WORK, slot) for slot in range(made.work_slots[rank])}
+        self.may_write = {
+            ChunkPlace(OUTPUT, chunk) for chunk in np.flatnonzero(ends | schedule.promise.in_place).tolist()
+        }
+        self.may_write |= {ChunkPlace(WORK, slot) for slot in range(made.work_slots[rank])}
         self.part = schedule.chunks // schedule.promise.slices(schedule.ranks)
-        self.leaving: dict[Place, int] = defaultdict(int)
-        self.arriving: set[Place] = set()
+        self.leaving: dict[ChunkPlace, int] = defaultdict(int)
+        self.arriving: set[ChunkPlace] = set()
         self.receives: set[int] = set()  # begun, and not awaited yet
         self.sends: set[int] = set()
 
@@ -435,12 +437,12 @@ class _Follower:
             if one.message not in self.receives:
                 raise self.wrong("awaits what it has not asked for")
             self.receives.remove(one.message)
-            parts = message.into or [Place(ARRIVED, one.message, part) for part in range(len(message.lengths))]
+            parts = message.into or [ChunkPlace(ARRIVED, one.message, part) for part in range(len(message.lengths))]
             for place, value in zip(parts, begun[one.message], strict=True):
                 self.arriving.discard(place)
                 self.holds[place] = value
 
-    def _read(self, place: Place, length_of: int) -> Value:
+    def _read(self, place: ChunkPlace, length_of: int) -> Value:
         if place in self.arriving or place not in self.holds:
             raise self.wrong(f"reads {place}, which holds nothing yet")
         value = self.holds[place]
@@ -448,13 +450,13 @@ class _Follower:
             raise self.wrong(f"takes chunk {value[0] % self.made.schedule.chunks} to be as long as chunk {length_of}")
         return value
 
-    def _write(self, place: Place, value: Value, length_of: int) -> None:
+    def _write(self, place: ChunkPlace, value: Value, length_of: int) -> None:
         self._free_to_write(place, length_of)
         if value[0] % self.made.schedule.chunks != length_of:
             raise self.wrong(f"writes chunk {value[0] % self.made.schedule.chunks} as if it were chunk {length_of}")
         self.holds[place] = value
 
-    def _free_to_write(self, place: Place, length_of: int) -> None:
+    def _free_to_write(self, place: ChunkPlace, length_of: int) -> None:
         if place not in self.may_write:
             raise self.wrong(f"writes to {place}, which is not its own")
         chunks = length_of % self.part, place.at % self.part
@@ -478,7 +480,7 @@ class _Follower:
         for chunk in np.flatnonzero(wanted != NOTHING).tolist():
             cell = self.rank * state.width + chunk
             value = int(state.datum[cell]), int(state.bits[cell])
-            if self.holds.get(Place(OUTPUT, chunk)) != value:
+            if self.holds.get(ChunkPlace(OUTPUT, chunk)) != value:
                 raise ScheduleError(
                     f"{schedule.title}: the message program of rank {self.rank} ends with something else in chunk {chunk} "
                     "than the schedule",

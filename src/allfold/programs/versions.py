@@ -95,7 +95,7 @@ class Versions:
 
 
 @dataclass
-class Places:
+class VersionPlaces:
     """Where each version lives: the slot that peers read, the slot that its own rank reads first, −1 for none."""
 
     shared: Ints
@@ -106,14 +106,14 @@ class Places:
     """The version whose instruction writes this one: not itself where a reduction is handed out at once."""
 
 
-def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
+def place(versions: Versions, memory: Memory, most_handed: int) -> VersionPlaces:
     reached = memory != "private"
     width, in_place = versions.width, versions.schedule.promise.in_place
     home = OUTPUT * width + versions.chunk
     first, second = WORK * width + versions.chunk, (WORK + 1) * width + versions.chunk
     begin = home if in_place else INPUT * width + versions.chunk
     old = slice(0, versions.initial)
-    places = Places(
+    places = VersionPlaces(
         shared=np.full(versions.total, -1, np.int64),
         local=np.full(versions.total, -1, np.int64),
         work=first.copy(),
@@ -152,7 +152,7 @@ def place(versions: Versions, memory: Memory, most_handed: int) -> Places:
     return places
 
 
-def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_], most: int) -> None:
+def hand_out(versions: Versions, places: VersionPlaces, may_be_given: NDArray[np.bool_], most: int) -> None:
     """Let the rank that reduces a chunk write it to the ranks that would copy it next, if they are not too many."""
     copies = ((versions.sizes == 1) & may_be_given).nonzero()[0]
     source = versions.operand[versions.begin[copies]]
@@ -182,7 +182,7 @@ def hand_out(versions: Versions, places: Places, may_be_given: NDArray[np.bool_]
             places.producer[copies[here]] = source[here]
 
 
-def _keep_to_itself(versions: Versions, places: Places) -> None:
+def _keep_to_itself(versions: Versions, places: VersionPlaces) -> None:
     """A version that was handed to all its readers need not lie where they could read it."""
     reads = places.producer[versions.reader] == versions.reader
     reads &= versions.rank[versions.reader] != versions.rank[versions.operand]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .flow import FlowGraph, Limit, TimeIsUp
+from .flow import FlowGraph, TimeIsUp, TimeLimit
 
 Ints = NDArray[np.int64]
 Vertices = NDArray[np.int32]
@@ -18,7 +18,7 @@ def tightest_cut(
     vertices: int, tail: Vertices, head: Vertices, capacity: Ints, weight: Ints, sinks: Vertices, seconds: float
 ) -> tuple[int, int, Any] | None:
     """Of all sets that lack a sink, the one with the most weight per capacity that leaves it; None if time ran out."""
-    limit, fed = Limit(seconds), np.flatnonzero(weight).tolist()
+    limit, fed = TimeLimit(seconds), np.flatnonzero(weight).tolist()
     weights, capacities, in_all = weight.tolist(), capacity.tolist(), int(weight.sum())
     # The first guess: everybody but one, by the capacity that enters it.
     entering = np.zeros(vertices, np.int64)
@@ -61,7 +61,7 @@ def cuts_below(
     seconds: float,
 ) -> NDArray[np.uint8] | None:
     """The minimum cuts, each once, of all sinks that get less than `wanted` of what the vertices feed in."""
-    limit = Limit(seconds)
+    limit = TimeLimit(seconds)
     flows = _graph(vertices + 1, tail, head, capacity.tolist())
     for vertex in np.flatnonzero(weight).tolist():
         flows.add(vertices, vertex, int(weight[vertex]))
@@ -81,13 +81,13 @@ def can_pack(
 ) -> bool | None:
     """Whether every vertex can get `wanted[r]` from every root r at the same time."""
     try:
-        return everybody_gets(vertices, tail, head, capacity.tolist(), wanted.tolist(), Limit(seconds))
+        return everybody_gets(vertices, tail, head, capacity.tolist(), wanted.tolist(), TimeLimit(seconds))
     except TimeIsUp:
         return None
 
 
 def everybody_gets(
-    vertices: int, tail: Vertices, head: Vertices, capacity: list[int], wanted: list[int], limit: Limit
+    vertices: int, tail: Vertices, head: Vertices, capacity: list[int], wanted: list[int], limit: TimeLimit
 ) -> bool:
     flows = _graph(vertices + 1, tail, head, capacity)
     for vertex in range(vertices):

@@ -11,7 +11,7 @@ class TimeIsUp(Exception):
     """Long work ends here: it had a limit."""
 
 
-class Limit:
+class TimeLimit:
     """Asked now and then during long work."""
 
     def __init__(self, seconds: float) -> None:

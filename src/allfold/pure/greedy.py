@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .flow import Limit, TimeIsUp
+from .flow import TimeIsUp, TimeLimit
 
 Vertices = NDArray[np.int32]
 _WORD = 2**64 - 1
@@ -31,7 +31,14 @@ def spread(
     """
     routes = [links[begin:end].tolist() for begin, end in pairwise(offsets.tolist())]
     spreading = _Spreading(
-        ranks, source.tolist(), destination.tolist(), routes, capacity.tolist(), holder.tolist(), seed, Limit(seconds)
+        ranks,
+        source.tolist(),
+        destination.tolist(),
+        routes,
+        capacity.tolist(),
+        holder.tolist(),
+        seed,
+        TimeLimit(seconds),
     )
     starts, moves = [0], spreading.moves
     try:
@@ -58,7 +65,7 @@ class _Spreading:
         capacity: list[int],
         holder: list[int],
         seed: int,
-        limit: Limit,
+        limit: TimeLimit,
     ) -> None:
         self.source, self.routes, self.capacity, self.limit = source, routes, capacity, limit
         self.moves: list[tuple[int, int, int]] = []

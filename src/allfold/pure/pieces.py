@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .flow import Limit, TimeIsUp
+from .flow import TimeIsUp, TimeLimit
 
 Ints = NDArray[np.int64]
 Vertices = NDArray[np.int32]
@@ -22,7 +22,7 @@ def rounds_of(
     seconds: float,
 ) -> Vertices | None:
     """The round in which every piece comes to every vertex (−1 at its root): who must leave earliest goes first."""
-    limit, parents = Limit(seconds), parent.reshape(-1, vertices).tolist()
+    limit, parents = TimeLimit(seconds), parent.reshape(-1, vertices).tolist()
     root = [row.index(-1) for row in parents]
     children: list[list[list[int]]] = [[[] for _ in range(vertices)] for _ in parents]
     for above_of, below in zip(parents, children, strict=True):

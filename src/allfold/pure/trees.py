@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cuts import everybody_gets
-from .flow import UNLIMITED, FlowGraph, Limit, TimeIsUp
+from .flow import UNLIMITED, FlowGraph, TimeIsUp, TimeLimit
 
 Ints = NDArray[np.int64]
 Vertices = NDArray[np.int32]
@@ -27,7 +27,7 @@ def pack_trees(
     seconds: float,
 ) -> tuple[Vertices, Ints, Vertices] | None:
     """Roots, how many trees of each shape, and parents of all vertices; None if time ran out, no rows if none exist."""
-    packer = _Packer(vertices, tail, head, capacity, wanted, Limit(seconds))
+    packer = _Packer(vertices, tail, head, capacity, wanted, TimeLimit(seconds))
     try:
         trees = packer.all(order.tolist(), careful)
     except TimeIsUp:
@@ -49,7 +49,7 @@ class _Partial:
 
 class _Packer:
     def __init__(
-        self, vertices: int, tail: Vertices, head: Vertices, capacity: Ints, wanted: Ints, limit: Limit
+        self, vertices: int, tail: Vertices, head: Vertices, capacity: Ints, wanted: Ints, limit: TimeLimit
     ) -> None:
         self.vertices, self.ends = vertices, (tail, head)
         self.tail, self.head, self.capacity = tail.tolist(), head.tolist(), capacity.tolist()

@@ -16,7 +16,7 @@ from ..schedules import Schedule
 from .exact import hops
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
-from .spreading import Phase, Rounds, phases, schedule_of
+from .spreading import Direction, Rounds, phases, schedule_of
 
 _MOST_MOVES = 2**24
 _CHUNKS = (1, 2, 4, 6, 12)
@@ -36,7 +36,7 @@ def breadth_first(task: Task) -> Iterator[Schedule]:
         yield schedule_of(task, "breadth_first", chunks, whole)
 
 
-def spread(task: Task, phase: Phase, neighbours: Neighbours, chunks: int) -> Rounds | None:
+def spread(task: Task, phase: Direction, neighbours: Neighbours, chunks: int) -> Rounds | None:
     """The moves, step by step: a step is as long as its busiest link needs. None if time ran out."""
     among = phase.among(neighbours)
     holder = phase.holders(task, 1)

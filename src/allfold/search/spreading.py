@@ -32,7 +32,7 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Direction:
     """Spread chunks; or collect them, which is to spread them on the reversed network and to read that backwards."""
 
     collects: bool
@@ -46,8 +46,8 @@ class Phase:
         return np.repeat(everyone, chunks).astype(np.int32)
 
 
-def phases(task: Task) -> list[Phase]:
-    return [Phase(collects) for collects in COLLECTIVES[task.collective].trees]
+def phases(task: Task) -> list[Direction]:
+    return [Direction(collects) for collects in COLLECTIVES[task.collective].trees]
 
 
 def schedule_of(task: Task, method: str, chunks: int, rounds: Sequence[Rounds]) -> Schedule:

@@ -25,7 +25,7 @@ from .breadth_first import breadth_first, spread
 from .exact import MOST_VARIABLES, Answer, exists, hops
 from .found import Task
 from .neighbours import Neighbours, neighbours_of
-from .spreading import KNOWN, Phase, Rounds, phases, schedule_of
+from .spreading import KNOWN, Direction, Rounds, phases, schedule_of
 
 _MOST_CHUNKS = 6
 """Chunks per rank that are tried, unless the bound needs more."""
@@ -97,7 +97,7 @@ def frontier(task: Task) -> Iterator[Schedule]:
         yield schedule_of(task, "steps", point.chunks, found)
 
 
-def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point, Answer]]:
+def _points(task: Task, phase: Direction, among: Neighbours) -> Iterator[tuple[Point, Answer]]:
     """For every number of steps, from the fewest on, the point with the least rounds per chunk, if that is new."""
     origins = phase.holders(task, 1)
     least = least_rounds_per_chunk(among, origins)
@@ -140,7 +140,7 @@ def _points(task: Task, phase: Phase, among: Neighbours) -> Iterator[tuple[Point
 
 
 def _breadth_first(
-    task: Task, phase: Phase, among: Neighbours, fewest: int, chunks: list[int]
+    task: Task, phase: Direction, among: Neighbours, fewest: int, chunks: list[int]
 ) -> tuple[Point, Answer] | None:
     """The best point of the fewest steps that breadth-first broadcast finds; there may be better ones."""
     best: tuple[Point, Answer] | None = None

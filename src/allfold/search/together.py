@@ -140,7 +140,7 @@ def find_groups(
     for group in groups:
         if len(group) < 2:
             raise UsageError(f"rank {group[0]} is a group by itself; expected at least two ranks in each")
-    search = _Search(topology, groups, size, look)
+    search = _SearchTogether(topology, groups, size, look)
     ends = started + seconds
     part = seconds / (1 + _TURNS) / len(groups)
     alone = [look(one, len(group), part) for one, group in zip(search.seen, groups, strict=True)]
@@ -167,7 +167,7 @@ def find_groups(
     )
 
 
-class _Search:
+class _SearchTogether:
     """The cheapest schedules so far, one per group."""
 
     def __init__(self, topology: Topology, groups: list[list[int]], size: int, look: Look) -> None:

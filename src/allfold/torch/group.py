@@ -28,7 +28,7 @@ from .host import LAST_CALLS_SECONDS, Host
 from .monitored import Monitor
 from .options import listed, plain_options, reduced, rooted
 from .tensors import check, check_times
-from .work import DONE, GroupDestroyed, Message
+from .work import DONE, GroupDestroyed, MessageWork
 
 _CPU, _SUM, _ALL_REDUCE = torch.device("cpu"), dist.ReduceOp.SUM, c10d.AllreduceOptions
 
@@ -383,7 +383,7 @@ class Group(dist.ProcessGroup):
         if not isinstance(served, Device):
             return served.send(tensors, destination, tag)
         check("send", tensor)
-        return Message(served.send(tensor, destination, tag), tensor, None)
+        return MessageWork(served.send(tensor, destination, tag), tensor, None)
 
     def recv(self, tensors: list[Tensor], source: int | None, tag: int = 0) -> Any:
         tensor = _only("recv", tensors)
@@ -392,7 +392,7 @@ class Group(dist.ProcessGroup):
             return served.recv(tensors, source, tag)
         check("recv", tensor)
         pending, bring_home = served.receive(tensor, source, tag)
-        return Message(pending, tensor, bring_home)
+        return MessageWork(pending, tensor, bring_home)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
         return self.recv(tensors, None, tag)

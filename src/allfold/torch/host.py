@@ -23,7 +23,7 @@ from ..communicator.handle import Handle
 from ..errors import AllfoldError, CollectiveTimeout
 from .device import Device
 from .tensors import is_ready
-from .work import DONE, GroupTimeout, Line, Posted, Task
+from .work import DONE, GroupTimeout, Line, Posted, QueuedCall
 
 _CODES = {name: code for code, name in enumerate(COLLECTIVES)}
 _NO_TIME = timedelta(0)
@@ -73,7 +73,7 @@ class Host(Device):
         if not opts.asyncOp and not self.line.open:
             run(self, seconds)
             return DONE
-        task = Task(lambda: run(self, seconds), results)
+        task = QueuedCall(lambda: run(self, seconds), results)
         self.line.submit(task)
         if opts.asyncOp:
             return task
@@ -99,7 +99,7 @@ class Host(Device):
         if not self.line.open:
             return action()
         results: list[Any] = []
-        task = Task(lambda: results.append(action()), results)
+        task = QueuedCall(lambda: results.append(action()), results)
         self.line.submit(task)
         task.wait()
         return results[0]

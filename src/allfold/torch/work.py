@@ -70,7 +70,7 @@ class Awaited(dist._Work):
         self.wait()
 
 
-class Task(Awaited):
+class QueuedCall(Awaited):
     """A call that stands in line. Its tensors belong to it until it is over."""
 
     def __init__(self, action: Callable[[], None], results: Any) -> None:
@@ -142,7 +142,7 @@ class Posted(Awaited):
         self._handle = handle
         self._results = results
         self._line = line
-        self._follower: Task | None = None
+        self._follower: QueuedCall | None = None
 
     def wait(self, timeout: timedelta = _FOR_EVER) -> bool:
         try:
@@ -164,12 +164,12 @@ class Posted(Awaited):
     def get_future(self) -> torch.futures.Future[Any]:
         if self._follower is None:
             # Some thread must wait for the engine and settle the future; the line has one, and keeps the order.
-            self._follower = Task(lambda: self._handle.wait(), self._results)
+            self._follower = QueuedCall(lambda: self._handle.wait(), self._results)
             self._line.submit(self._follower)
         return self._follower.get_future()
 
 
-class Message(Awaited):
+class MessageWork(Awaited):
     """A message on its way. The engine moves it; nobody here has to."""
 
     def __init__(self, pending: Pending, tensor: torch.Tensor, bring_home: Callable[[], None] | None) -> None:
@@ -224,7 +224,7 @@ class Message(Awaited):
             future.set_result([self._tensor])
 
 
-WORKS = (Done, Task, Posted, Message)
+WORKS = (Done, QueuedCall, Posted, MessageWork)
 
 
 class Line:
@@ -237,13 +237,13 @@ class Line:
     def __init__(self, name: str) -> None:
         self._name = name
         self.open = 0  # calls in line that are not over: the caller's own calls must not overtake them
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[QueuedCall] = deque()
         self._turn = threading.Condition()
         self._busy = False
         self._idle = 0
         self._closed = False
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: QueuedCall) -> None:
         with self._turn:
             self._tasks.append(task)
             self.open += 1
@@ -291,7 +291,7 @@ class Line:
             del task, future  # and with them the tensors, which must not live on until the next call
 
 
-def _error_of(work: Posted | Message) -> BaseException | None:
+def _error_of(work: Posted | MessageWork) -> BaseException | None:
     try:
         work.wait()
     except Exception as error:

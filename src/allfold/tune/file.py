@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TunedRun:
     """One number of ranks, tuned."""
 
     ranks: int
@@ -111,7 +111,7 @@ def default_path() -> Path:
     return path
 
 
-def read_runs(path: Path, of_this_machine: bool = True) -> dict[int, Run]:
+def read_runs(path: Path, of_this_machine: bool = True) -> dict[int, TunedRun]:
     """Everything in a tuning file, by number of ranks; `TuningError` if it cannot be used.
 
     A file from another machine can be read; to be used for choices, a file must be from this machine.
@@ -130,7 +130,7 @@ def _read(path: Path, of_this_machine: bool, take: Callable[[dict[str, Any]], T]
         raise TuningError(f"{path}: {error}") from None
 
 
-def runs_of(document: Mapping[str, Any]) -> dict[int, Run]:
+def runs_of(document: Mapping[str, Any]) -> dict[int, TunedRun]:
     tuning = choices_of(document)
     found = {}
     for ranks in sorted(tuning.choices):
@@ -149,7 +149,7 @@ def read_hosts(path: Path, of_this_machine: bool = True) -> list[HostsRun]:
     return _read(path, of_this_machine, runs_between_hosts)
 
 
-def write_runs(path: Path, runs: Mapping[int, Run], hosts: Sequence[HostsRun] = ()) -> None:
+def write_runs(path: Path, runs: Mapping[int, TunedRun], hosts: Sequence[HostsRun] = ()) -> None:
     """Write the whole file or nothing. All runs are from one machine; those of hosts, from one that was rank 0's."""
     document = {
         "format": FORMAT,
@@ -168,7 +168,7 @@ def write_runs(path: Path, runs: Mapping[int, Run], hosts: Sequence[HostsRun] = 
 # ---
 
 
-def _run(ranks: int, run: Mapping[str, Any], tuning: Tuning, of: Mapping[str, Any]) -> Run:
+def _run(ranks: int, run: Mapping[str, Any], tuning: Tuning, of: Mapping[str, Any]) -> TunedRun:
     items, seconds = [], []
     for collective, algorithm, shared, size, value in list_at(
         run["measurements"], "measurements", 1, _MOST_MEASUREMENTS
@@ -183,7 +183,7 @@ def _run(ranks: int, run: Mapping[str, Any], tuning: Tuning, of: Mapping[str, An
         raise ValueError("fetches")
     caches = (_positive(setting["own_cache"], "own_cache"), _positive(setting["last_cache"], "last_cache"))
     model, judgement, unseen = _model(run, items, np.array(seconds), Setting(cores, *caches, fetches))
-    return Run(
+    return TunedRun(
         ranks=ranks,
         machine={"processor": str(of["processor"])[:200], "cores": int(of["cores"])},
         date=str(run["date"])[:40],

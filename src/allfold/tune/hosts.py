@@ -17,7 +17,7 @@ import numpy as np
 
 from ..communicator.communicator import Communicator
 from ..documents import DocumentError, finite_at, list_at, object_at, text_at, whole_at
-from ..engines.engine import Network, Wire
+from ..engines.engine import MeasuredNetwork, Wire
 from ..engines.islands.crossing import BUILT_IN, IN_ORDER, Crossing, Tuned
 from ..engines.islands.engine import Islands
 from ..engines.shared_memory.tuning import TuningError
@@ -37,7 +37,7 @@ Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
-class Timing:
+class CrossingTiming:
     """One size by one way."""
 
     bytes: int
@@ -60,8 +60,8 @@ class HostsRun:
 
     tuned: Tuned
     date: str
-    network: Network
-    timings: tuple[Timing, ...]
+    network: MeasuredNetwork
+    timings: tuple[CrossingTiming, ...]
 
     @property
     def ranks(self) -> int:
@@ -81,7 +81,7 @@ class HostsRun:
         topology = self.topology()
         return [None if topology is None else self._simulated(one, topology) for one in self.timings]
 
-    def _simulated(self, timing: Timing, topology: Topology) -> float:
+    def _simulated(self, timing: CrossingTiming, topology: Topology) -> float:
         name, parameters = timing.crossing.schedule("all_reduce", self.islands, timing.bytes)
         made = schedule("all_reduce", name, self.ranks, **parameters)
         return simulate(made, topology, timing.bytes, segments=timing.crossing.segments(timing.bytes)).duration
@@ -101,11 +101,13 @@ class HostsRun:
         for row in list_at(one.get("timings"), "timings", 1, _MOST_MEASUREMENTS):
             size, crossing, seconds = list_at(row, "a timing", 3, 3)
             by = Tuned.from_json({**tuned.to_json(), "crossing": crossing}).crossing
-            timings.append(Timing(whole_at(size, "a size", 1, _MOST_SIZE), by, finite_at(seconds, "a time", 1e-12)))
+            timings.append(
+                CrossingTiming(whole_at(size, "a size", 1, _MOST_SIZE), by, finite_at(seconds, "a time", 1e-12))
+            )
         return HostsRun(tuned, text_at(one.get("date"), "date", 40), _network(one.get("network")), tuple(timings))
 
 
-def _network(value: object) -> Network:
+def _network(value: object) -> MeasuredNetwork:
     one = object_at(value, "network")
     wires = []
     for wire in list_at(one.get("wires"), "wires", 1):
@@ -119,7 +121,7 @@ def _network(value: object) -> Network:
         )
         wires.append(Wire((here, there), latency, overhead, bandwidth, all_ranks))
     speeds = [inf if one.get(name) is None else finite_at(one[name], name, 1.0) for name in ("bus", "reduction")]
-    return Network(wires, *speeds)
+    return MeasuredNetwork(wires, *speeds)
 
 
 def runs_between_hosts(document: Mapping[str, Any]) -> list[HostsRun]:
@@ -176,11 +178,11 @@ def _with_wires(run: HostsRun, change: Callable[[Wire], Wire]) -> HostsRun:
     return replace(run, network=replace(run.network, wires=[change(wire) for wire in run.network.wires]))
 
 
-def _beside(run: HostsRun, timings: Sequence[Timing]) -> Iterator[tuple[Timing, float | None]]:
+def _beside(run: HostsRun, timings: Sequence[CrossingTiming]) -> Iterator[tuple[CrossingTiming, float | None]]:
     return zip(timings, replace(run, timings=tuple(timings)).predicted(), strict=True)
 
 
-def _error(run: HostsRun, timings: Sequence[Timing]) -> float:
+def _error(run: HostsRun, timings: Sequence[CrossingTiming]) -> float:
     return sum(abs(float(np.log(said / one.seconds))) for one, said in _beside(run, timings) if said)
 
 
@@ -196,7 +198,7 @@ def ways_of(size: int, islands: int) -> Iterator[Crossing]:
 
 def _timings(
     comm: Communicator, engine: Islands, sizes: Sequence[int], seconds: float, progress: Progress
-) -> Iterator[Timing]:
+) -> Iterator[CrossingTiming]:
     each = seconds / max(1, len(sizes))
     for number, size in enumerate(sizes):
         progress(f"{size} bytes", number / len(sizes))
@@ -210,7 +212,7 @@ def _timings(
         slowest = times.copy()
         comm.all_reduce(slowest, "max")
         for way, one in zip(ways, np.median(slowest, axis=1).tolist(), strict=True):
-            yield Timing(array.nbytes, way, one)
+            yield CrossingTiming(array.nbytes, way, one)
 
 
 def _time(comm: Communicator, engine: Islands, way: Crossing, array: Any, calls: int) -> float:
@@ -230,9 +232,9 @@ def _calls(comm: Communicator, engine: Islands, way: Crossing, array: Any, secon
     return max(1, min(_MOST_CALLS, int(seconds / max(float(found[0]), 1e-6))))
 
 
-def choose(timings: Sequence[Timing]) -> Crossing:
+def choose(timings: Sequence[CrossingTiming]) -> Crossing:
     """The border between leaders and all ranks, and the way of all ranks that is the fastest beyond it."""
-    by_size: dict[int, list[Timing]] = {}
+    by_size: dict[int, list[CrossingTiming]] = {}
     for one in timings:
         by_size.setdefault(one.bytes, []).append(one)
     border, lost = 0, inf

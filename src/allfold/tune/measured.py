@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .caches import Floats
-from .file import Run, default_path, read_runs
+from .file import TunedRun, default_path, read_runs
 from .fit import AS_GOOD, JUDGED_FROM, Judgement, judge
 from .model import Item
 
@@ -21,7 +21,7 @@ from .model import Item
 class Comparison:
     """Some or all timings of one run, and the predictions for them."""
 
-    run: Run
+    run: TunedRun
     path: Path
     items: tuple[Item, ...]
     measured: Floats

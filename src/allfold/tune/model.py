@@ -25,7 +25,7 @@ from ..engines.shared_memory.choice import way_at, ways
 from ..programs.compile import WORK, Memory, Programs
 from ..proved import programs_of
 from .caches import PLACES, Floats, Setting, Touches
-from .walk import Course
+from .walk import CallGraph
 
 ACCESSES = ("read", "write")
 TERMS: tuple[str, ...] = (
@@ -123,7 +123,7 @@ class _Walk:
         self.chunks = programs.schedule.chunks
         self.carries = programs.schedule.promise.carries_data
         self.rooted = programs.schedule.root is not None
-        self._courses: dict[tuple[int, int, bool], Course] = {}
+        self._graphs: dict[tuple[int, int, bool], CallGraph] = {}
         self._rows: dict[int, tuple[Setting, Floats]] = {}
 
     def path(self, size: int, setting: Setting, terms: Floats) -> Floats:
@@ -133,20 +133,20 @@ class _Walk:
         calls = 5 if segments == 1 else 3 if segments <= _WALKED else 1
         slots = int(self.programs.work_slots.max(initial=0))
         small = self.rooted and segments == 1 and slots * bytes <= _native.SMALL_BYTES
-        course = self._course(calls, min(segments, _WALKED), small)
-        taken = course.run((rows @ terms).tolist(), float(terms[_NEWS]), float(terms[_SWITCH]), setting.cores)
+        graph = self._graph(calls, min(segments, _WALKED), small)
+        timed = graph.run((rows @ terms).tolist(), float(terms[_NEWS]), float(terms[_SWITCH]), setting.cores)
 
         def until(nodes: Sequence[int]) -> Floats:
-            steps, news, switches = taken.path(nodes)
+            steps, news, switches = timed.path(nodes)
             found: Floats = np.bincount(steps, minlength=len(rows)).astype(float)
             found[-2:] = news, switches
             return found
 
-        whole = until(course.call_ends[-1])
+        whole = until(graph.call_ends[-1])
         if calls > 1:
             earlier = calls - 3
-            return (whole - until(course.call_ends[earlier])) / (calls - 1 - earlier)
-        period = (until(course.segment_ends[_WALKED - 1]) - until(course.segment_ends[_WALKED - 3])) / 2
+            return (whole - until(graph.call_ends[earlier])) / (calls - 1 - earlier)
+        period = (until(graph.segment_ends[_WALKED - 1]) - until(graph.segment_ends[_WALKED - 3])) / 2
         return whole + (segments - _WALKED) * period
 
     def rows(self, size: int, setting: Setting) -> Floats:
@@ -228,8 +228,8 @@ class _Walk:
             np.array([chunks[peer] for peer in process]),
         )
 
-    def _course(self, calls: int, segments: int, ahead: bool) -> Course:
+    def _graph(self, calls: int, segments: int, ahead: bool) -> CallGraph:
         key = calls, segments, ahead
-        if key not in self._courses:
-            self._courses[key] = Course(self.programs, *key)
-        return self._courses[key]
+        if key not in self._graphs:
+            self._graphs[key] = CallGraph(self.programs, *key)
+        return self._graphs[key]

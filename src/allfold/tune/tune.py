@@ -19,7 +19,7 @@ from ..price.topology.this_machine import read_machine
 from . import SECONDS
 from .caches import Floats, Setting
 from .choose import choose
-from .file import Run
+from .file import TunedRun
 from .fit import fit, held_out, judge
 from .model import Item
 from .ordinary import Moved, choose_ways, measure_ways
@@ -37,7 +37,7 @@ def tune(
     seconds: float = SECONDS,
     any_order: bool = False,
     progress: Progress = lambda what, part: None,
-) -> Run:
+) -> TunedRun:
     """Measure, fit and choose. Nothing is written: `file.write_runs` does that."""
     setting = find_setting(ranks)
     first = 1 - _PART_FOR_WAYS
@@ -66,11 +66,11 @@ def conclude(
     moved: Sequence[Moved] = (),
     progress: Progress = lambda what, part: None,
     of: Mapping[str, Any] | None = None,
-) -> Run:
+) -> TunedRun:
     """Fit and choose from measurements; they are from this machine unless another is given."""
     model = fit(items, times, setting, progress=lambda what: progress(what, 1.0))
     progress("judging", 1.0)
-    return Run(
+    return TunedRun(
         ranks=ranks,
         machine=machine() if of is None else of,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -1,4 +1,4 @@
-"""The course of a few calls: every instruction of every rank, who waits for whom, and when each one ends.
+"""The graph of a few calls: every instruction of every rank, who waits for whom, and when each one ends.
 
 This follows `native/collectives/communicator.cpp`: a rank enters a call when nobody is more than two segments behind
 (in small calls with a root: several calls, more than are followed here), agrees with the others where ranks access each
@@ -22,8 +22,8 @@ _CAME, _ALL = -1, -1
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A course with times: for each node its row, when it ended, and what it waited for last."""
+class TimedGraph:
+    """A graph with times: for each node its row, when it ended, and what it waited for last."""
 
     row: Sequence[int]
     ends: Sequence[float]
@@ -44,7 +44,7 @@ class Taken:
         return rows, news, switches
 
 
-class Course:
+class CallGraph:
     """All instructions of some calls with some segments each, and who waits for whom; independent of the size.
 
     A node is one instruction of one segment of one call on one rank, or a rank entering a call, agreeing or leaving.
@@ -108,7 +108,7 @@ class Course:
         self.follows.append(len(self.row))
         return len(self.row) - 1
 
-    def run(self, cost: Sequence[float], news: float, switch: float, cores: int) -> Taken:
+    def run(self, cost: Sequence[float], news: float, switch: float, cores: int) -> TimedGraph:
         """Compute the times, given the cost of each row, of news, and of switching ranks on a core.
 
         The node that can begin first goes first. A rank that has to wait leaves its core to the others.
@@ -155,4 +155,4 @@ class Course:
                 missing[after] -= 1
                 if not missing[after]:
                     heappush(ready, (begin[after], after))
-        return Taken(self.row, ends, before, between)
+        return TimedGraph(self.row, ends, before, between)

@@ -30,7 +30,7 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Where cells lie: the upper left corner of cell (rank, chunk) is (x[chunk], y[rank])."""
 
     x: tuple[float, ...]
@@ -52,7 +52,7 @@ def _bulge(distance: int, most: float) -> float:
     return 0.0 if distance == 0 else min(most, 6.0 + (2.0 if most < 30 else 3.5) * (distance - 1))
 
 
-def draw_arrows(moves: Iterable[Move], grid: Grid) -> tuple[list[str], list[str]]:
+def draw_arrows(moves: Iterable[Move], grid: CellGrid) -> tuple[list[str], list[str]]:
     """What is drawn behind the cells, and what on top of them.
 
     Each kind of move has one element for its lines and one for its heads: filled for a reduction, hollow for a copy.
@@ -87,7 +87,7 @@ def _keeps_its_column(move: Move) -> bool:
     return move.chunk == move.into and move.source != move.destination
 
 
-def _beside(move: Move, grid: Grid) -> tuple[str, str]:
+def _beside(move: Move, grid: CellGrid) -> tuple[str, str]:
     down = move.destination > move.source
     side = 1 if down else -1
     x = grid.x[move.chunk] + (grid.wide if down else 0)
@@ -101,7 +101,7 @@ def _beside(move: Move, grid: Grid) -> tuple[str, str]:
     return line, _head(tip, arrives, side, 0)
 
 
-def _across(move: Move, grid: Grid) -> tuple[str, str]:
+def _across(move: Move, grid: CellGrid) -> tuple[str, str]:
     x1, y1, x2, y2 = (
         corner + size / 2
         for corner, size in (
@@ -133,7 +133,7 @@ def _above(x1: float, x2: float, y: float) -> tuple[str, str]:
     return line, _head(x2, y - 0.8, 0, -1)
 
 
-def _border(x: float, y: float, dx: float, dy: float, grid: Grid, gap: float) -> tuple[float, float]:
+def _border(x: float, y: float, dx: float, dy: float, grid: CellGrid, gap: float) -> tuple[float, float]:
     """Where a line from a cell's centre in direction (dx, dy) leaves the cell."""
     reach = min(
         (grid.wide / 2 + gap) / abs(dx) if dx else np.inf,

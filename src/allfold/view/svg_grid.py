@@ -9,7 +9,7 @@ from ..collectives import NOTHING
 from ..errors import ScheduleError
 from ..schedules import Move, Schedule
 from ..symbolic import State
-from .svg_arrows import Grid, draw_arrows, lanes_of
+from .svg_arrows import CellGrid, draw_arrows, lanes_of
 from .svg_elements import (
     ACCENT,
     EMPTY,
@@ -64,7 +64,7 @@ class Drawing:
         wanders = bool((columns["chunk"] != columns["into"]).any())  # then arrows may pass between all cells
         pitch = wide + max(10.0 if wanders else 3.0, lanes.left + lanes.right + 3.0)
         apart = 13.0 if wanders else _ROWS_APART
-        self.grid = Grid(
+        self.grid = CellGrid(
             tuple(lanes.left + chunk * pitch + (_SCRATCH if chunk >= schedule.chunks else 0) for chunk in range(width)),
             tuple(_HEAD + (8.0 if wanders else 0.0) + rank * (high + apart) for rank in range(schedule.ranks)),
             max(wide, 12.0),

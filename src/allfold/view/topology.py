@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from ..price.topology.this_machine import Cache, Core, Machine, Node
+from ..price.topology.this_machine import Cache, Core, Machine, MemoryNode
 from ..wording import ranges
 from .svg_elements import element, picture, text, width_of
 
@@ -43,14 +43,14 @@ def tree_of(machine: Machine) -> Iterator[str]:
     yield from _lines(branches, "")
 
 
-def by_node(machine: Machine, cores: Sequence[Core]) -> list[tuple[Node | None, list[Core]]]:
+def by_node(machine: Machine, cores: Sequence[Core]) -> list[tuple[MemoryNode | None, list[Core]]]:
     """Cores by the memory node that is nearest to them."""
     near = [(node, [core for core in cores if core.cpus[0] in node.cpus]) for node in machine.nodes]
-    found: list[tuple[Node | None, list[Core]]] = [(node, mine) for node, mine in near if mine]
+    found: list[tuple[MemoryNode | None, list[Core]]] = [(node, mine) for node, mine in near if mine]
     return found or [(None, list(cores))]
 
 
-def _node(machine: Machine, node: Node | None, cores: list[Core]) -> _Tree:
+def _node(machine: Machine, node: MemoryNode | None, cores: list[Core]) -> _Tree:
     cpus = {cpu for core in cores for cpu in core.cpus}
     shared = [cache for cache in machine.caches if len(own_cores(cache, cores)) > 1]
     own = [cache for cache in machine.caches if len(own_cores(cache, cores)) == 1 and set(cache.cpus) <= cpus]
@@ -71,7 +71,7 @@ def _node(machine: Machine, node: Node | None, cores: list[Core]) -> _Tree:
     return _node_title(machine, node), below
 
 
-def _node_title(machine: Machine, node: Node | None) -> str:
+def _node_title(machine: Machine, node: MemoryNode | None) -> str:
     return f"memory, {amount(machine.memory)}" if node is None else f"memory node {node.number}, {amount(node.memory)}"
 
 

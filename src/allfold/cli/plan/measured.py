@@ -11,7 +11,7 @@ from pathlib import Path
 from ...errors import UsageError
 from ...price.cost.plan import duration
 from ...tune.file import default_path, read_hosts
-from ...tune.hosts import Timing
+from ...tune.hosts import CrossingTiming
 from ...tune.measured import Comparison, measured
 from ...wording import format_size
 from ..choose import one_rank_count, parse_hosts
@@ -79,7 +79,7 @@ def _of_hosts(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _of_sizes(timings: Sequence[Timing], sizes: Sequence[int] | None) -> tuple[Timing, ...]:
+def _of_sizes(timings: Sequence[CrossingTiming], sizes: Sequence[int] | None) -> tuple[CrossingTiming, ...]:
     kept = tuple(one for one in timings if sizes is None or one.bytes in sizes)
     if not kept:
         there = ", ".join(format_size(size) for size in dict.fromkeys(one.bytes for one in timings))

@@ -22,7 +22,7 @@ from ...errors import UsageError
 from ...launch.environment import launched_place
 from ...launch.spawn import init
 from ...tune import HOSTS_SECONDS, SECONDS
-from ...tune.file import Run, default_path, read_hosts, read_runs, write_runs
+from ...tune.file import TunedRun, default_path, read_hosts, read_runs, write_runs
 from ...tune.hosts import SIZES as HOSTS_SIZES
 from ...tune.hosts import HostsRun, fitted, tune_hosts
 from ...tune.timing import Progress
@@ -90,15 +90,15 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _document(found: Run, path: Path) -> dict[str, Any]:
+def _document(found: TunedRun, path: Path) -> dict[str, Any]:
     return {"path": str(path), "ranks": found.ranks, "machine": dict(found.machine), **found.to_json()}
 
 
-def _not_tuned(path: Path, ranks: int, known: Mapping[int, Run]) -> str:
+def _not_tuned(path: Path, ranks: int, known: Mapping[int, TunedRun]) -> str:
     return f"{path}: {ranks} ranks were not tuned; tuned were {', '.join(map(str, known)) or 'none'}"
 
 
-def _refitted(known: dict[int, Run], path: Path, ranks: int, any_order: bool, progress: Progress) -> Run:
+def _refitted(known: dict[int, TunedRun], path: Path, ranks: int, any_order: bool, progress: Progress) -> TunedRun:
     if ranks not in known:
         raise UsageError(_not_tuned(path, ranks, known))
     old = known[ranks]

@@ -10,7 +10,7 @@ from ...engines.shared_memory.choice import ALWAYS, Way, choices, ways
 from ...errors import UsageError
 from ...price.cost.plan import duration
 from ...tune.caches import PLACES
-from ...tune.file import Run, default_path
+from ...tune.file import TunedRun, default_path
 from ...tune.fit import AS_GOOD, JUDGED_FROM
 from ...tune.hosts import HostsRun
 from ...tune.model import ACCESSES, amounts, paths
@@ -22,7 +22,7 @@ from ..terminal import width, write_lines, write_table
 _RESTLESS = 0.15
 
 
-def report(found: Run, seconds: float | None, color: bool | None) -> None:
+def report(found: TunedRun, seconds: float | None, color: bool | None) -> None:
     setting = found.model.setting
     write_lines(
         [
@@ -46,7 +46,7 @@ def report(found: Run, seconds: float | None, color: bool | None) -> None:
     write_lines(["", *_figures(found), ""], color)
 
 
-def write_notes(found: Run, path: Path, color: bool | None) -> None:
+def write_notes(found: TunedRun, path: Path, color: bool | None) -> None:
     notes = []
     if found.unrest > _RESTLESS:
         notes.append(
@@ -80,7 +80,7 @@ def _ways(rows: Sequence[Way], collective: str) -> str:
     )
 
 
-def _gain(found: Run, collective: str) -> str:
+def _gain(found: TunedRun, collective: str) -> str:
     """`0.83 to 0.91`: over the sizes where something changes."""
     ratios = gains(found.ranks, collective, found.ways[collective], found.moved).values()
     if not ratios:
@@ -98,7 +98,7 @@ def _round(size: int) -> str:
     return (f"{value:.3g}" if value < 999.5 else f"{value:.0f}") + letter
 
 
-def _figures(found: Run) -> Iterator[str]:
+def _figures(found: TunedRun) -> Iterator[str]:
     """α, β and γ in words, and how good the model is."""
     terms, setting = found.model.named(), found.model.setting
     used = amounts(found.items, paths(found.items, setting, found.model.terms), setting).sum(axis=0) > 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine import Call, Engine, Entry, Event, Network, name_group
+from ..engine import Call, Engine, Entry, Event, MeasuredNetwork, name_group
 from ..shared_memory.members import number_of
 from ..signature import check_groups
 from .calls import Background
@@ -65,7 +65,7 @@ class Islands(Engine):
     def hosts(self) -> list[list[int]]:
         return self._roster.islands
 
-    def network(self, by_size: bool = False) -> Network:
+    def network(self, by_size: bool = False) -> MeasuredNetwork:
         return probe(self.parts.executor.levels, lambda call: self.run(call, False), by_size)
 
     @property

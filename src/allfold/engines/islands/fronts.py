@@ -15,7 +15,7 @@ import numpy as np
 from ...fabrics import tags
 from ...fabrics.fabric import Bytes, Transfer
 from ..signature import PACKED_BYTES, Signature
-from .wire import Links
+from .wire import PeerLinks
 
 DIGEST_BYTES = 16
 _SAID_BYTES = DIGEST_BYTES + PACKED_BYTES
@@ -42,7 +42,7 @@ class Front(NamedTuple):
 class Fronts:
     """One leader's end."""
 
-    def __init__(self, links: Links, peers: Sequence[int]) -> None:
+    def __init__(self, links: PeerLinks, peers: Sequence[int]) -> None:
         self._links, self.peers = links, list(peers)
         self._along = min(ALONG_BYTES, most_bytes(len(self.peers) + 1))
         self._posted: dict[int, deque[_Posted]] = {peer: deque() for peer in self.peers}

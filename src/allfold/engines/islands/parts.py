@@ -15,7 +15,7 @@ from .letters import Letters
 from .membership import Membership
 from .post import Frame, News, Progress
 from .roster import Roster, Shared
-from .wire import Links
+from .wire import PeerLinks
 from .world import World
 
 
@@ -27,7 +27,7 @@ class Parts:
         self.world, self.roster, self.shared, self.fabric = world, roster, shared, fabric
         self.number, self.ranks = roster.number, roster.ranks
         self.membership = Membership(world, roster, fabric, shared, self._end_all)
-        links = Links(fabric, shared.collectives.messages, roster.local, FOREVER)
+        links = PeerLinks(fabric, shared.collectives.messages, roster.local, FOREVER)
         agreement = Agreement(roster, shared, self._fronts(links))
         self.executor = Executor(Levels(roster, shared, links, agreement, self._crossing()))
         self.calls = Calls(roster, self.membership, self.executor.run)
@@ -48,7 +48,7 @@ class Parts:
             raise group.membership.explained(error) from None
         return group
 
-    def _fronts(self, links: Links) -> Fronts | None:
+    def _fronts(self, links: PeerLinks) -> Fronts | None:
         roster = self.roster
         if roster.rank != roster.mine[0]:
             return None

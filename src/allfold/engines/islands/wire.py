@@ -15,7 +15,7 @@ from ...division import chunk_bounds
 from ...dtypes import Dtype
 from ...fabrics.fabric import FOREVER, Bytes, Fabric, Transfer
 from ...ops import Op
-from ...programs.messages import Kind, Message, MessagePrograms, Place
+from ...programs.messages import ChunkPlace, Kind, MessagePrograms, ProgramMessage
 from ...programs.versions import INPUT, OUTPUT, WORK
 from ..buffer import Flat
 from .recorder import Recorder
@@ -35,7 +35,7 @@ class Inside:
         return self._peer
 
 
-class Links:
+class PeerLinks:
     """To every rank of a group, whatever way."""
 
     def __init__(self, fabric: Fabric, channel: _native.Channel, local: dict[int, int], limit: float) -> None:
@@ -111,7 +111,7 @@ class Run:
         made: MessagePrograms,
         rank: int,
         peers: Sequence[int],
-        links: Links,
+        links: PeerLinks,
         memory: Memory,
         tag: int,
         input: Flat | None,
@@ -187,7 +187,7 @@ class Run:
     def _length(self, chunk: int) -> int:
         return self._bounds[chunk + 1] - self._bounds[chunk]
 
-    def _view(self, place: Place, length_of: int) -> Flat:
+    def _view(self, place: ChunkPlace, length_of: int) -> Flat:
         length = self._length(length_of)
         if place.space == WORK:
             return self._slots[place.at][:length]
@@ -214,7 +214,7 @@ class Run:
         self._arrived[number] = [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         return memory
 
-    def _joined(self, message: Message) -> Bytes:
+    def _joined(self, message: ProgramMessage) -> Bytes:
         """What a message carries, as one piece of memory: as it lies, if its parts lie side by side."""
         parts = [self._view(*part) for part in zip(message.places, message.lengths, strict=True)]
         total = sum(part.size for part in parts)

@@ -22,7 +22,7 @@ from ...errors import ScheduleError, UsageError
 from ...proof import verify
 from ...schedules import Schedule
 from ..equivalence import check_equivalent
-from ..folds import Fold, folds_of
+from ..folds import ChunkFold, folds_of
 from ..timed import Cells, TimedMove, assemble, in_steps, through_temporaries
 from .wire import COMP, RECEIVE, SEND, Node, Value, decode, encode
 
@@ -60,7 +60,7 @@ def _traces(schedule: Schedule, size: int) -> list[list[Node]]:
 
     tag = 0
     for step, folds in enumerate(folds_of(schedule)):
-        messages: dict[tuple[int, int], list[tuple[int, Fold]]] = defaultdict(list)
+        messages: dict[tuple[int, int], list[tuple[int, ChunkFold]]] = defaultdict(list)
         written = {(fold.rank, fold.chunk) for fold in folds}
         for fold in folds:
             for source, chunk in fold.operands:
@@ -139,7 +139,7 @@ class _Trace:
             attributes: dict[str, Value] = {"is_cpu_op": False, "num_ops": 0, "tensor_size": length, "keeps": chunk}
             self._kept[chunk] = self.add(f"keep chunk {chunk}, step {step}", COMP, attributes, reads=[chunk])
 
-    def fold(self, fold: Fold, step: int, length: int, needs: set[int]) -> None:
+    def fold(self, fold: ChunkFold, step: int, length: int, needs: set[int]) -> None:
         words, reads = [], []
         for source, chunk in fold.operands:
             kept = chunk != fold.chunk and source == fold.rank and chunk in self._kept

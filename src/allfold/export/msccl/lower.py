@@ -19,8 +19,8 @@ from ...collectives import NOTHING
 from ...errors import UsageError
 from ...schedules import Schedule
 from ..buffers import Buffers, Place
-from ..folds import Cell, Fold, folds_of
-from .xml import COLLECTIVES, MOST_COUNT, Algorithm, Block, Gpu, Step
+from ..folds import Cell, ChunkFold, folds_of
+from .xml import COLLECTIVES, MOST_COUNT, XmlAlgorithm, XmlBlock, XmlGpu, XmlStep
 
 Ends = tuple[int, int, int]
 """The peer that a thread block sends to, the one that it receives from, and its channel; −1 is no peer."""
@@ -43,7 +43,7 @@ class _Operation:
     step: int = 0
 
 
-def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: int | None = None) -> Algorithm:
+def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: int | None = None) -> XmlAlgorithm:
     """The thread blocks of a schedule that is known to be right.
 
     Without `fused`, no thread block both receives and sends. With `aside`, data that arrives for a chunk that is sent
@@ -73,7 +73,7 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
         one.finish()
     promise = schedule.promise
     one_rank = promise.sliced and promise.rooted  # here the count is one slice, not the whole buffer
-    return Algorithm(
+    return XmlAlgorithm(
         name=schedule.algorithm,
         collective=schedule.collective,
         protocol="Simple",
@@ -85,7 +85,7 @@ def lower(schedule: Schedule, fused: bool = True, aside: bool = False, share: in
     )
 
 
-def _in_order(fold: Fold) -> list[Cell]:
+def _in_order(fold: ChunkFold) -> list[Cell]:
     """The operands in the order used here: a ⊕ b and b ⊕ a give the same bits, so own content may come first."""
     own = (fold.rank, fold.chunk)
     operands = list(fold.operands)
@@ -94,15 +94,15 @@ def _in_order(fold: Fold) -> list[Cell]:
     return operands
 
 
-def _runs(folds: list[Fold], ranks: list[_Rank]) -> list[list[Fold]]:
+def _runs(folds: list[ChunkFold], ranks: list[_Rank]) -> list[list[ChunkFold]]:
     """The folds, grouped where one message can serve several: adjacent on both sides, from one rank, of the same form.
 
     Chunks that are sent in the same step are not grouped: each has to be sent before it is replaced, one after the
     other.
     """
     sent = {operand for fold in folds for operand in fold.operands if operand[0] != fold.rank}
-    runs: list[list[Fold]] = []
-    open_runs: dict[tuple[int, int, int], list[Fold]] = {}
+    runs: list[list[ChunkFold]] = []
+    open_runs: dict[tuple[int, int, int], list[ChunkFold]] = {}
     for fold in folds:
         remote = [operand for operand in fold.operands if operand[0] != fold.rank]
         own = (fold.rank, fold.chunk)
@@ -118,7 +118,7 @@ def _runs(folds: list[Fold], ranks: list[_Rank]) -> list[list[Fold]]:
     return runs
 
 
-def _follows(first: Fold, second: Fold, ranks: list[_Rank]) -> bool:
+def _follows(first: ChunkFold, second: ChunkFold, ranks: list[_Rank]) -> bool:
     """Do all chunks of the second come right after those of the first?"""
     here = ranks[first.rank]
     pairs = [(here.home(first.chunk), here.home(second.chunk))]
@@ -200,7 +200,7 @@ class _Rank:
             saved = self._saved[chunk]
             self._do(_Operation("cpy", _LOCAL, self._at[chunk], saved, (chunk,), (saved,), step=step))
 
-    def _receive_run(self, fold: Fold, step: int, count: int) -> None:
+    def _receive_run(self, fold: ChunkFold, step: int, count: int) -> None:
         """Several folds at once, all of one operand from another rank, alone or with the chunk's own content."""
         chunks = tuple(range(fold.chunk, fold.chunk + count))
         homes = [self.home(chunk) for chunk in chunks]
@@ -210,7 +210,7 @@ class _Rank:
         self._do(_Operation(kind, self._ends(-1, peer), source, homes[0], reads, chunks, count, step=step))
         self._arriving.update(zip(chunks, homes, strict=True))
 
-    def fold(self, fold: Fold, step: int, count: int = 1) -> None:
+    def fold(self, fold: ChunkFold, step: int, count: int = 1) -> None:
         if count > 1:
             self._receive_run(fold, step, count)
             return
@@ -302,11 +302,11 @@ class _Rank:
 
     # Thread blocks ---------------------------------------------------------------------------------------------------
 
-    def gpu(self, fused: bool) -> Gpu:
+    def gpu(self, fused: bool) -> XmlGpu:
         shared = self._shared_blocks() if fused else {}
         names = [shared.get(operation.block, operation.block) for operation in self.operations]
         number = {name: position for position, name in enumerate(dict.fromkeys(names))}
-        steps: list[list[Step]] = [[] for _ in number]
+        steps: list[list[XmlStep]] = [[] for _ in number]
         place: list[tuple[int, int]] = []  # by operation: its thread block, and its step there
         known: list[dict[int, int]] = []  # by operation: how far each thread block certainly is when it is done
         so_far: list[dict[int, int]] = [{} for _ in number]
@@ -337,9 +337,9 @@ class _Rank:
             for other, done in waits:
                 steps[other][done].awaited = True
             for wait in waits[:-1]:
-                steps[block].append(Step("nop", ("i", 0), ("o", 0), 0, wait))
+                steps[block].append(XmlStep("nop", ("i", 0), ("o", 0), 0, wait))
             steps[block].append(
-                Step(
+                XmlStep(
                     operation.kind,
                     operation.source,
                     operation.destination,
@@ -352,8 +352,8 @@ class _Rank:
             known.append(knows)
             so_far[block] = knows
             last[block] = position
-        blocks = (Block(*name, tuple(list_)) for name, list_ in zip(number, steps, strict=True))
-        return Gpu(*self._buffers.sizes(), self.scratch, tuple(blocks))
+        blocks = (XmlBlock(*name, tuple(list_)) for name, list_ in zip(number, steps, strict=True))
+        return XmlGpu(*self._buffers.sizes(), self.scratch, tuple(blocks))
 
     def _shared_blocks(self) -> dict[Ends, Ends]:
         """Which connections share a thread block: pairs where a receive is forwarded at once, the most useful first."""

@@ -20,8 +20,8 @@ from ...schedules import Schedule, step_of_moves
 from ..equivalence import check_equivalent
 from ..timed import Cells, Place, TimedMove, assemble, in_steps, through_temporaries
 from .lower import lower
-from .order import Action, Run, execute
-from .xml import MOST_STEPS, Algorithm, check_limits, parse
+from .order import Action, Execution, execute
+from .xml import MOST_STEPS, XmlAlgorithm, check_limits, parse
 
 SHARES = (60, 30, 15)
 """How many messages one channel carries between two ranks, if a single channel would make a thread block too long."""
@@ -60,7 +60,7 @@ def _written(schedule: Schedule, share: int | None) -> str:
     return _proved(schedule, lower(schedule, fused=False, aside=True, share=share))
 
 
-def _proved(schedule: Schedule, algorithm: Algorithm) -> str:
+def _proved(schedule: Schedule, algorithm: XmlAlgorithm) -> str:
     check_limits(algorithm)
     text = algorithm.to_xml()
     again = parse(text)
@@ -88,13 +88,13 @@ def read(source: str | Path, root: int | None = None, in_place: bool | None = No
         raise UsageError(f"{source}: {error}") from None
 
 
-def to_schedule(algorithm: Algorithm, root: int | None = None, in_place: bool | None = None) -> Schedule:
+def to_schedule(algorithm: XmlAlgorithm, root: int | None = None, in_place: bool | None = None) -> Schedule:
     run = execute(algorithm)
     return _schedule_of(run, algorithm, root, algorithm.in_place if in_place is None else in_place)
 
 
-def _schedule_of(run: Run, algorithm: Algorithm, root: int | None, in_place: bool) -> Schedule:
-    memory = _Memory(algorithm, root, in_place)
+def _schedule_of(run: Execution, algorithm: XmlAlgorithm, root: int | None, in_place: bool) -> Schedule:
+    memory = _ChunkMemory(algorithm, root, in_place)
     _check_races(run, memory)
     moves = _moves(run, memory)
     cells = memory.cells(moves)
@@ -115,10 +115,10 @@ def _schedule_of(run: Run, algorithm: Algorithm, root: int | None, in_place: boo
     )
 
 
-class _Memory:
+class _ChunkMemory:
     """How the buffers of a file map to the chunks of a schedule."""
 
-    def __init__(self, algorithm: Algorithm, root: int | None, in_place: bool) -> None:
+    def __init__(self, algorithm: XmlAlgorithm, root: int | None, in_place: bool) -> None:
         self.algorithm, self.in_place = algorithm, in_place
         self.ranks = len(algorithm.gpus)
         self.promise = find_collective(algorithm.collective)
@@ -194,7 +194,7 @@ class _Memory:
         return cells
 
 
-def _check_races(run: Run, memory: _Memory) -> None:
+def _check_races(run: Execution, memory: _ChunkMemory) -> None:
     writer: dict[Place, int] = {}
     readers: dict[Place, list[int]] = defaultdict(list)
 
@@ -224,13 +224,13 @@ def _check_races(run: Run, memory: _Memory) -> None:
             writer[place], readers[place] = number, []
 
 
-def _touches(action: Action, memory: _Memory) -> tuple[list[Place], list[Place]]:
+def _touches(action: Action, memory: _ChunkMemory) -> tuple[list[Place], list[Place]]:
     source = [memory.place(action.rank, action.source)] if action.type not in ("r", "rcs") else []
     destination = [memory.place(action.rank, action.destination)] if action.type not in ("s", "rrs") else []
     return source + (destination if action.type == "re" else []), destination
 
 
-def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
+def _moves(run: Execution, memory: _ChunkMemory) -> list[TimedMove]:
     """What is moved, in the order in which it is written. Each action has three instants: read, receive, send on."""
     touched: dict[Place, list[tuple[int, bool]]] = defaultdict(list)  # when each place is touched, and if only written
     if any(action.type == "rrs" for action in run.actions):
@@ -267,7 +267,7 @@ def _moves(run: Run, memory: _Memory) -> list[TimedMove]:
     return moves
 
 
-def _home(memory: _Memory, moves: list[TimedMove], cells: Cells) -> list[TimedMove]:
+def _home(memory: _ChunkMemory, moves: list[TimedMove], cells: Cells) -> list[TimedMove]:
     """Moves that bring results to their places at the end. Out of place, results must be in the output."""
     written = {move.destination for move in moves}
     promised = memory.promise.ends_with(memory.ranks, memory.root, memory.chunks)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...errors import ScheduleError, UsageError
 from ..happens_before import Happening, run_threads
-from .xml import PROTOCOLS, RECEIVES, SENDS, Algorithm, Step
+from .xml import PROTOCOLS, RECEIVES, SENDS, XmlAlgorithm, XmlStep
 
 _MOST_ACTIONS = 2**20
 
@@ -39,14 +39,14 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Run:
+class Execution:
     """All actions, and how they happen."""
 
     actions: list[Action]
     happening: Happening
 
 
-def execute(algorithm: Algorithm) -> Run:
+def execute(algorithm: XmlAlgorithm) -> Execution:
     """Run the thread blocks, or raise `ScheduleError` if they deadlock or messages do not match."""
     total = sum(step.count for gpu in algorithm.gpus for block in gpu.blocks for step in block.steps)
     if total > _MOST_ACTIONS:
@@ -115,7 +115,7 @@ def execute(algorithm: Algorithm) -> Run:
     return _run(algorithm, actions, thread, position, extra, _match(algorithm, actions, sent, received))
 
 
-def _check_places(algorithm: Algorithm, rank: int, number: int, where: int, step: Step) -> None:
+def _check_places(algorithm: XmlAlgorithm, rank: int, number: int, where: int, step: XmlStep) -> None:
     gpu = algorithm.gpus[rank]
     for (buffer, offset), used in (
         (step.source, step.type not in ("r", "rcs")),
@@ -131,7 +131,12 @@ def _check_places(algorithm: Algorithm, rank: int, number: int, where: int, step
 
 
 def _awaited(
-    algorithm: Algorithm, waiting: Action, done_by: dict[tuple[int, int, int], int], rank: int, number: int, where: int
+    algorithm: XmlAlgorithm,
+    waiting: Action,
+    done_by: dict[tuple[int, int, int], int],
+    rank: int,
+    number: int,
+    where: int,
 ) -> int:
     """The action after which a thread block's flag shows that it has reached the awaited step."""
     blocks = algorithm.gpus[rank].blocks
@@ -148,7 +153,7 @@ def _awaited(
 
 
 def _match(
-    algorithm: Algorithm,
+    algorithm: XmlAlgorithm,
     actions: list[Action],
     sent: dict[tuple[int, int, int], list[int]],
     received: dict[tuple[int, int, int], list[int]],
@@ -174,13 +179,13 @@ def _match(
 
 
 def _run(
-    algorithm: Algorithm,
+    algorithm: XmlAlgorithm,
     actions: list[Action],
     thread: list[int],
     position: list[int],
     extra: dict[int, list[int]],
     matched: dict[tuple[int, int, int], tuple[list[int], list[int]]],
-) -> Run:
+) -> Execution:
     room, together = PROTOCOLS[algorithm.protocol][0], algorithm.chunks_a_message
     needs: list[list[int]] = [[] for _ in actions]  # what happens before, and orders memory accesses
     space: list[list[int]] = [[] for _ in actions]  # what only makes room
@@ -208,4 +213,4 @@ def _run(
             f"{actions[blocking].where} ({actions[blocking].type}) is done, which never happens",
             rank=actions[stuck].rank,
         )
-    return Run(actions, happening)
+    return Execution(actions, happening)

@@ -49,7 +49,7 @@ _MOST_BYTES, _MOST_ELEMENTS = 64 * 2**20, 1_000_000  # limits for a file that is
 
 
 @dataclass(slots=True)  # not frozen: there are tens of thousands, and frozen ones take four times as long to make
-class Step:
+class XmlStep:
     """One step of a thread block. `waits` is the thread block, and its step, that must be done before, if any."""
 
     type: str
@@ -61,28 +61,28 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Block:
+class XmlBlock:
     """A thread block; −1 stands for no peer."""
 
     send: int
     receive: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[XmlStep, ...]
 
 
 @dataclass(frozen=True)
-class Gpu:
+class XmlGpu:
     input_chunks: int
     output_chunks: int
     scratch_chunks: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[XmlBlock, ...]
 
     def chunks(self, buffer: str) -> int:
         return {"i": self.input_chunks, "o": self.output_chunks, "s": self.scratch_chunks}[buffer]
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class XmlAlgorithm:
     name: str
     collective: str
     """Our name, not MSCCL's."""
@@ -91,7 +91,7 @@ class Algorithm:
     chunks_per_loop: int
     in_place: bool
     out_of_place: bool
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[XmlGpu, ...]
     least_bytes: int = 0
     most_bytes: int = 0
 
@@ -139,7 +139,7 @@ class Algorithm:
 # What the runtime accepts ---------------------------------------------------------------------------------------------
 
 
-def check_limits(algorithm: Algorithm) -> None:
+def check_limits(algorithm: XmlAlgorithm) -> None:
     """Raise `UsageError` with the reason if the runtime would refuse this file, or misread it."""
 
     def refuse(reason: str) -> NoReturn:
@@ -175,7 +175,7 @@ def check_limits(algorithm: Algorithm) -> None:
             _check_steps(gpu, rank, number, block, refuse)
 
 
-def _check_steps(gpu: Gpu, rank: int, number: int, block: Block, refuse: object) -> None:
+def _check_steps(gpu: XmlGpu, rank: int, number: int, block: XmlBlock, refuse: object) -> None:
     assert callable(refuse)
     chained = False
     row = 0  # of reductions that the runtime would merge
@@ -204,7 +204,7 @@ def _check_steps(gpu: Gpu, rank: int, number: int, block: Block, refuse: object)
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def parse(text: str | bytes) -> Algorithm:
+def parse(text: str | bytes) -> XmlAlgorithm:
     """What an XML file says. Anything that is not an MSCCL algorithm is refused with a `UsageError`."""
     if len(text) > _MOST_BYTES:
         raise UsageError(f"this MSCCL XML has {len(text)} bytes; at most {_MOST_BYTES} are read")
@@ -222,7 +222,7 @@ def parse(text: str | bytes) -> Algorithm:
     if len(found) != ranks or sum(gpu.name == "gpu" for gpu in root.children) != ranks:
         raise UsageError(f"this MSCCL XML says ngpus={ranks} and describes the GPUs {sorted(found)}")
     in_place = bool(root.number("inplace", 0, 1, default=0))
-    return Algorithm(
+    return XmlAlgorithm(
         name=root.attributes.get("name", "algorithm") or "algorithm",
         collective=COLLECTIVES[word],
         protocol=protocol,
@@ -303,14 +303,14 @@ def _tree(text: str | bytes) -> _Element:
     return top.children[0]
 
 
-def _gpu(element: _Element, ranks: int) -> Gpu:
+def _gpu(element: _Element, ranks: int) -> XmlGpu:
     blocks = [child for child in element.children if child.name == "tb"]
     found = {block.number("id", 0, 2**15): block for block in blocks}
     if len(found) != len(blocks) or sorted(found) != list(range(len(blocks))):
         raise UsageError(f"this MSCCL XML: the thread blocks in line {element.line} must be numbered 0, 1, 2, …")
     inputs, outputs, scratch = (element.number(key, 0, 2**20) for key in ("i_chunks", "o_chunks", "s_chunks"))
     rank = element.number("id", 0, ranks - 1)
-    return Gpu(
+    return XmlGpu(
         inputs,
         outputs,
         scratch,
@@ -318,7 +318,7 @@ def _gpu(element: _Element, ranks: int) -> Gpu:
     )
 
 
-def _block(element: _Element, rank: int, ranks: int) -> Block:
+def _block(element: _Element, rank: int, ranks: int) -> XmlBlock:
     send, receive = (element.number(key, -1, ranks - 1) for key in ("send", "recv"))
     if rank in (send, receive):
         raise UsageError(f"this MSCCL XML: the thread block in line {element.line} has its own GPU as a peer")
@@ -328,10 +328,12 @@ def _block(element: _Element, rank: int, ranks: int) -> Block:
             raise UsageError(
                 f"this MSCCL XML: the step in line {step.line} has s={step.text('s')}, expected {position}"
             )
-    return Block(send, receive, element.number("chan", 0, 2**15), tuple(_step(step, send, receive) for step in steps))
+    return XmlBlock(
+        send, receive, element.number("chan", 0, 2**15), tuple(_step(step, send, receive) for step in steps)
+    )
 
 
-def _step(element: _Element, send: int, receive: int) -> Step:
+def _step(element: _Element, send: int, receive: int) -> XmlStep:
     kind = element.text("type")
     if kind not in TYPES:
         raise UsageError(f"this MSCCL XML: type {kind!r} in line {element.line}, expected one of {', '.join(TYPES)}")
@@ -348,7 +350,7 @@ def _step(element: _Element, send: int, receive: int) -> Step:
         raise UsageError(
             f"this MSCCL XML: the step in line {element.line} waits for thread block {depid}, but for no step"
         )
-    return Step(
+    return XmlStep(
         type=kind,
         source=ends[0],
         destination=ends[1],

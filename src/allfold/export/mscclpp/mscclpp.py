@@ -24,7 +24,7 @@ from ...proof import verify
 from ...schedules import Schedule
 from ..buffers import Buffers, Place
 from ..equivalence import check_equivalent
-from ..folds import Fold, folds_of
+from ..folds import ChunkFold, folds_of
 from .plan import COLLECTIVES, MOST_OPERANDS, MOST_OPERATIONS, MOST_PEERS, check_plan, read
 
 __all__ = ["read", "write"]
@@ -35,7 +35,7 @@ def write(schedule: Schedule) -> str:
     if schedule.collective not in COLLECTIVES.values():
         raise UsageError(f"MSCCL++ plans are for {', '.join(COLLECTIVES.values())}, not for {schedule.collective}")
     verify(schedule, programs=False)
-    ranks = [_Rank(schedule, rank) for rank in range(schedule.ranks)]
+    ranks = [_RankPlan(schedule, rank) for rank in range(schedule.ranks)]
     for step, folds in enumerate(folds_of(schedule)):
         _take_step(ranks, folds, step)
     plan = {
@@ -62,7 +62,7 @@ def write(schedule: Schedule) -> str:
 
 
 @dataclass
-class _Operation:
+class _PlanOperation:
     """An operation of the line; peers and places are not yet resolved to indices."""
 
     name: str
@@ -72,7 +72,7 @@ class _Operation:
     remote: list[tuple[int, Place]] = field(default_factory=list)
 
 
-def _take_step(ranks: list[_Rank], folds: list[Fold], step: int) -> None:
+def _take_step(ranks: list[_RankPlan], folds: list[ChunkFold], step: int) -> None:
     written = {(fold.rank, fold.chunk) for fold in folds}
     read = {operand for fold in folds for operand in fold.operands}
     landed: dict[tuple[int, int, int, int], Place] = {}
@@ -112,13 +112,13 @@ def _take_step(ranks: list[_Rank], folds: list[Fold], step: int) -> None:
         one.settle()
 
 
-class _Rank:
+class _RankPlan:
     """The line of one rank, under construction."""
 
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self.schedule, self.rank = schedule, rank
         self.buffers = Buffers(schedule, rank)
-        self.line: list[_Operation] = []
+        self.line: list[_PlanOperation] = []
         self.scratch = 0
         self.known: dict[
             int, int
@@ -156,7 +156,7 @@ class _Rank:
         source = self._at[chunk]
         # One operation may have several destinations, but its sources are in one buffer.
         if last is None or last.sources[0][0] != source[0] or len(last.sources) == MOST_PEERS:
-            last = _Operation("put")
+            last = _PlanOperation("put")
             self.line.append(last)
         last.sources.append(source)
         last.remote.append((peer, target))
@@ -164,12 +164,12 @@ class _Rank:
     def signal(self, peers: list[int]) -> None:
         self._sync()
         for first in range(0, len(peers), MOST_PEERS):
-            self.line.append(_Operation("signal", peers[first : first + MOST_PEERS]))
+            self.line.append(_PlanOperation("signal", peers[first : first + MOST_PEERS]))
 
     def wait(self, peers: list[int]) -> None:
         self._receives |= {*peers}
         for first in range(0, len(peers), MOST_PEERS):
-            self.line.append(_Operation("wait", peers[first : first + MOST_PEERS]))
+            self.line.append(_PlanOperation("wait", peers[first : first + MOST_PEERS]))
         self._sync()
 
     def save(self, chunk: int) -> None:
@@ -178,7 +178,7 @@ class _Rank:
             self._saved[chunk] = self.slot()
             self._local("copy", [self._at[chunk]], self._saved[chunk])
 
-    def fold(self, fold: Fold, landed: list[Place | None], step: int) -> None:
+    def fold(self, fold: ChunkFold, landed: list[Place | None], step: int) -> None:
         places = []
         for (_, chunk), place in zip(fold.operands, landed, strict=True):
             places.append(place or (self._saved.get(chunk) if chunk != fold.chunk else None) or self._at[chunk])
@@ -210,11 +210,11 @@ class _Rank:
             touched |= {*one.sources, *one.local}
         if touched & {into, *sources}:
             self._sync()
-        self.line.append(_Operation(name, sources=sources, local=[into]))
+        self.line.append(_PlanOperation(name, sources=sources, local=[into]))
 
     def _sync(self) -> None:
         if self.line and self.line[-1].name != "nop":
-            self.line.append(_Operation("nop"))
+            self.line.append(_PlanOperation("nop"))
 
     def hear(self, known: dict[int, int]) -> None:
         for peer, far in known.items():
@@ -238,8 +238,8 @@ class _Rank:
         opening = []
         for name, peers in (("signal", sorted(self._receives)), ("wait", sorted(self._sends))):
             for first in range(0, len(peers), MOST_PEERS):
-                opening.append(_Operation(name, peers[first : first + MOST_PEERS]))
-        opening += [_Operation("nop")] if self._sends else []
+                opening.append(_PlanOperation(name, peers[first : first + MOST_PEERS]))
+        opening += [_PlanOperation("nop")] if self._sends else []
         line = opening + self.line
         peers = sorted(self._receives | self._sends)
         remote: list[tuple[int, str]] = []
@@ -259,14 +259,14 @@ class _Rank:
         }
 
 
-def _cut(line: list[_Operation]) -> list[list[_Operation]]:
+def _cut(line: list[_PlanOperation]) -> list[list[_PlanOperation]]:
     """The line in parts that leave room for semaphores at both ends, each with an operation that waits for them."""
     room = MOST_OPERATIONS - 4
     return [line[first : first + room] for first in range(0, max(1, len(line)), room)]
 
 
 def _block(
-    number: int, blocks: int, line: list[_Operation], peers: list[int], remote: list[tuple[int, str]]
+    number: int, blocks: int, line: list[_PlanOperation], peers: list[int], remote: list[tuple[int, str]]
 ) -> dict[str, Any]:
     channels = sorted({peers.index(peer) for one in line for peer in one.peers})
     wanted = sorted({(peer, place[0]) for one in line for peer, place in one.remote})

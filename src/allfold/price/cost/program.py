@@ -60,7 +60,7 @@ def least_by_program(
         return None
     if not promise.round_trip and (np.count_nonzero(crossed, axis=0) == 1).all() and (crossed <= 1).all():
         return None  # every pair has links of its own, and the tightest cut says as much
-    program = _Program(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
+    program = _LinearProgram(collective, ranks, root, pairs, crossed, topology.bandwidth[links])
     found = program.solve(time.monotonic() + seconds)
     if found is None:
         return None
@@ -89,7 +89,7 @@ def least_together(
         table = np.zeros((len(ends[0]), len(limited)))
         order = np.argsort(number)
         table[:, order[np.searchsorted(number, links, sorter=order)]] = crossed
-        programs.append(_Program(collective, len(group), root, ends, table, topology.bandwidth[limited]))
+        programs.append(_LinearProgram(collective, len(group), root, ends, table, topology.bandwidth[limited]))
     found = _solve_together(programs, time.monotonic() + seconds)
     if found is None:
         return None
@@ -133,7 +133,7 @@ def solver(what: str) -> Any:
     return optimize
 
 
-class _Program:
+class _LinearProgram:
     """min T, so that pairs send x, no link carries more than T times its bandwidth, and no set is short."""
 
     def __init__(
@@ -266,9 +266,9 @@ class _Program:
 
 
 def _solve_together(
-    programs: list[_Program], end: float
+    programs: list[_LinearProgram], end: float
 ) -> tuple[NDArray[np.float64], list[list[tuple[list[int], float]]]] | None:
-    """As `_Program.solve`, for groups that share the links: their prices, and the sets of each group with weights."""
+    """As `_LinearProgram.solve`, for groups that share the links: their prices, and the sets of each group with weights."""
     linprog = solver(_BOUND).linprog
     links, best = programs[0].links, None
     ends = np.cumsum([0, *(one.columns - 1 for one in programs)])

@@ -1,6 +1,6 @@
 """How transfers share links: each gets as much as possible without taking from one that has less (max-min fairness).
 
-`fair_rates` computes this for a given set of transfers. `Flows` keeps the transfers that are under way in a simulation
+`fair_rates` computes this for a given set of transfers. `FairFlows` keeps the transfers that are under way in a simulation
 and computes new rates only where something has changed. A link that all its transfers together cannot fill slows none
 of them down. So a change spreads only through the other links, and mostly not at all.
 """
@@ -77,7 +77,7 @@ class _Flow:
         return now + left / rate
 
 
-class Flows:
+class FairFlows:
     """The transfers under way: what is left of each, its rate, and when it will finish."""
 
     def __init__(self, bandwidth: Sequence[float]) -> None:

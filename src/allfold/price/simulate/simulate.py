@@ -34,7 +34,7 @@ from ..cost.load import check_request
 from ..topology.topology import Topology
 from .critical import AT_ACCEPTED, AT_END, AT_POSTED, AT_SENT, AT_TAKEN, NOBODY, walk
 from .dependencies import Moves, find_dependencies, group_messages
-from .fairness import ROUNDING, Flows
+from .fairness import ROUNDING, FairFlows
 from .messages import facts_of
 from .noise import Noise
 from .symmetry import Shift, find_shift, reduce_moves, shifted, stand_in
@@ -125,7 +125,7 @@ class _Simulation:
         self.before, self.behind = [NOBODY] * many, [NOBODY] * many
         self.posted = [np.nan] * many
         self.events: list[tuple[float, int, int]] = []
-        self.flows = Flows(self.facts.bandwidth)
+        self.flows = FairFlows(self.facts.bandwidth)
         self.asked: list[int] = []  # ports at which something has changed
         self.landing: list[int] = []
         self.now = 0.0

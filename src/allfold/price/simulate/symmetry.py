@@ -29,7 +29,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Network:
+class PairRoutes:
     """The routes of the pairs of ranks that communicate, over renumbered links.
 
     Row i of `routes` holds the links of pair i, padded at the end with the last link, which limits nobody.
@@ -102,7 +102,7 @@ def shifted(message: Ints, ranks: int, by: Ints) -> Ints:
     return (step * ranks + (source + by) % ranks) * ranks + (destination + by) % ranks
 
 
-def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth: Floats) -> Network:
+def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth: Floats) -> PairRoutes:
     """The part of the topology that `pairs` (source · ranks + destination) use."""
     everybody = pairs
     if shift.ranks < ranks:
@@ -128,7 +128,7 @@ def network(topology: Topology, ranks: int, pairs: Ints, shift: Shift, bandwidth
     if travels.any():
         between = topology.routes(source[travels], destination[travels])
         limit[travels], latency[travels] = between.slowest(bandwidth), between.latency(topology.latency)
-    return Network(
+    return PairRoutes(
         routes=table,
         share=share,
         lengths=lengths,

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from ...documents import DocumentError, check_keys, head_of, list_at, object_at, whole_at
 from ...errors import UsageError
 from .parse import construct
-from .routing import ABSENT, NoPath, Paths, Table, all_shortest, fewest_hops, has_split_routes_of
+from .routing import ABSENT, NoPath, Paths, RoutingTable, all_shortest, fewest_hops, has_split_routes_of
 from .shapes import ports
 from .sizes import with_sizes
 from .topology import PLACES, Block, Links, Place, Router, Row, Topology, check_link, check_rank
@@ -201,7 +201,7 @@ def _table(
         return Paths.of(ranks, ordered)
     single = [row[0][0] if row else [] for row in ordered]
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in single])]).astype(np.intp)
-    return Table(ranks, offsets, np.asarray([link for row in single for link in row], np.int32))
+    return RoutingTable(ranks, offsets, np.asarray([link for row in single for link in row], np.int32))
 
 
 _MOST_PATHS = 32  # of one message

@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Gpu:
+class InstalledGpu:
     number: int
     name: str
     links: dict[int, str]
     """How each other GPU is reached, in the words of `nvidia-smi topo`: NV18, PIX, SYS, …"""
 
 
-def gpus_of(topology: str, names: str) -> Iterable[Gpu]:
+def gpus_of(topology: str, names: str) -> Iterable[InstalledGpu]:
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in topology.splitlines()]
     head = next((row for row in rows if row and row[0] == "GPU0" and (len(row) == 1 or row[1] != "X")), None)
     titles = [line.strip() for line in names.splitlines() if line.strip()]
@@ -30,7 +30,7 @@ def gpus_of(topology: str, names: str) -> Iterable[Gpu]:
         row = next((row for row in rows if len(row) > 1 and row[0] == f"GPU{number}" and row is not head), [])
         words = dict(zip(columns, row[1:], strict=False))
         links = {other: word for other, word in words.items() if other != number and word != "X"}
-        yield Gpu(number, titles[place] if place < len(titles) else "GPU", links)
+        yield InstalledGpu(number, titles[place] if place < len(titles) else "GPU", links)
 
 
 def ask(*command: str) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
 
-from ...engines.engine import Network
+from ...engines.engine import MeasuredNetwork
 from .machines import hosts as hosts_under_a_switch
 from .topology import Row, Topology
 
 _RISE = 1.02  # a longer message that takes hardly longer says nothing of bandwidth
 
 
-def hosts_as_measured(hosts: Sequence[Sequence[int]], network: Network) -> Topology | None:
+def hosts_as_measured(hosts: Sequence[Sequence[int]], network: MeasuredNetwork) -> Topology | None:
     """Hosts under one switch, as slow as the slowest two of them; None where they have different numbers of ranks."""
     if len({len(ranks) for ranks in hosts}) > 1:
         return None

@@ -241,7 +241,7 @@ class Dragonfly:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class RoutingTable:
     """Every pair's route stored in compressed rows: that of (s, d) is row s · ranks + d."""
 
     ranks: int

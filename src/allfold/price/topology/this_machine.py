@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...engines.shared_memory.processor import processor_name
-from .gpus import Gpu, ask, gpus_of, mps_runs
+from .gpus import InstalledGpu, ask, gpus_of, mps_runs
 from .machines import one_host
 from .topology import Topology
 
@@ -36,7 +36,7 @@ class Core:
 
 
 @dataclass(frozen=True)
-class Node:
+class MemoryNode:
     """A memory node (NUMA): memory with the CPUs that are near it."""
 
     number: int
@@ -57,11 +57,11 @@ class Machine:
     processor: str
     cores: tuple[Core, ...]
     caches: tuple[Cache, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[MemoryNode, ...]
     memory: int
     limit: float | None
     """The CPU limit of the container, in CPUs, if it sets one."""
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[InstalledGpu, ...]
     mps: bool
     """Whether NVIDIA's Multi-Process Service runs, which lets kernels of several processes run at the same time."""
     cards: tuple[Card, ...]
@@ -175,7 +175,7 @@ def topology_of_the_gpus(machine: Machine) -> Topology | None:
     )
 
 
-def _with_nodes(ranks: int, machine: Machine, nodes: list[Node], figures: dict[str, float]) -> Topology:
+def _with_nodes(ranks: int, machine: Machine, nodes: list[MemoryNode], figures: dict[str, float]) -> Topology:
     """Ranks on the cores of several memory nodes, each with a bus of its own and a link to every other."""
     order = sorted(core.cpus[0] for core in machine.cores)
     node_of = {cpu: place for place, node in enumerate(nodes) for cpu in node.cpus}
@@ -269,10 +269,10 @@ def _caches(folder: Path, cpus: frozenset[int]) -> Iterable[Cache]:
                 yield cache
 
 
-def _nodes(folder: Path, cpus: frozenset[int]) -> Iterable[Node]:
+def _nodes(folder: Path, cpus: frozenset[int]) -> Iterable[MemoryNode]:
     for path in _inside(folder, r"node\d+"):
         mine = tuple(cpu for cpu in _numbers(_text(path / "cpulist")) if cpu in cpus)
-        yield Node(int(path.name[4:]), mine, _memory(_text(path / "meminfo"), "MemTotal"))
+        yield MemoryNode(int(path.name[4:]), mine, _memory(_text(path / "meminfo"), "MemTotal"))
 
 
 def _memory(text: str, key: str) -> int:

@@ -102,7 +102,7 @@ def _shared(task: Task, weight: NDArray[np.int64], collects: bool, by_class: boo
     source, destination = (side.ravel() for side in np.divmod(np.arange(ranks * ranks), ranks))
     other = source != destination
     source, destination = source[other].astype(np.int32), destination[other].astype(np.int32)
-    program = _Program(task.whole, ranks, source, destination, weight, collects, by_class)
+    program = _RateProgram(task.whole, ranks, source, destination, weight, collects, by_class)
     task.say(f"sharing links among {len(program.crossing)} kinds of pairs" if by_class else "sharing links among pairs")
     shares, time = program.solve(task)
     rate = shares[program.kind]
@@ -110,7 +110,7 @@ def _shared(task: Task, weight: NDArray[np.int64], collects: bool, by_class: boo
     return Rates(ranks, source[used], destination[used], rate[used], weight, collects, time)
 
 
-class _Program:
+class _RateProgram:
     """min T, so that the pairs of each kind send x[kind], no link l carries more than T · b[l], and no set is short."""
 
     def __init__(

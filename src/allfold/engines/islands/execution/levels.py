@@ -16,13 +16,15 @@ from ..agreement import Agreement
 from ..crossing import Crossing
 from ..job import Job
 from ..roster import Roster, Shared
-from ..wire import Folding, Links, Memory, Run, folding
+from ..wire import Folding, Memory, PeerLinks, Run, folding
 
 
 class Levels:
     """The island of this rank, and its connections to the others."""
 
-    def __init__(self, roster: Roster, shared: Shared, links: Links, agreement: Agreement, crossing: Crossing) -> None:
+    def __init__(
+        self, roster: Roster, shared: Shared, links: PeerLinks, agreement: Agreement, crossing: Crossing
+    ) -> None:
         self.roster, self.shared, self.links, self.agreement = roster, shared, links, agreement
         self.rank, self.size = roster.rank, roster.size
         self.islands, self.mine, self.local = roster.islands, roster.mine, roster.local

@@ -12,7 +12,7 @@ import numpy as np
 from ....fabrics import tags
 from ....fabrics.fabric import FOREVER, Bytes
 from ....ops import OPS
-from ...engine import Call, Network, Wire
+from ...engine import Call, MeasuredNetwork, Wire
 from .levels import Levels
 
 MakeCall = Callable[[Call], object]
@@ -23,7 +23,7 @@ _SIZES = (_SMALL, *(1 << power for power in range(10, 23)))  # and between them
 _TRIES, _LARGE_TRIES = 30, 5
 
 
-def probe(levels: Levels, run: MakeCall, by_size: bool) -> Network:
+def probe(levels: Levels, run: MakeCall, by_size: bool) -> MeasuredNetwork:
     """The figures of every pair of hosts and of their memory, on every rank. Every rank calls it, and nothing else.
 
     `run` makes a call of all ranks. `by_size`: how long messages of several sizes take, too.
@@ -32,7 +32,7 @@ def probe(levels: Levels, run: MakeCall, by_size: bool) -> Network:
     for number, here in enumerate(levels.islands):
         for there in levels.islands[number + 1 :]:
             wires.append(_pair(levels, run, here, there, (*_SIZES, _LARGE) if by_size else (_LARGE,)))
-    return Network(wires, *_inside(levels, run))
+    return MeasuredNetwork(wires, *_inside(levels, run))
 
 
 def _pair(levels: Levels, run: MakeCall, here: list[int], there: list[int], sizes: tuple[int, ...]) -> Wire:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from allfold.learn.checks import Wrong, on_processes, on_ranks
-from allfold.learn.messages import Board, by_messages
+from allfold.learn.messages import Exchange, by_messages
 from allfold.price.cost.plan import duration
 
 
@@ -16,7 +16,7 @@ def check_swap(swap):
 
     for ranks in (2, 3, 4, 7, 1):
         for length in (1000, 100_000):
-            for rank, found in enumerate(on_ranks(work, ranks, Board(ranks), length)):
+            for rank, found in enumerate(on_ranks(work, ranks, Exchange(ranks), length)):
                 partner = rank ^ 1 if rank ^ 1 < ranks else rank
                 expected = np.arange(float(length)) + 1000 * partner
                 if not isinstance(found, np.ndarray) or not np.array_equal(found, expected):
@@ -47,7 +47,7 @@ def check_ring_all_reduce(function):
             numbers = digits(ranks)
             expected = np.arange(1.0, length + 1) * sum(numbers)
             most = 2 * (ranks - 1) * -(-length // ranks)
-            for rank, (found, sent) in enumerate(on_ranks(work, ranks, Board(ranks), length)):
+            for rank, (found, sent) in enumerate(on_ranks(work, ranks, Exchange(ranks), length)):
                 where = f"with {ranks} ranks and {length} elements, rank {rank}"
                 if not np.array_equal(found, expected):
                     wrong = np.flatnonzero(found != expected)
