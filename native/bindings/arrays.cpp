@@ -160,6 +160,31 @@ std::string refusal(nb::handle object) {
     return is_sequence ? said + ", which is not changed in place; pass x = numpy.array(…)" : said;
 }
 
+// The capsule of an object that makes one by a function of its own; otherwise, or if that refuses, the object itself,
+// for which nanobind has other ways. nanobind would call the function too, but drops all its exceptions, even an
+// interrupt. Types with DLPack's table, such as torch's, are left to nanobind: their tensors with gradients refuse, and
+// asking them once more would cost much of a small call.
+nb::object exported(nb::handle object) {
+    static PyTypeObject* other = nullptr;  // the last type that is left to nanobind
+    static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
+    static PyObject* const names = Py_BuildValue("(s)", "max_version");
+    static PyObject* const newest = Py_BuildValue("(ii)", 1, 0);
+    PyTypeObject* type = Py_TYPE(object.ptr());
+    if (type == other) return nb::borrow(object);
+    auto has = [&](const char* name) { return PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), name); };
+    if (!has("__dlpack__") || has("__dlpack_c_exchange_api__")) {
+        Py_INCREF(reinterpret_cast<PyObject*>(type));
+        Py_XDECREF(reinterpret_cast<PyObject*>(other));
+        other = type;
+        return nb::borrow(object);
+    }
+    PyObject* arguments[] = {object.ptr(), newest};
+    nb::object capsule = nb::steal(in_python([&] { return PyObject_VectorcallMethod(method, arguments, 1, names); }));
+    if (capsule.is_valid()) return capsule;
+    drop_error();
+    return nb::borrow(object);
+}
+
 // What was read from a tensor before this call is outdated: torch's backward then refuses it, as after any operation in
 // place. Objects that are not torch's have no such flag.
 void mark_as_changed(nb::handle object) {
@@ -199,7 +224,8 @@ Array::Array(nb::handle object, bool writable, std::optional<DType> as) : Array(
         if (!found) refuse_dtype(object, view_.format);
         set_dtype(*found, as);
     } else {
-        if (!nb::try_cast(object, tensor_) || !tensor_.is_valid()) throw nb::type_error(refusal(object).c_str());
+        if (!nb::try_cast(exported(object), tensor_) || !tensor_.is_valid())
+            throw nb::type_error(refusal(object).c_str());
         if (!from_dlpack(tensor_.dtype())) refuse_dtype(object, "of DLPack");
         auto* shape = const_cast<int64_t*>(tensor_.shape_ptr());
         auto* strides = const_cast<int64_t*>(tensor_.stride_ptr());
@@ -272,6 +298,23 @@ bool overlap(const Array& one, const Array& other) {
     auto begin = [](const Array& array) { return reinterpret_cast<uintptr_t>(array.data); };
     auto end = [&](const Array& array) { return begin(array) + array.elements * size_of(array.dtype); };
     return begin(one) < end(other) && begin(other) < end(one);
+}
+
+void refuse_arguments(const char* name) {
+    auto usage = [&](const char* why) { return EngineError(Fault::usage, std::string(name) + ": " + why); };
+    try {
+        throw;
+    } catch (const nb::builtin_exception& error) {
+        throw usage(error.what());
+    } catch (const nb::python_error& error) {
+        if (is_interrupt(error)) throw;
+        if (error.matches(PyExc_TypeError) || error.matches(PyExc_ValueError))
+            throw usage(nb::str(error.value()).c_str());
+        if (!error.matches(PyExc_BufferError)) throw;
+        nb::object unfit = nb::module_::import_("allfold.engines.engine").attr("UnfitArray");
+        PyErr_SetObject(unfit.ptr(), error.value().attr("args").ptr());
+        throw nb::python_error();
+    }
 }
 
 DType dtype_named(nb::handle given) {

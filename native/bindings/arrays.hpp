@@ -7,13 +7,14 @@
 #include <optional>
 
 #include "kernels/dtypes.hpp"
+#include "shared/errors.hpp"
 
 namespace allfold {
 
 namespace nb = nanobind;
 
 // A contiguous array in memory, kept alive. Throws a Python TypeError, ValueError or BufferError that says what is
-// wrong.
+// wrong; see take_arguments.
 class Array {
   public:
     Array() = default;
@@ -40,6 +41,22 @@ class Array {
 };
 
 DType dtype_named(nb::handle name);
+
+// To be called while the error of an array or another argument is handled: throws it as the caller of `name` shall see
+// it. UsageError for a wrong argument, UnfitArray for an array that must be copied first.
+[[noreturn]] void refuse_arguments(const char* name);
+
+// Calls `take`, which takes the arguments of a call.
+template <class Take>
+void take_arguments(const char* name, Take&& take) {
+    try {
+        take();
+    } catch (const EngineError&) {
+        throw;
+    } catch (const std::exception&) {
+        refuse_arguments(name);
+    }
+}
 
 // Whether two arrays have a byte in common.
 bool overlap(const Array& one, const Array& other);

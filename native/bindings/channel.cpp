@@ -33,7 +33,7 @@ int64_t number(nb::handle value, const char* name, const char* what) {
         if (!PyErr_Occurred() && overflow == 0) [[likely]]
             return result;
     }
-    PyErr_Clear();
+    drop_error();
     throw EngineError(Fault::usage, std::string(name) + ": " + what + " must be a whole number" +
                                         (overflow ? " of 31 bits" : "") + ", not " + shown(value));
 }
@@ -138,9 +138,11 @@ class PyChannel {
         bool anyone = receives && peer.is_none();
         operation.peer = anyone ? any_source : number(peer, name, receives ? "source" : "destination");
         operation.tag = number(tag, name, "tag");
-        std::optional<DType> as;
-        if (!dtype.is_none()) as = dtype_named(dtype);
-        job.array = Array(array, receives, as);
+        take_arguments(name, [&] {
+            std::optional<DType> as;
+            if (!dtype.is_none()) as = dtype_named(dtype);
+            job.array = Array(array, receives, as);
+        });
         operation.dtype = job.array.dtype;
         operation.data = static_cast<char*>(job.array.data);
         operation.elements = job.array.elements;

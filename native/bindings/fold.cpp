@@ -38,11 +38,15 @@ void fold_arrays(uint32_t op, nb::handle dtype, const std::vector<nb::object>& s
 }
 
 // The type of an array, and its memory as bytes. For what NumPy cannot look into: DLPack's capsules, other libraries.
-nb::tuple view(nb::handle object, bool writable, nb::handle dtype) {
-    std::optional<DType> as;
-    if (!dtype.is_none()) as = dtype_named(dtype);
-    auto* array = new Array(object, writable, as);
+// `name`: of the call that it is an argument of.
+nb::tuple view(const char* name, nb::handle object, bool writable, nb::handle dtype) {
+    auto* array = new Array();
     nb::capsule owner(array, [](void* pointer) noexcept { delete static_cast<Array*>(pointer); });
+    take_arguments(name, [&] {
+        std::optional<DType> as;
+        if (!dtype.is_none()) as = dtype_named(dtype);
+        *array = Array(object, writable, as);
+    });
     size_t bytes = array->elements * size_of(array->dtype);
     auto seen = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(array->data, {bytes}, owner);
     return nb::make_tuple(name_of(array->dtype), nb::cast(seen));
@@ -61,7 +65,7 @@ void bind_fold(nb::module_& module) {
     module.attr("COMPILER") = "GCC " __VERSION__;
 #endif
     module.def("fold", &fold_arrays);
-    module.def("view", &view, nb::arg("array"), nb::arg("writable"), nb::arg("dtype").none());
+    module.def("view", &view, nb::arg("name"), nb::arg("array"), nb::arg("writable"), nb::arg("dtype").none());
 }
 
 }  // namespace allfold

@@ -100,6 +100,21 @@ inline std::string shown(nb::handle object) {
     return nb::cast<std::string>(text);
 }
 
+// Whether an exception only interrupted what was being done, and says nothing about it: Ctrl-C, or one that a signal
+// handler raised. Python runs handlers in the middle of any Python function.
+inline bool is_interrupt(const nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) return true;
+    if (!error.traceback().is_valid()) return false;  // not raised in Python: most errors end here
+    return call_python(nb::module_::import_("allfold.errors").attr("raised_by_handler"), error.value()).is(Py_True);
+}
+
+// Drops the exception of a function of Python's that has failed, unless it is an interrupt: that is thrown.
+inline void drop_error() {
+    if (!PyErr_Occurred()) return;
+    nb::python_error error;
+    if (is_interrupt(error)) throw error;
+}
+
 inline void check_signals() {
     WithGil with;
     if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();

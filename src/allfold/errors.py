@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
+from functools import partial
+from types import CodeType
 
 
 class AllfoldError(Exception):
@@ -167,3 +170,27 @@ class DeviceError(AllfoldError, RuntimeError):
     >>> issubclass(af.DeviceError, af.AllfoldError)
     True
     """
+
+
+# Errors of others -----------------------------------------------------------------------------------------------------
+
+
+def raised_by_handler(error: BaseException) -> bool:
+    """True if a signal handler raised this error.
+
+    Python runs a handler between any two instructions of the main thread. So its exception may come out of anybody's
+    function and say nothing about that function. Code that turns the errors of a function into its own leaves it alone.
+    """
+    handlers = {_code(signal.getsignal(number)) for number in range(1, signal.NSIG)} - {None}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in handlers:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def _code(handler: object) -> CodeType | None:
+    """The code of a handler that is written in Python: a function, a method, or an object that can be called."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    function = handler if hasattr(handler, "__code__") else getattr(type(handler), "__call__", None)  # noqa: B004
+    return getattr(function, "__code__", None)

@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any, TypeVar
 
 from .collectives import COLLECTIVES, find_collective
-from .errors import ScheduleError, UsageError
+from .errors import ScheduleError, UsageError, raised_by_handler
 from .patterns import Patterns
 from .schedules import MOST_RANKS, Move, Schedule, build
 from .wording import suggest
@@ -300,6 +300,8 @@ def schedule(
     except (UsageError, ScheduleError):
         raise
     except (Exception, SystemExit) as error:
+        if raised_by_handler(error):
+            raise
         title = f"{chosen.name}(ranks={ranks})"
         raise ScheduleError(f"{title}: raised {type(error).__name__} before its first step: {error}") from error
     return build(collective, chosen.name, ranks, root, steps, chunks)
@@ -318,6 +320,8 @@ def _declared_chunks(chosen: Algorithm, ranks: int, parameters: dict[str, Any]) 
     try:
         chunks = chosen.chunks(ranks, **parameters)
     except (Exception, SystemExit) as error:
+        if raised_by_handler(error):
+            raise
         raise UsageError(f"{chosen.name}: chunks(ranks={ranks}) raised {type(error).__name__}: {error}") from None
     return _whole(f"{chosen.name}: chunks", chunks, 1, None)
 

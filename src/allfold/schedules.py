@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from .collectives import Collective, find_collective
 from .documents import DocumentError, head_of, parse, whole_at
-from .errors import AllfoldError, ScheduleError, UsageError
+from .errors import AllfoldError, ScheduleError, UsageError, raised_by_handler
 from .files import write_whole
 
 Column = NDArray[np.int32]
@@ -413,6 +413,8 @@ def build(
         except ScheduleError:
             raise
         except (Exception, SystemExit) as error:  # a generator that calls sys.exit() has not made its schedule
+            if raised_by_handler(error):
+                raise
             message = f"{title}: raised {type(error).__name__} at step {len(starts)}: {error} ({_raised_at(error)})"
             raise ScheduleError(message, step=len(starts) - 1, site=_raised_at(error)) from error
         if len(rows):

@@ -93,6 +93,9 @@ class PyCommunicator {
             Job job;
             try {
                 prepare(job, collective, input, output, number, root, algorithm, timeout, dtype, vouched);
+            } catch (const nb::python_error& error) {
+                if (job.is_taken || is_interrupt(error)) throw;
+                plain = false;
             } catch (const std::exception&) {
                 if (job.is_taken) throw;
                 plain = false;
@@ -114,6 +117,9 @@ class PyCommunicator {
             if (!number.is_valid()) return nb::none();
             nb::float_ forever(1e7);  // whoever calls watches over the time
             prepare(*job, collective, nb::none(), output, number, root, nb::none(), forever, dtype, vouched);
+        } catch (const nb::python_error& error) {
+            if (is_interrupt(error)) throw;
+            return nb::none();
         } catch (const std::exception&) {
             return nb::none();
         }
@@ -234,12 +240,20 @@ class PyCommunicator {
     void sleep_early() { native_->sleep_early(); }
     uint64_t calls() const { return native_->calls(); }
 
-    // An error is about to leave a call. An error in handling it never replaces it.
-    void tell(nb::python_error& error) noexcept {
+    // Lets an error leave a call, after the engine has added to it what it knows. Only an interrupt meanwhile takes its
+    // place.
+    void raise_told(nb::python_error& error) noexcept {
         try {
-            call_python(failed_, error.value());
-        } catch (nb::python_error& trouble) {
-            trouble.discard_as_unraisable("allfold");
+            try {
+                call_python(failed_, error.value());
+            } catch (nb::python_error& trouble) {
+                if (is_interrupt(trouble)) throw;
+                trouble.discard_as_unraisable("allfold");
+            }
+            error.restore();
+        } catch (nb::python_error& interrupt) {
+            PyException_SetContext(interrupt.value().ptr(), nb::borrow(error.value()).release().ptr());
+            interrupt.restore();
         }
     }
     void start_trace() {
@@ -302,19 +316,12 @@ class PyCommunicator {
     // Raises UsageError for a wrong argument, and UnfitArray for an array that must be copied first.
     void prepare(Job& job, int collective, nb::handle input, nb::handle output, nb::handle op, int root,
                  nb::handle algorithm, nb::handle timeout, nb::handle dtype, bool vouched = false) {
-        try {
+        take_arguments(collectives[collective].name.c_str(), [&] {
             double limit = timeout.is_none() ? 0 : nb::cast<double>(timeout);
             if (!(limit >= 0)) throw nb::value_error("the timeout is a number of seconds from 0 up");  // NaN neither
             job.call.timeout = timeout.is_none() ? timeout_ : seconds(limit);
             job.set(*native_, collective, input, output, op, root, dtype, vouched);
-        } catch (const nb::builtin_exception& error) {
-            throw EngineError(Fault::usage, collectives[collective].name + ": " + error.what());
-        } catch (const nb::python_error& error) {
-            if (!error.matches(PyExc_BufferError)) throw;
-            nb::object unfit = nb::module_::import_("allfold.engines.engine").attr("UnfitArray");
-            PyErr_SetObject(unfit.ptr(), error.value().attr("args").ptr());
-            throw nb::python_error();
-        }
+        });
         if (!algorithm.is_none()) job.algorithm = nb::cast<std::string>(algorithm);
         job.call.algorithm = job.algorithm.c_str();
         job.plan = plans_.set_programs(job.call, algorithm.is_none() ? nullptr : &job.algorithm);
@@ -368,7 +375,7 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
         if (count != 9) throw EngineError(Fault::usage, "a call takes 9 arguments");
         auto collective = static_cast<int>(PyLong_AsLong(arguments[0]));
         auto root_error = [&] {
-            PyErr_Clear();
+            drop_error();
             return EngineError(Fault::usage, collectives[collective].name +
                                                  ": root must be a rank, a whole number, not " + shown(arguments[4]));
         };
@@ -383,13 +390,11 @@ static PyObject* call_directly(PyObject* capsule, PyObject* const* arguments, Py
             .release()
             .ptr();
     } catch (nb::python_error& error) {
-        self->tell(error);
-        error.restore();
+        self->raise_told(error);
     } catch (const EngineError& error) {
         raise(error);
         nb::python_error raised;
-        self->tell(raised);
-        raised.restore();
+        self->raise_told(raised);
     } catch (const std::exception& error) {
         PyErr_SetString(PyExc_RuntimeError, error.what());
     }

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from ..collectives import COLLECTIVES, find_collective
-from ..errors import AllfoldError, UsageError
+from ..errors import AllfoldError, UsageError, raised_by_handler
 from ..registry import Algorithm, Steps, algorithms, find_algorithm, schedule
 from ..schedules import Schedule, load
 from ..wording import suggest
@@ -210,6 +210,8 @@ def _load(absolute: str, path: str) -> ModuleType:
     except SyntaxError as error:
         raise UsageError(f"{path} is not Python: {error.msg} (line {error.lineno})") from error
     except (Exception, SystemExit) as error:
+        if raised_by_handler(error):
+            raise
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == absolute]
         what = str(error) if isinstance(error, AllfoldError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} raised when it was loaded: {what} (line {lines[-1] if lines else '?'})") from error

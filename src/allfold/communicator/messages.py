@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..engines.buffer import check_writable, contiguous, put_back
-from ..engines.engine import FAILURES, Engine, raised_in_python
-from ..errors import AllfoldError, UsageError
+from ..engines.engine import FAILURES, Engine, UnfitArray
+from ..errors import UsageError
 
 
 class Message(NamedTuple):
@@ -86,10 +86,8 @@ class PointToPoint:
         except FAILURES as error:
             self._engine.failed(error)
             raise
-        except BufferError as error:
+        except UnfitArray as error:
             self.send(_copied("send", array, error), destination, tag, timeout, dtype)
-        except (TypeError, ValueError) as error:
-            raise _as_usage("send", error) from None
 
     def recv(
         self,
@@ -115,13 +113,11 @@ class PointToPoint:
         except FAILURES as error:
             self._engine.failed(error)
             raise
-        except BufferError as error:
+        except UnfitArray as error:
             plain = _copied("recv", array, error, written=True)
             came = self.recv(plain, source, tag, timeout, dtype)
             put_back(array, plain)
             return came
-        except (TypeError, ValueError) as error:
-            raise _as_usage("recv", error) from None
 
     def isend(
         self, array: Any, destination: int, tag: int = 0, timeout: float | None = None, dtype: str | None = None
@@ -138,10 +134,8 @@ class PointToPoint:
         try:
             operation = self._engine.messages.start(True, array, destination, tag, dtype)
             return Pending(self._engine, operation, timeout)
-        except BufferError as error:
+        except UnfitArray as error:
             return self.isend(_copied("isend", array, error), destination, tag, timeout, dtype)
-        except (TypeError, ValueError) as error:
-            raise _as_usage("isend", error) from None
 
     def irecv(
         self,
@@ -164,16 +158,14 @@ class PointToPoint:
         try:
             operation = self._engine.messages.start(False, array, source, tag, dtype)
             return Pending(self._engine, operation, timeout)
-        except BufferError as error:
+        except UnfitArray as error:
             plain = _copied("irecv", array, error, written=True)
             pending = self.irecv(plain, source, tag, timeout, dtype)
             pending._scattered = (array, plain)
             return pending
-        except (TypeError, ValueError) as error:
-            raise _as_usage("irecv", error) from None
 
 
-def _copied(name: str, array: Any, error: BufferError, written: bool = False) -> Any:
+def _copied(name: str, array: Any, error: UnfitArray, written: bool = False) -> Any:
     """A contiguous copy of an array that the engine refused as it is."""
     if written:
         check_writable(name, array)
@@ -181,8 +173,3 @@ def _copied(name: str, array: Any, error: BufferError, written: bool = False) ->
     if plain is array:  # already contiguous: it was refused for another reason
         raise UsageError(f"{name}: {error}") from None
     return plain
-
-
-def _as_usage(name: str, error: TypeError | ValueError) -> BaseException:
-    """The engine's error about wrong arguments as `UsageError`; unchanged if ours, or raised by a signal handler."""
-    return error if isinstance(error, AllfoldError) or raised_in_python(error) else UsageError(f"{name}: {error}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import UsageError, raised_by_handler
 from ..wording import name_ranks, suggest
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -180,11 +180,15 @@ def _packed(value: Any) -> tuple[Bytes | None, Exception | None]:
     try:
         try:
             content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # functions without a name, and classes made inside functions
+        except Exception as error:  # functions without a name, and classes made inside functions
+            if raised_by_handler(error):
+                raise
             import cloudpickle  # type: ignore[import-untyped]
 
             content = cloudpickle.dumps(value)
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         return None, error
     return np.frombuffer(bytearray(content), np.uint8), None
 
@@ -210,6 +214,8 @@ def _loaded(call: str, contents: Iterable[Bytes]) -> list[Any]:
         try:
             found.append(pickle.loads(content.data))
         except Exception as error:
+            if raised_by_handler(error):
+                raise
             raise UsageError(f"{call}: an object cannot be unpickled here: {type(error).__name__}: {error}") from error
     return found
 

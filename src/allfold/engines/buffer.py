@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _native
 from ..dtypes import Dtype, find_dtype
-from ..errors import UsageError
+from ..errors import UsageError, raised_by_handler
 from .engine import CUDA, MAIN, Array, UnfitArray
 
 Flat = np.ndarray[Any, np.dtype[Any]]
@@ -38,12 +38,7 @@ class Buffer(NamedTuple):
             return _of_cuda(call, array, dtype, written)
         if str(getattr(array, "dtype", "")).startswith("torch."):
             return _of_torch(call, array, dtype, written)
-        try:
-            name, seen = _native.view(array, written, dtype)
-        except BufferError as error:
-            raise UnfitArray(str(error)) from None
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{call}: {error}") from None
+        name, seen = _native.view(call, array, written, dtype)
         kind = find_dtype(name)
         return Buffer(kind, seen.size, seen.view(kind.carrier))
 
@@ -166,6 +161,8 @@ def contiguous(call: str, array: Array) -> Any:
     try:
         return np.ascontiguousarray(array)
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         raise UsageError(f"{call}: {type(array).__name__} cannot be used as an array: {error}") from None
 
 

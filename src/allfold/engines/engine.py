@@ -104,7 +104,7 @@ class Deferred(Protocol):
 
 
 class Messages(Protocol):
-    """Messages between the ranks of a group. `BufferError` says that an array is not contiguous."""
+    """Messages between the ranks of a group. Wrong arguments and arrays that do not fit raise what they raise in `run`."""
 
     def send(self, array: Array, destination: int, tag: int, timeout: float | None, dtype: str | None) -> None: ...
     def receive(
@@ -264,11 +264,6 @@ class Engine(ABC):
 
     def _without(self, what: str) -> UsageError:
         return UsageError(f"{what}: the engine of {self.label} ({type(self).__name__}) cannot do that")
-
-
-def raised_in_python(error: BaseException) -> bool:
-    """Whether an error out of the extension was raised by Python code that it had called: an operation, a handler."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def name_group(number: int, ranks: Sequence[int], label: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from ..dtypes import Dtype, describe
 from ..errors import MismatchError, UsageError
 from .buffer import Buffer, Flat
-from .engine import ANY_TAG, UnfitArray
+from .engine import ANY_TAG
 
 _HIGHEST_TAG = 2**31 - 1
 
@@ -19,13 +19,12 @@ def taken(sends: bool, array: Any, peer: int | None, tag: int, dtype: str | None
     if isinstance(peer, bool) or not ((isinstance(peer, int) and 0 <= peer < size) or (peer is None and not sends)):
         what, none = ("destination", "") if sends else ("source", " or None")
         raise UsageError(f"{name}: {what} must be a rank from 0 to {size - 1}{none}, not {peer}")
+    if not isinstance(tag, SupportsIndex):
+        raise UsageError(f"{name}: tag must be a whole number, not {tag!r}")
     if not 0 <= tag <= _HIGHEST_TAG and (sends or tag != ANY_TAG):
         any = "" if sends else " or ANY_TAG"
         raise UsageError(f"{name}: tag must be from 0 to {_HIGHEST_TAG}{any}, not {tag}")
-    try:
-        buffer = Buffer.of(name, array, dtype, written=not sends)
-    except UnfitArray as error:
-        raise BufferError(str(error)) from None
+    buffer = Buffer.of(name, array, dtype, written=not sends)
     return buffer.dtype, buffer.in_main_memory(name)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ... import _native
 from ...documents import DocumentError, finite_at, head_of, list_at, object_at, parse, read_plain, text_at, whole_at
-from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError
+from ...errors import CollectiveTimeout, MismatchError, RankLost, UsageError, raised_by_handler
 
 FAILURES = (MismatchError, RankLost, CollectiveTimeout)
 FORMAT, VERSION = "allfold-flight", 1
@@ -36,7 +36,7 @@ def keep(
     size: int,
     members: Callable[[], Sequence[Mapping[str, Any]]],
 ) -> None:
-    """Keep the calls of ranks with an error. Whatever goes wrong here is a note on it, and never replaces it.
+    """Keep the calls of ranks with an error. Whatever goes wrong here is a note on it, and does not replace it.
 
     `members`: the records of the ranks that can be read from here.
     """
@@ -50,6 +50,8 @@ def keep(
             _write(path, json.dumps(document, ensure_ascii=False))
             error.add_note(f"the last calls are in {path}; `allfold doctor --read {path}` shows them")
     except Exception as trouble:
+        if raised_by_handler(trouble):
+            raise
         error.add_note(f"the flight recorder could not be written down: {trouble}")
 
 

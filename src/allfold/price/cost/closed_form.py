@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...collectives import find_collective
-from ...errors import AllfoldError, UsageError
+from ...errors import AllfoldError, UsageError, raised_by_handler
 from ...patterns import Everybody, Pattern, Patterns
 from ...registry import Algorithm, Formula, algorithms, find_algorithm
 
@@ -117,6 +117,8 @@ def _named(called: str) -> Iterator[None]:
     except AllfoldError:
         raise
     except Exception as error:
+        if raised_by_handler(error):
+            raise
         raise UsageError(f"{called} raised {type(error).__name__}: {error}") from error
 
 
